@@ -1,0 +1,256 @@
+"""The workloads of `src/bin/cpu.rs` for PyTorch (eager) and JAX (jit), on the CPU.
+
+Set-up (whichever peers are installed are measured):
+
+    python3 -m venv .venv
+    .venv/bin/pip install numpy jax torch      # torch is large; leave it out to measure JAX alone
+
+Then add the peers to a result file of the Rust side and print everything together:
+
+    cargo run --release --bin cpu -- --json cpu.json
+    .venv/bin/python python/cpu_peers.py --json cpu.json
+    cargo run --release --bin cpu -- --from cpu.json --markdown
+
+The two processes cannot take turns, so run them on a quiet machine and trust gaps, not digits.
+Inputs, result checks and fields are the same as on the Rust side (`inputs.rs`, `reference.rs`, `report.rs`).
+"""
+
+import argparse
+import json
+import os
+import time
+
+parser = argparse.ArgumentParser(description="measure PyTorch and JAX on the CPU")
+parser.add_argument("--json", help="result file; rows of other contenders in it are kept, ratios are to its hand-written rows")
+parser.add_argument("--rounds", type=int, default=15, help="samples per contender")
+parser.add_argument("--threads", type=int, default=2, help="threads for everyone")
+parser.add_argument("--only", action="append", default=[], help="only workloads whose name contains this")
+options = parser.parse_args()
+
+# Before the libraries are imported: they read these once. Spinning would bill idle threads.
+os.environ.setdefault("OMP_NUM_THREADS", str(options.threads))
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# XLA has no thread setting; it counts the processors it may run on.
+if hasattr(os, "sched_setaffinity"):
+    allowed = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, allowed[: options.threads])
+
+import numpy as np  # noqa: E402
+
+MI = 1 << 20
+CHAIN_PAIRS = 50
+LAYER_NORM_EPS = 1e-5
+SAMPLE_SECONDS = 2e-3
+CHAIN_SCALARS = [float(np.float32(0.9) + np.float32(0.001) * np.float32(i)) for i in range(CHAIN_PAIRS)]
+
+# name, kind, input shapes, extra, (absolute, relative) tolerance: as in `workload.rs`.
+WORKLOADS = [
+    ("chain of 3, 16 Mi", "chain3", [(16 * MI,)] * 3, None, (4e-6, 0)),
+    ("chain of 100, 1 Mi", "chain100", [(MI,)] * 2, None, (1e-4, 0)),
+    ("softmax [4096, 1024]", "softmax", [(4096, 1024)], None, (0, 2e-5)),
+    ("layer_norm [4096, 1024]", "layer_norm", [(4096, 1024), (1024,), (1024,)], None, (2e-5, 2e-5)),
+    ("sum 16 Mi", "sum", [(16 * MI,)], None, (0.5, 0)),
+    ("sum axis 0 [4096, 4096]", "sum", [(4096, 4096)], 0, (2e-3, 0)),
+    ("sum axis 1 [4096, 4096]", "sum", [(4096, 4096)], 1, (2e-3, 0)),
+    ("matmul 256³", "matmul", [(256, 256)] * 2, None, (5e-4, 0)),
+    ("matmul 1024³", "matmul", [(1024, 1024)] * 2, None, (5e-4, 0)),
+    ("chain of 3, n = 16", "chain3", [(16,)] * 3, None, (4e-6, 0)),
+]
+
+
+def values(seed, shape):
+    """The same numbers as `inputs.rs`: a hash of the index, its top 24 bits as a number in [-1, 1)."""
+    x = np.arange(np.prod(shape), dtype=np.uint32) + np.uint32(seed * 0x9E3779B9 & 0xFFFFFFFF)
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
+    x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
+    x = x ^ (x >> np.uint32(16))
+    return ((x >> np.uint32(8)).astype(np.float32) / np.float32(1 << 23) - np.float32(1)).reshape(shape)
+
+
+def reference(kind, inputs, axis):
+    """The right answer in f64."""
+    x = [i.astype(np.float64) for i in inputs]
+    if kind == "chain3":
+        return (x[0] + x[1]) * 5 - x[2]
+    if kind == "chain100":
+        y = x[0]
+        for scalar in CHAIN_SCALARS:
+            y = y * scalar + x[1]
+        return y
+    if kind == "softmax":
+        e = np.exp(x[0] - x[0].max(-1, keepdims=True))
+        return e / e.sum(-1, keepdims=True)
+    if kind == "layer_norm":
+        centred = x[0] - x[0].mean(-1, keepdims=True)
+        return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + LAYER_NORM_EPS) * x[1] + x[2]
+    if kind == "sum":
+        return x[0].sum(axis)
+    return x[0] @ x[1]
+
+
+def torch_call(kind, inputs, axis):
+    """A function that computes one fresh result, as a user's line would."""
+    import torch
+
+    torch.set_num_threads(options.threads)
+    torch.set_grad_enabled(False)
+    x = [torch.from_numpy(i) for i in inputs]
+
+    def chain100():
+        y = x[0]
+        for scalar in CHAIN_SCALARS:
+            y = y * scalar + x[1]
+        return y
+
+    return {
+        "chain3": lambda: (x[0] + x[1]) * 5.0 - x[2],
+        "chain100": chain100,
+        "softmax": lambda: torch.softmax(x[0], -1),
+        "layer_norm": lambda: torch.nn.functional.layer_norm(x[0], x[1].shape, x[1], x[2], LAYER_NORM_EPS),
+        "sum": lambda: x[0].sum() if axis is None else x[0].sum(axis),
+        "matmul": lambda: x[0] @ x[1],
+    }[kind]
+
+
+def jax_call(kind, inputs, axis):
+    """The same under `jit`, waiting for the result."""
+    import jax
+    import jax.numpy as jnp
+
+    def chain100(x, t):
+        for scalar in CHAIN_SCALARS:
+            x = x * scalar + t
+        return x
+
+    def layer_norm(x, w, b):
+        centred = x - x.mean(-1, keepdims=True)
+        return centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + LAYER_NORM_EPS) * w + b
+
+    function = {
+        "chain3": lambda a, b, c: (a + b) * 5.0 - c,
+        "chain100": chain100,
+        "softmax": lambda x: jax.nn.softmax(x, -1),
+        "layer_norm": layer_norm,
+        "sum": lambda x: jnp.sum(x, axis),
+        "matmul": jnp.matmul,
+    }[kind]
+    x = [jnp.asarray(i) for i in inputs]
+    compiled = jax.jit(function)
+    return lambda: compiled(*x).block_until_ready()
+
+
+def installed_peers():
+    peers = {}
+    for name, module, call in [("torch", "torch", torch_call), ("jax", "jax", jax_call)]:
+        try:
+            __import__(module)
+            peers[name] = call
+        except ImportError:
+            print(f"{name}: not installed, left out")
+    return peers
+
+
+def time_calls(call, n_calls):
+    """Wall and CPU milliseconds per call; the untimed call warms the caches, as on the Rust side."""
+    held = call()
+    wall, cpu = time.perf_counter(), time.process_time()
+    for _ in range(n_calls):
+        held = call()
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    del held
+    return wall * 1e3 / n_calls, cpu * 1e3 / n_calls
+
+
+def calls_to_fill(call):
+    n_calls = 1
+    while time_calls(call, n_calls)[0] * n_calls < SAMPLE_SECONDS * 1e3 / 2:
+        n_calls *= 2
+    return n_calls
+
+
+def measure(workload, peers):
+    """All peers on one workload, in turns."""
+    _, kind, shapes, axis, _ = workload
+    inputs = [values(seed, shape) for seed, shape in enumerate(shapes)]
+    calls = {peer: make(kind, inputs, axis) for peer, make in peers.items()}
+    n_calls = {peer: calls_to_fill(call) for peer, call in calls.items()}
+    samples = {peer: [] for peer in peers}
+    for _ in range(options.rounds):
+        for peer, call in calls.items():
+            samples[peer].append(time_calls(call, n_calls[peer]))
+    right = reference(kind, inputs, axis)
+    rows = []
+    for peer, call in calls.items():
+        wall, cpu = zip(*samples[peer])
+        rows.append(row(workload, peer, wall, cpu, np.asarray(call()), right))
+    return rows
+
+
+def row(workload, peer, wall, cpu, result, right):
+    name, kind, shapes, _, (absolute, relative) = workload
+    best = min(wall)
+    n_values = sum(int(np.prod(shape)) for shape in shapes) + right.size
+    flops = 2 * shapes[0][0] ** 3 if kind == "matmul" else None
+    moves = kind != "matmul" and n_values > 4096
+    difference = np.abs(result.astype(np.float64) - right) if result.shape == right.shape else np.full(1, np.nan)
+    # A comparison with NaN is false, so NaN is wrong.
+    is_right = bool(np.all(difference <= absolute + relative * np.abs(right)))
+    return {
+        "workload": name,
+        "contender": peer,
+        "best_ms": best,
+        "median_ms": sorted(wall)[len(wall) // 2],
+        "cpu_ms": sorted(cpu)[len(cpu) // 2],
+        "gb_per_s": n_values * 4 / best / 1e6 if moves else None,
+        "gflop_per_s": flops / best / 1e6 if flops else None,
+        "ratio_to_hand": None,
+        "max_abs_diff": finite(difference.max()),
+        "max_rel_diff": finite((difference / np.maximum(np.abs(right), 1e-300)).max()),
+        "verdict": "ok" if is_right else "WRONG",
+    }
+
+
+def finite(number):
+    """JSON has no word for NaN and infinity."""
+    return float(number) if np.isfinite(number) else None
+
+
+def merge(report, rows):
+    """Puts the new rows behind the others of their workload; ratios and limits come from the file."""
+    measured = {(r["workload"], r["contender"]) for r in rows}
+    kept = [r for r in report["rows"] if (r["workload"], r["contender"]) not in measured]
+    copy = next((r["gb_per_s"] for r in kept if r["workload"].startswith("copy")), None)
+    for new in rows:
+        hand = next((r for r in kept if r["workload"] == new["workload"] and r["contender"] == "hand"), None)
+        if hand and hand["best_ms"]:
+            new["ratio_to_hand"] = new["best_ms"] / hand["best_ms"]
+        if copy and new["gb_per_s"] and new["gb_per_s"] > 3 * copy and new["verdict"] == "ok":
+            new["verdict"] = "IMPOSSIBLE"
+        same = [i for i, r in enumerate(kept) if r["workload"] == new["workload"]]
+        kept.insert(same[-1] + 1 if same else len(kept), new)
+    report["rows"] = kept
+    return report
+
+
+def main():
+    peers = installed_peers()
+    rows = []
+    for workload in WORKLOADS:
+        if options.only and not any(text in workload[0] for text in options.only):
+            continue
+        for new in measure(workload, peers):
+            print(f"{new['workload']:<24} {new['contender']:<8} best {new['best_ms']:9.4f}  median {new['median_ms']:9.4f}  "
+                  f"cpu {new['cpu_ms']:9.4f} ms  diff {new['max_abs_diff']:.1e}  {new['verdict']}", flush=True)
+            rows.append(new)
+    if options.json:
+        report = {"processor": "unknown processor", "n_threads": options.threads, "n_rounds": options.rounds, "rows": []}
+        if os.path.exists(options.json):
+            with open(options.json) as file:
+                report = json.load(file)
+        with open(options.json, "w") as file:
+            json.dump(merge(report, rows), file, indent=2, ensure_ascii=False)
+            file.write("\n")
+
+
+main()

@@ -1,0 +1,150 @@
+//! Measures all contenders on the CPU in one process and prints one table. See `--help`.
+
+use std::time::Duration;
+
+use lazuli_bench::contender::{Contender, Result};
+use lazuli_bench::hand;
+use lazuli_bench::inputs::inputs_of;
+use lazuli_bench::measure::{Effort, Runner, run_in_turns};
+use lazuli_bench::reference::{compare, reference};
+use lazuli_bench::report::{Report, Row, Yardsticks, judge, markdown, table, table_heading};
+use lazuli_bench::workload::{self, Workload};
+
+const HELP: &str = "\
+usage: cpu [options]
+  --only TEXT      only workloads whose name contains TEXT; the yardsticks always run (may be repeated)
+  --rounds N       samples per contender (default 15)
+  --threads N      threads for everyone (default 2)
+  --lanes N        the hand-written loops use vectors of at most N values (16, 8 or 4)
+  --json FILE      write the results to FILE
+  --from FILE      measure nothing; print the results in FILE
+  --markdown       print a Markdown table instead of plain text
+";
+
+struct Options {
+    only: Vec<String>,
+    n_rounds: usize,
+    n_threads: usize,
+    json: Option<String>,
+    from: Option<String>,
+    markdown: bool,
+}
+
+fn main() {
+    if let Err(error) = parse_options().and_then(|options| run(&options)) {
+        eprintln!("{error}");
+        std::process::exit(1);
+    }
+}
+
+fn run(options: &Options) -> Result<()> {
+    let report = match &options.from {
+        Some(path) => {
+            let text = std::fs::read_to_string(path).map_err(|error| format!("{path}: {error}"))?;
+            serde_json::from_str(&text).map_err(|error| format!("{path}: {error}"))?
+        }
+        None => measure_all(options)?,
+    };
+    if options.markdown {
+        println!("{}", markdown(&report));
+    } else if options.from.is_some() {
+        println!("{}{}", table_heading(), table(&report.rows));
+    }
+    if let Some(path) = &options.json {
+        let text = serde_json::to_string_pretty(&report).map_err(|error| error.to_string())?;
+        std::fs::write(path, text + "\n").map_err(|error| format!("{path}: {error}"))?;
+    }
+    Ok(())
+}
+
+fn measure_all(options: &Options) -> Result<Report> {
+    limit_threads(options.n_threads)?;
+    let contenders = lazuli_bench::contenders(options.n_threads);
+    let mut yardsticks = Yardsticks::default();
+    let mut report =
+        Report { processor: processor(), n_threads: options.n_threads, n_rounds: options.n_rounds, rows: Vec::new() };
+    // With --markdown the plain table goes to stderr, as progress.
+    let print = |text: &str| if options.markdown { eprintln!("{text}") } else { println!("{text}") };
+    print(&format!("{}, {} threads", report.processor, report.n_threads));
+    print(&table_heading());
+    for workload in workload::ALL.iter().filter(|workload| options.wants(workload)) {
+        let mut rows = measure(workload, &contenders, options);
+        judge(&mut rows, yardsticks);
+        if workload.work.is_yardstick() {
+            yardsticks.copy_gb_per_s = yardsticks.copy_gb_per_s.or(rows[0].gb_per_s);
+            yardsticks.peak_gflop_per_s = yardsticks.peak_gflop_per_s.or(rows[0].gflop_per_s);
+        }
+        print(table(&rows).trim_end());
+        report.rows.extend(rows);
+    }
+    Ok(report)
+}
+
+/// All contenders on one workload, in turns; inputs and outputs are freed afterwards.
+fn measure(workload: &Workload, contenders: &[Box<dyn Contender>], options: &Options) -> Vec<Row> {
+    let work = workload.work;
+    let inputs = inputs_of(work);
+    let prepared = contenders.iter().map(|contender| (contender.name(), contender.prepare(work, &inputs)));
+    let mut runners: Vec<Runner> = prepared.filter_map(|(name, case)| Some(Runner::new(name, case?))).collect();
+    run_in_turns(&mut runners, Effort { n_rounds: options.n_rounds, sample: Duration::from_millis(2) });
+    let right = reference(work, &inputs);
+    let row = |runner: Runner| {
+        let contender = runner.contender;
+        let outcome = runner.finish();
+        let outcome = outcome.map(|(timing, result)| (timing, compare(&result, &right, work.tolerance())));
+        Row::new(workload.name, contender, work.limit(options.n_threads), outcome)
+    };
+    runners.into_iter().map(row).collect()
+}
+
+/// Tells every library how many threads it may use; none may have started yet.
+fn limit_threads(n_threads: usize) -> Result<()> {
+    for variable in ["RAYON_NUM_THREADS", "LAZULI_THREADS"] {
+        // SAFETY: the process still has one thread.
+        unsafe { std::env::set_var(variable, n_threads.to_string()) };
+    }
+    rayon::ThreadPoolBuilder::new().num_threads(n_threads).build_global().map_err(|error| error.to_string())
+}
+
+/// The processor's name where the system tells it.
+fn processor() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with("model name"));
+    let name = line.and_then(|line| line.split_once(": ")).map_or("unknown processor", |(_, name)| name);
+    name.trim().into()
+}
+
+impl Options {
+    fn wants(&self, workload: &Workload) -> bool {
+        self.only.is_empty()
+            || workload.work.is_yardstick()
+            || self.only.iter().any(|text| workload.name.contains(text.as_str()))
+    }
+}
+
+fn parse_options() -> Result<Options> {
+    let mut options = Options { only: Vec::new(), n_rounds: 15, n_threads: 2, json: None, from: None, markdown: false };
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().ok_or(format!("{arg} needs a value\n{HELP}"));
+        let count = |text: String| match text.parse() {
+            Ok(n) if n > 0 => Ok(n),
+            _ => Err(format!("{text}: not a positive number")),
+        };
+        match arg.as_str() {
+            "--only" => options.only.push(value()?),
+            "--rounds" => options.n_rounds = count(value()?)?,
+            "--threads" => options.n_threads = count(value()?)?,
+            "--lanes" => hand::use_at_most_lanes(count(value()?)?),
+            "--json" => options.json = Some(value()?),
+            "--from" => options.from = Some(value()?),
+            "--markdown" => options.markdown = true,
+            "--help" | "-h" => {
+                print!("{HELP}");
+                std::process::exit(0);
+            }
+            _ => return Err(format!("{arg}: unknown option\n{HELP}")),
+        }
+    }
+    Ok(options)
+}

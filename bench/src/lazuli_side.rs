@@ -1,0 +1,85 @@
+//! Lazuli on its CPU backend. Every call builds the expression anew, as a program does, and waits
+//! for the numbers to be there.
+
+use lazuli::{Device, Tensor};
+
+use crate::contender::{Case, Contender, Result};
+use crate::inputs::Input;
+use crate::workload::{CHAIN_PAIRS, LAYER_NORM_EPS, Work, chain_scalar};
+
+/// What is still alive while the next result is computed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Hold {
+    /// The previous result, as in `y = f(&x)`: two buffers take turns.
+    Previous,
+    /// Nothing: the previous result goes first, and its buffer serves the next one.
+    Nothing,
+}
+
+/// Lazuli without the `gpu` feature.
+pub struct Lazuli {
+    pub hold: Hold,
+}
+
+impl Contender for Lazuli {
+    fn name(&self) -> &'static str {
+        match self.hold {
+            Hold::Previous => "lazuli",
+            Hold::Nothing => "lazuli, reusing",
+        }
+    }
+
+    fn prepare(&self, work: Work, inputs: &[Input]) -> Option<Result<Box<dyn Case>>> {
+        if work.is_yardstick() {
+            return None;
+        }
+        let device = Device::cpu();
+        let upload = |input: &Input| Tensor::from_vec(input.data.clone(), input.shape.clone(), &device);
+        let inputs = inputs.iter().map(upload).collect();
+        Some(Ok(Box::new(LazuliCase { work, hold: self.hold, inputs, device, y: None })))
+    }
+}
+
+struct LazuliCase {
+    work: Work,
+    hold: Hold,
+    inputs: Vec<Tensor>,
+    device: Device,
+    y: Option<Tensor>,
+}
+
+impl Case for LazuliCase {
+    fn call(&mut self) -> Result<()> {
+        if self.hold == Hold::Nothing {
+            self.y = None;
+        }
+        let y = expression(self.work, &self.inputs).compute().map_err(text)?;
+        // `compute` may return once the work is submitted; only finished work counts.
+        self.device.sync().map_err(text)?;
+        self.y = Some(y);
+        Ok(())
+    }
+
+    fn result(&mut self) -> Result<Vec<f32>> {
+        self.y.as_ref().ok_or("not called yet")?.to_vec().map_err(text)
+    }
+}
+
+fn expression(work: Work, x: &[Tensor]) -> Tensor {
+    match work {
+        Work::Copy { .. } | Work::Read { .. } | Work::Peak { .. } => unreachable!("yardsticks are not prepared"),
+        Work::Chain3 { .. } => x[0].add(&x[1]).mul(5.0).sub(&x[2]),
+        Work::Chain100 { .. } => {
+            (0..CHAIN_PAIRS).fold(x[0].clone(), |y, pair_idx| y.mul(chain_scalar(pair_idx)).add(&x[1]))
+        }
+        Work::Softmax { .. } => x[0].softmax(-1),
+        Work::LayerNorm { .. } => x[0].layer_norm(-1, Some(&x[1]), Some(&x[2]), LAYER_NORM_EPS),
+        Work::Sum { .. } => x[0].sum(..),
+        Work::SumAxis { axis, .. } => x[0].sum(axis as i32),
+        Work::Matmul { .. } => x[0].matmul(&x[1]),
+    }
+}
+
+fn text(error: lazuli::Error) -> String {
+    error.to_string()
+}

@@ -1,0 +1,37 @@
+//! Lazuli side by side with its peers and with hand-written loops.
+//!
+//! Reading order: a [`workload`] says what is computed, on which [`inputs`], and how its result is
+//! judged ([`reference`]); a [`contender`] turns it into a callable case; [`measure`] runs the cases
+//! in turn; [`report`] judges and prints. `hand/` holds the stated limit, `*_side.rs` one peer each.
+
+pub mod contender;
+pub mod hand;
+pub mod inputs;
+pub mod measure;
+pub mod reference;
+pub mod report;
+pub mod workload;
+
+#[cfg(feature = "burn")]
+pub mod burn_side;
+#[cfg(feature = "candle")]
+pub mod candle_side;
+#[cfg(feature = "lazuli")]
+pub mod lazuli_side;
+
+use contender::Contender;
+
+/// Everyone this build can measure; the hand-written loops come first, since ratios are to them.
+pub fn contenders(n_threads: usize) -> Vec<Box<dyn Contender>> {
+    vec![
+        Box::new(hand::Hand { n_threads }),
+        #[cfg(feature = "lazuli")]
+        Box::new(lazuli_side::Lazuli { hold: lazuli_side::Hold::Previous }),
+        #[cfg(feature = "lazuli")]
+        Box::new(lazuli_side::Lazuli { hold: lazuli_side::Hold::Nothing }),
+        #[cfg(feature = "candle")]
+        Box::new(candle_side::Candle),
+        #[cfg(feature = "burn")]
+        Box::new(burn_side::BurnFlex),
+    ]
+}

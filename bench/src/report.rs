@@ -1,0 +1,205 @@
+//! Judging and printing: rows with rates, ratios and verdicts, as a table, Markdown or JSON.
+//! `python/cpu_peers.py` reads and writes the same JSON.
+
+use std::fmt::Write;
+
+use serde::{Deserialize, Serialize};
+
+use crate::contender::Result;
+use crate::measure::Timing;
+use crate::reference::Difference;
+use crate::workload::Limit;
+
+/// Everything one run found out.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Report {
+    pub processor: String,
+    pub n_threads: usize,
+    pub n_rounds: usize,
+    pub rows: Vec<Row>,
+}
+
+/// One contender on one workload. A field that does not apply is absent.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
+    pub workload: String,
+    pub contender: String,
+    pub best_ms: Option<f64>,
+    pub median_ms: Option<f64>,
+    pub cpu_ms: Option<f64>,
+    /// Bytes that must move over the best time.
+    pub gb_per_s: Option<f64>,
+    /// Floating-point operations over the best time.
+    pub gflop_per_s: Option<f64>,
+    /// Best time over the hand-written loop's best time.
+    pub ratio_to_hand: Option<f64>,
+    pub max_abs_diff: Option<f64>,
+    pub max_rel_diff: Option<f64>,
+    /// `ok`, `WRONG`, `IMPOSSIBLE`, or `error: …`.
+    pub verdict: String,
+}
+
+/// A rate above this many times its yardstick means that the clock stopped before the work did.
+/// Reading from a large cache is honestly faster than copying through memory, hence the room.
+const BANDWIDTH_HEADROOM: f64 = 3.0;
+/// Arithmetic has no such excuse, but clocks may rise between two workloads.
+const ARITHMETIC_HEADROOM: f64 = 1.5;
+
+/// What the machine showed itself capable of in the same run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Yardsticks {
+    pub copy_gb_per_s: Option<f64>,
+    pub peak_gflop_per_s: Option<f64>,
+}
+
+impl Row {
+    /// A row out of what was measured, or of what went wrong. Ratios and verdicts against
+    /// yardsticks come later, in [`judge`].
+    pub fn new(workload: &str, contender: &str, limit: Limit, outcome: Result<(Timing, Difference)>) -> Row {
+        let mut row = Row {
+            workload: workload.into(),
+            contender: contender.into(),
+            best_ms: None,
+            median_ms: None,
+            cpu_ms: None,
+            gb_per_s: None,
+            gflop_per_s: None,
+            ratio_to_hand: None,
+            max_abs_diff: None,
+            max_rel_diff: None,
+            verdict: "ok".into(),
+        };
+        let (timing, difference) = match outcome {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                row.verdict = format!("error: {error}");
+                return row;
+            }
+        };
+        let per_second = |amount: usize| Some(amount as f64 / timing.best_ms / 1e6);
+        match limit {
+            Limit::Bandwidth { bytes } => row.gb_per_s = per_second(bytes),
+            Limit::Arithmetic { flops } => row.gflop_per_s = per_second(flops),
+            Limit::Overhead => {}
+        }
+        row.best_ms = Some(timing.best_ms);
+        row.median_ms = Some(timing.median_ms);
+        row.cpu_ms = Some(timing.cpu_ms);
+        row.max_abs_diff = Some(difference.max_abs);
+        row.max_rel_diff = Some(difference.max_rel);
+        if !difference.is_right {
+            row.verdict = "WRONG".into();
+        }
+        row
+    }
+}
+
+/// Adds ratios to the hand-written loop and refuses what is faster than the hardware.
+/// `rows` are all of one workload.
+pub fn judge(rows: &mut [Row], yardsticks: Yardsticks) {
+    let hand_ms = rows.iter().find(|row| row.contender == "hand").and_then(|row| row.best_ms);
+    for row in rows {
+        row.ratio_to_hand = row.best_ms.zip(hand_ms).map(|(best, hand)| best / hand);
+        let exceeds = |rate: Option<f64>, yardstick: Option<f64>, headroom: f64| {
+            rate.zip(yardstick).is_some_and(|(rate, yardstick)| rate > yardstick * headroom)
+        };
+        if row.verdict == "ok"
+            && (exceeds(row.gb_per_s, yardsticks.copy_gb_per_s, BANDWIDTH_HEADROOM)
+                || exceeds(row.gflop_per_s, yardsticks.peak_gflop_per_s, ARITHMETIC_HEADROOM))
+        {
+            row.verdict = "IMPOSSIBLE".into();
+        }
+    }
+}
+
+/// The column heads, the same in both tables.
+const HEADS: [&str; 9] =
+    ["workload", "contender", "best ms", "median ms", "CPU ms", "rate", "to hand", "max abs diff", "verdict"];
+
+/// Lines of text with aligned columns.
+pub fn table(rows: &[Row]) -> String {
+    let mut out = String::new();
+    let mut previous = "";
+    for row in rows {
+        if row.workload != previous {
+            previous = &row.workload;
+            let _ = writeln!(out);
+        }
+        let [workload, contender, best, median, cpu, rate, ratio, diff, verdict] = cells(row);
+        let _ = writeln!(
+            out,
+            "{workload:<24} {contender:<16} {best:>9} {median:>9} {cpu:>9} {rate:>12} {ratio:>8} {diff:>12}  {verdict}"
+        );
+    }
+    out
+}
+
+/// The heading line that belongs over [`table`].
+pub fn table_heading() -> String {
+    let [workload, contender, best, median, cpu, rate, ratio, diff, verdict] = HEADS;
+    format!("{workload:<24} {contender:<16} {best:>9} {median:>9} {cpu:>9} {rate:>12} {ratio:>8} {diff:>12}  {verdict}")
+}
+
+/// The same as a Markdown table, preceded by one line on how it was made.
+pub fn markdown(report: &Report) -> String {
+    let mut out = format!(
+        "{}, {} threads, f32; best and median of {} interleaved rounds, CPU time of the whole process per call.\n\n",
+        report.processor, report.n_threads, report.n_rounds
+    );
+    let _ = writeln!(out, "| {} |", HEADS.join(" | "));
+    let _ = writeln!(out, "|---|---|{}---|", "---:|".repeat(HEADS.len() - 3));
+    for row in &report.rows {
+        let _ = writeln!(out, "| {} |", cells(row).join(" | "));
+    }
+    out
+}
+
+fn cells(row: &Row) -> [String; 9] {
+    let rate = match (row.gb_per_s, row.gflop_per_s) {
+        (Some(rate), _) => format!("{rate:.1} GB/s"),
+        (_, Some(rate)) => format!("{rate:.0} GFLOP/s"),
+        _ => String::new(),
+    };
+    let diff = row.max_abs_diff.filter(|diff| diff.is_finite()).map(|diff| format!("{diff:.1e}"));
+    [
+        row.workload.clone(),
+        row.contender.clone(),
+        milliseconds(row.best_ms),
+        milliseconds(row.median_ms),
+        milliseconds(row.cpu_ms),
+        rate,
+        row.ratio_to_hand.map(|ratio| format!("{ratio:.2}×")).unwrap_or_default(),
+        diff.unwrap_or_default(),
+        row.verdict.clone(),
+    ]
+}
+
+/// Three significant digits or so, whatever the size.
+fn milliseconds(ms: Option<f64>) -> String {
+    match ms {
+        None => String::new(),
+        Some(ms) if ms >= 100.0 => format!("{ms:.0}"),
+        Some(ms) if ms >= 1.0 => format!("{ms:.2}"),
+        Some(ms) if ms >= 0.01 => format!("{ms:.3}"),
+        Some(ms) => format!("{ms:.6}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(contender: &str, best_ms: f64) -> Row {
+        let timing = Timing { best_ms, median_ms: best_ms, cpu_ms: best_ms };
+        let right = Difference { is_right: true, ..Difference::default() };
+        Row::new("sum", contender, Limit::Bandwidth { bytes: 20_000_000 }, Ok((timing, right)))
+    }
+
+    #[test]
+    fn faster_than_the_hardware_is_refused() {
+        let mut rows = [row("hand", 1.0), row("peer", 0.1)];
+        judge(&mut rows, Yardsticks { copy_gb_per_s: Some(20.0), peak_gflop_per_s: None });
+        assert_eq!([&*rows[0].verdict, &*rows[1].verdict], ["ok", "IMPOSSIBLE"]);
+        assert_eq!(rows[1].ratio_to_hand, Some(0.1));
+    }
+}

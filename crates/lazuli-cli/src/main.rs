@@ -1,0 +1,61 @@
+//! The `lazuli` command: the tour, and what devices there are. Reads arguments and prints; all maths is the engine's.
+
+mod args;
+mod tour;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use lazuli::Device;
+
+use args::{Command, HELP};
+
+/// What running a command gives. The engine's errors and those of writing to the terminal meet here.
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+fn main() -> ExitCode {
+    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    let args = match args::parse(words) {
+        Ok(args) => args,
+        Err(message) => {
+            eprintln!("lazuli: {message}\nTry `lazuli --help`.");
+            return ExitCode::from(2);
+        }
+    };
+    match run(&args, &mut io::stdout().lock()) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads has read enough: `lazuli | head` is no failure.
+        Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("lazuli: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &args::Args, out: &mut dyn Write) -> Outcome {
+    match args.command {
+        Command::Tour => {
+            let device = match &args.device {
+                Some(name) => Device::open(name)?,
+                None => Device::best(),
+            };
+            tour::run(&device, args.size, out)
+        }
+        Command::Devices => Ok(devices(out)?),
+        Command::Help => Ok(out.write_all(HELP.as_bytes())?),
+        Command::Version => Ok(writeln!(out, "lazuli {}", env!("CARGO_PKG_VERSION"))?),
+    }
+}
+
+/// One line a device, in the order whose index `--device` takes.
+fn devices(out: &mut dyn Write) -> io::Result<()> {
+    for (i, info) in Device::all().iter().enumerate() {
+        writeln!(out, "{i:>4}  {info}, {} threads", info.parallelism)?;
+    }
+    Ok(())
+}
+
+fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe)
+}

@@ -1,0 +1,45 @@
+//! The command as a user meets it: what it prints, and how it ends.
+
+use std::process::{Command, Output};
+
+fn lazuli(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_lazuli")).args(words).output().expect("the command starts")
+}
+
+#[track_caller]
+fn check(words: &[&str], code: i32, stdout: &[&str], stderr: &[&str]) {
+    let output = lazuli(words);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(code), "{words:?}: {out}{err}");
+    assert!(stdout.iter().all(|part| out.contains(part)), "{words:?} printed {out}");
+    assert!(stderr.iter().all(|part| err.contains(part)), "{words:?} complained {err}");
+}
+
+#[test]
+fn help_and_version_succeed() {
+    check(&["--help"], 0, &["Usage: lazuli", "tour", "--device NAME"], &[]);
+    check(&["--version"], 0, &["lazuli 0."], &[]);
+}
+
+#[test]
+fn devices_lists_the_cpu_first() {
+    check(&["devices"], 0, &["   0  ", "cpu"], &[]);
+}
+
+#[test]
+fn wrong_arguments_end_with_2_and_a_hint() {
+    check(&["tuor"], 2, &[], &["did you mean `tour`?", "lazuli --help"]);
+    check(&["--devise", "cpu"], 2, &[], &["did you mean `--device`?"]);
+}
+
+#[test]
+fn an_unknown_device_is_an_error_that_lists_devices() {
+    check(&["tour", "--device", "abacus"], 1, &[], &["no device is called \"abacus\"", "cpu"]);
+}
+
+#[test]
+fn the_tour_shows_plans_and_agreement() {
+    let parts = ["Devices", "1 kernel, 1 submit", "op by op", "one plan", "times as fast", "matmul: inner sizes differ"];
+    check(&["--quick", "--device", "cpu"], 0, &parts, &[]);
+}

@@ -1,0 +1,170 @@
+//! What a device must be able to do: hold memory and run plans. No op is named here, and none needs to be.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::device::DeviceInfo;
+use crate::error::Result;
+use crate::graph::Buffer;
+use crate::plan::{Limits, Plan};
+
+/// A device's side of the engine.
+pub trait Backend: Send + Sync {
+    /// What it is called and what it can do.
+    fn info(&self) -> &DeviceInfo;
+    /// What the planner needs to know of it.
+    fn limits(&self) -> &Limits;
+    /// What it has done so far.
+    fn counters(&self) -> &Counters;
+    /// Memory holding these bytes; takes them over where it can.
+    fn upload(&self, bytes: HostBytes) -> Result<Buffer>;
+    /// The first `out.len()` bytes of a buffer.
+    fn download(&self, buffer: &Buffer, out: &mut [u8]) -> Result<()>;
+    /// Compiles what of a plan is not compiled yet.
+    fn prepare(&self, plan: Arc<Plan>) -> Result<Arc<dyn Runnable>>;
+    /// Waits until all that was started is done, and reports what went wrong meanwhile.
+    fn sync(&self) -> Result<()>;
+}
+
+/// A plan made ready for one device.
+pub trait Runnable: Send + Sync {
+    /// Runs it on these inputs (donated ones may be overwritten). Running out of memory must be found out before
+    /// anything is written, so that it can be tried again.
+    fn run(&self, inputs: &[Buffer], constants: &[u32]) -> Result<Outcome>;
+}
+
+/// What a run leaves.
+pub struct Outcome {
+    /// One per output of the plan.
+    pub outputs: Vec<Buffer>,
+    /// The first check that failed, with the index that was out of range and the bound it had to stay below.
+    pub failed: Option<FailedCheck>,
+}
+
+/// An index out of range, found by a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FailedCheck {
+    pub check: u32,
+    pub index: i64,
+    pub bound: usize,
+}
+
+/// Bytes on their way to a device: owned, so that a device that can use host memory need not copy them.
+pub struct HostBytes {
+    owner: Box<dyn AsBytes>,
+}
+
+/// Something that owns plain bytes.
+trait AsBytes: Send + Sync {
+    fn bytes(&self) -> &[u8];
+    fn bytes_mut(&mut self) -> &mut [u8];
+}
+
+impl<T: crate::dtype::Element> AsBytes for Vec<T> {
+    fn bytes(&self) -> &[u8] {
+        debug_assert!(T::SAME_BYTES);
+        // SAFETY: elements whose bytes are the stored bytes are plain numbers without padding.
+        unsafe { std::slice::from_raw_parts(self.as_ptr().cast(), std::mem::size_of_val(self.as_slice())) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        debug_assert!(T::SAME_BYTES);
+        // SAFETY: as above; kernels write only bytes that are values of the stored type (bools are 0 or 1).
+        unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr().cast(), std::mem::size_of_val(self.as_slice())) }
+    }
+}
+
+impl HostBytes {
+    /// Takes over a vector of numbers. Types that must be narrowed first are refused by the caller.
+    pub fn new<T: crate::dtype::Element>(data: Vec<T>) -> HostBytes {
+        HostBytes { owner: Box::new(data) }
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        self.owner.bytes()
+    }
+
+    /// The bytes, for a device that goes on using them as its own memory.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        self.owner.bytes_mut()
+    }
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// Counters of a device since it was opened or last reset; `bytes_live` is what is held now.
+        ///
+        /// ```
+        /// use lazuli::{Device, Tensor};
+        /// let cpu = Device::cpu();
+        /// let before = cpu.stats();
+        /// Tensor::ones([4], lazuli::DType::F32, &cpu).add(1.0).compute()?;
+        /// assert!(cpu.stats().submits > before.submits);
+        /// # Ok::<(), lazuli::Error>(())
+        /// ```
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Stats { $($(#[$doc])* pub $name: u64,)* }
+
+        /// The live form of [`Stats`].
+        #[derive(Debug, Default)]
+        pub struct Counters { $($(#[$doc])* pub $name: AtomicU64,)* }
+
+        impl Counters {
+            /// The counters now.
+            pub fn read(&self) -> Stats {
+                Stats { $($name: self.$name.load(Ordering::Relaxed),)* }
+            }
+
+            /// Sets all but what is held now back to zero.
+            pub fn reset(&self) {
+                let live = self.bytes_live.load(Ordering::Relaxed);
+                $(self.$name.store(0, Ordering::Relaxed);)*
+                self.bytes_live.store(live, Ordering::Relaxed);
+                self.bytes_peak.store(live, Ordering::Relaxed);
+            }
+        }
+    };
+}
+
+counters! {
+    /// Evaluations handed to the device.
+    submits,
+    /// Kernels run.
+    dispatches,
+    /// Plans made because no cached one fitted.
+    plans_compiled,
+    /// Plans found in the cache.
+    plan_hits,
+    /// Kernels compiled.
+    pipelines_compiled,
+    /// Memory blocks allocated because the pool had none that fitted.
+    buffers_created,
+    /// Bytes held by tensors and running evaluations; what the pool keeps for later is not counted.
+    bytes_live,
+    /// The most that `bytes_live` has been.
+    bytes_peak,
+    /// Bytes brought to the device.
+    bytes_uploaded,
+    /// Bytes read back.
+    bytes_downloaded,
+}
+
+impl Counters {
+    /// Adds one.
+    pub fn count(counter: &AtomicU64, n: u64) {
+        counter.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// Notes that memory was taken into use.
+    pub fn take_bytes(&self, n: usize) {
+        let live = self.bytes_live.fetch_add(n as u64, Ordering::Relaxed) + n as u64;
+        self.bytes_peak.fetch_max(live, Ordering::Relaxed);
+    }
+
+    /// Notes that memory was given back.
+    pub fn release_bytes(&self, n: usize) {
+        self.bytes_live.fetch_sub(n as u64, Ordering::Relaxed);
+    }
+}

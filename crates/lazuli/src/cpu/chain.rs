@@ -1,0 +1,182 @@
+//! Chains of arithmetic: `((x · a) + b) − c …` over many lanes, the value staying in vector registers from step to
+//! step. A loop per instruction would load and store it between any two. Bit for bit the separate instructions.
+
+use crate::ops::{Isa, Step, isa};
+
+/// One step, with its operand's lanes.
+#[derive(Clone, Copy)]
+pub struct Operand {
+    kind: Kind,
+    lanes: *const u32,
+    single: bool,
+}
+
+/// Steps told apart by side, so that the inner loop has one match.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Add,
+    Sub,
+    Mul,
+    Div,
+    SubFrom,
+    DivInto,
+}
+
+impl Operand {
+    /// `value ∘ operand`, or reversed `operand ∘ value`. The operand is a pointer and whether it is a single lane.
+    pub fn new(step: Step, reversed: bool, (lanes, single): (*const u32, bool)) -> Operand {
+        let kind = match (step, reversed) {
+            (Step::Add, _) => Kind::Add,
+            (Step::Mul, _) => Kind::Mul,
+            (Step::Sub, false) => Kind::Sub,
+            (Step::Sub, true) => Kind::SubFrom,
+            (Step::Div, false) => Kind::Div,
+            (Step::Div, true) => Kind::DivInto,
+        };
+        Operand { kind, lanes, single }
+    }
+}
+
+/// `out[i]` = all steps applied to `start[i]`.
+///
+/// # Safety
+/// Every operand, and `start`, points to a single lane or to as many as `out` has, and none overlaps `out`.
+pub unsafe fn run(start: (*const u32, bool), steps: &[Operand], out: &mut [u32]) {
+    // SAFETY: the instruction set is there; the rest as promised by the caller.
+    unsafe {
+        match isa() {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => avx512(start, steps, out),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => avx2(start, steps, out),
+            _ => plain(start, steps, out, 0),
+        }
+    }
+}
+
+/// Steps over blocks of lanes, for lanes `from..`.
+#[inline(always)]
+unsafe fn plain(start: (*const u32, bool), steps: &[Operand], out: &mut [u32], from: usize) {
+    const BLOCK: usize = 32;
+    let mut at = from;
+    while at < out.len() {
+        let n = BLOCK.min(out.len() - at);
+        let lanes = |(lanes, single): (*const u32, bool)| {
+            let mut block = [0f32; BLOCK];
+            for (i, lane) in block[..n].iter_mut().enumerate() {
+                // SAFETY: as promised by the caller of `run`.
+                *lane = f32::from_bits(unsafe { *lanes.add(if single { 0 } else { at + i }) });
+            }
+            block
+        };
+        let mut value = lanes(start);
+        for step in steps {
+            let operand = lanes((step.lanes, step.single));
+            for (x, y) in value.iter_mut().zip(operand) {
+                *x = match step.kind {
+                    Kind::Add => *x + y,
+                    Kind::Sub => *x - y,
+                    Kind::Mul => *x * y,
+                    Kind::Div => *x / y,
+                    Kind::SubFrom => y - *x,
+                    Kind::DivInto => y / *x,
+                };
+            }
+        }
+        for (out, x) in out[at..at + n].iter_mut().zip(value) {
+            *out = x.to_bits();
+        }
+        at += n;
+    }
+}
+
+/// The block loop with eight vectors in flight; the rest of the lanes is left to `plain`.
+macro_rules! vectors {
+    ($name:ident, $features:literal, $lanes:literal, $vec:ty, $load:ident, $splat:ident, $store:ident, $add:ident, $sub:ident, $mul:ident, $div:ident) => {
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = $features)]
+        unsafe fn $name(start: (*const u32, bool), steps: &[Operand], out: &mut [u32]) {
+            use std::arch::x86_64::*;
+            const FLIGHT: usize = 8;
+            const BLOCK: usize = FLIGHT * $lanes;
+            let whole = out.len() / BLOCK * BLOCK;
+            let mut at = 0;
+            while at < whole {
+                // SAFETY: `at + BLOCK` lanes are there, or a single one.
+                unsafe {
+                    let mut v: [$vec; FLIGHT] = [$splat(0.0); FLIGHT];
+                    for i in 0..FLIGHT {
+                        v[i] = if start.1 { $splat(*start.0.cast()) } else { $load(start.0.add(at + i * $lanes).cast()) };
+                    }
+                    for step in steps {
+                        // One splat, or a pointer that moves: both are eight operations on eight registers.
+                        macro_rules! each {
+                            ($op:expr) => {
+                                if step.single {
+                                    let y = $splat(*step.lanes.cast());
+                                    for i in 0..FLIGHT {
+                                        v[i] = $op(v[i], y);
+                                    }
+                                } else {
+                                    let y = step.lanes.add(at);
+                                    for i in 0..FLIGHT {
+                                        v[i] = $op(v[i], $load(y.add(i * $lanes).cast()));
+                                    }
+                                }
+                            };
+                        }
+                        match step.kind {
+                            Kind::Add => each!(|x, y| $add(x, y)),
+                            Kind::Sub => each!(|x, y| $sub(x, y)),
+                            Kind::Mul => each!(|x, y| $mul(x, y)),
+                            Kind::Div => each!(|x, y| $div(x, y)),
+                            Kind::SubFrom => each!(|x, y| $sub(y, x)),
+                            Kind::DivInto => each!(|x, y| $div(y, x)),
+                        }
+                    }
+                    for i in 0..FLIGHT {
+                        $store(out.as_mut_ptr().add(at + i * $lanes).cast(), v[i]);
+                    }
+                }
+                at += BLOCK;
+            }
+            // SAFETY: as promised by the caller.
+            unsafe { plain(start, steps, out, whole) }
+        }
+    };
+}
+
+vectors!(avx512, "avx512f,avx512vl", 16, __m512, _mm512_loadu_ps, _mm512_set1_ps, _mm512_storeu_ps, _mm512_add_ps, _mm512_sub_ps, _mm512_mul_ps, _mm512_div_ps);
+vectors!(avx2, "avx2,fma", 8, __m256, _mm256_loadu_ps, _mm256_set1_ps, _mm256_storeu_ps, _mm256_add_ps, _mm256_sub_ps, _mm256_mul_ps, _mm256_div_ps);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chain_is_its_steps_one_after_another() {
+        let lanes = |seed: u32, n: usize| -> Vec<u32> {
+            (0..n as u32).map(|i| (((i * 7 + seed * 13) % 97) as f32 * 0.37 - 11.0).to_bits()).collect()
+        };
+        for n in [1, 3, 31, 128, 129, 1000] {
+            let (x, a, b) = (lanes(1, n), lanes(2, n), 1.7f32.to_bits());
+            let steps = [
+                (Step::Mul, false, (a.as_ptr(), n == 1)),
+                (Step::Sub, true, (&raw const b, true)),
+                (Step::Add, false, (x.as_ptr(), n == 1)),
+                (Step::Div, true, (a.as_ptr(), n == 1)),
+                (Step::Div, false, (&raw const b, true)),
+                (Step::Sub, false, (a.as_ptr(), n == 1)),
+            ];
+            let steps = steps.map(|(step, reversed, lanes)| Operand::new(step, reversed, lanes));
+            let mut out = vec![0; n];
+            // SAFETY: all lanes are there.
+            unsafe { run((x.as_ptr(), n == 1), &steps, &mut out) };
+            for i in 0..n {
+                let [x, a, b] = [x[i], a[i], b].map(f32::from_bits);
+                let expect = a / ((b - x * a) + x) / b - a;
+                assert_eq!(out[i], expect.to_bits(), "lane {i} of {n}");
+            }
+        }
+    }
+}

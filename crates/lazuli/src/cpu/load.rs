@@ -1,0 +1,154 @@
+//! Between memory and lanes, run by run: elements of an input into a tile, a tile into elements of an output.
+//! Knows walks and storage types; which values these are is the tile's business.
+
+use super::convert::{Stored, with_stored};
+use super::walk::{Run, Walk};
+use crate::dtype::DType;
+
+/// Fills `lanes` with the elements at positions `start..`; those without an element are 0.
+///
+/// # Safety
+/// Every element of the walk is within the memory at `base`, which is aligned for `dtype` and not written meanwhile.
+pub unsafe fn fill(walk: &Walk, base: *const u8, dtype: DType, start: usize, lanes: &mut [u32]) {
+    // SAFETY: as promised by the caller.
+    unsafe { with_stored!(dtype, fill_stored::<_>(walk, base, start, lanes)) }
+}
+
+unsafe fn fill_stored<S: Stored>(walk: &Walk, base: *const u8, start: usize, lanes: &mut [u32]) {
+    let base = base.cast::<S>();
+    walk.runs(start, lanes.len(), |at, run| {
+        let lanes = &mut lanes[at..at + run.len];
+        // SAFETY: a run's elements are within the memory.
+        unsafe { fill_run(base, run, lanes) }
+    });
+}
+
+#[inline]
+unsafe fn fill_run<S: Stored>(base: *const S, run: Run, lanes: &mut [u32]) {
+    // SAFETY: every element of a valid run is within the memory at `base`.
+    unsafe {
+        match run {
+            Run { valid: false, .. } => lanes.fill(0),
+            Run { step: 1, source, .. } => {
+                S::to_lanes(std::slice::from_raw_parts(base.offset(source), lanes.len()), lanes);
+            }
+            Run { step: 0, source, .. } => lanes.fill((*base.offset(source)).lane()),
+            Run { step, source, .. } => {
+                let mut from = base.offset(source);
+                for lane in lanes {
+                    *lane = (*from).lane();
+                    // Wrapping: the step after the last may leave the memory.
+                    from = from.wrapping_offset(step);
+                }
+            }
+        }
+    }
+}
+
+/// One element as a lane.
+///
+/// # Safety
+/// The element is within the memory at `base`.
+pub unsafe fn element(base: *const u8, dtype: DType, at: isize) -> u32 {
+    unsafe fn read<S: Stored>(base: *const u8, at: isize) -> u32 {
+        // SAFETY: as promised by the caller.
+        unsafe { (*base.cast::<S>().offset(at)).lane() }
+    }
+    // SAFETY: as promised by the caller.
+    unsafe { with_stored!(dtype, read::<_>(base, at)) }
+}
+
+/// Stores `lanes` (as many as `len`, or one for all) to the elements at positions `start..`.
+///
+/// # Safety
+/// Every element of the walk is within the memory at `base`, which is aligned for `dtype`, and nobody else reads or
+/// writes those elements meanwhile.
+pub unsafe fn spill(walk: &Walk, base: *mut u8, dtype: DType, start: usize, lanes: &[u32], len: usize) {
+    // SAFETY: as promised by the caller.
+    unsafe { with_stored!(dtype, spill_stored::<_>(walk, base, start, lanes, len)) }
+}
+
+unsafe fn spill_stored<S: Stored>(walk: &Walk, base: *mut u8, start: usize, lanes: &[u32], len: usize) {
+    let base = base.cast::<S>();
+    let splat = lanes.len() == 1;
+    walk.runs(start, len, |at, run| {
+        assert!(run.valid, "bug in the planner: a store through a mask");
+        // SAFETY: every element of a run is within the memory.
+        unsafe {
+            let to = base.offset(run.source);
+            match run.step {
+                1 if splat => std::slice::from_raw_parts_mut(to, run.len).fill(S::from_lane(lanes[0])),
+                1 => S::from_lanes(&lanes[at..at + run.len], std::slice::from_raw_parts_mut(to, run.len)),
+                step => {
+                    for i in 0..run.len {
+                        let lane = if splat { lanes[0] } else { lanes[at + i] };
+                        *to.offset(i as isize * step) = S::from_lane(lane);
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// The source index of each position, cut to 32 bits.
+pub fn indices(walk: &Walk, start: usize, lanes: &mut [u32]) {
+    walk.runs(start, lanes.len(), |at, run| {
+        for (i, lane) in lanes[at..at + run.len].iter_mut().enumerate() {
+            *lane = (run.source as u32).wrapping_add((run.step as u32).wrapping_mul(i as u32));
+        }
+    });
+}
+
+/// Whether each position has an element.
+pub fn validity(walk: &Walk, start: usize, lanes: &mut [u32]) {
+    walk.runs(start, lanes.len(), |at, run| lanes[at..at + run.len].fill(run.valid as u32));
+}
+
+/// A lookup by index: which element each position and its index give.
+pub struct Lookup<'a> {
+    pub walk: &'a Walk,
+    pub stride: isize,
+    pub bound: usize,
+    pub signed: bool,
+}
+
+impl Lookup<'_> {
+    /// Fills `lanes` with the elements at `walk + index · stride`, where `indices` are as many as `lanes` or one for
+    /// all. An index out of range reads 0; the first such position and its index are returned.
+    ///
+    /// # Safety
+    /// Every element that an index within the bound gives is within the memory at `base`, aligned for `dtype`.
+    pub unsafe fn fill(&self, base: *const u8, dtype: DType, start: usize, indices: &[u32], lanes: &mut [u32]) -> Option<(usize, i64)> {
+        // SAFETY: as promised by the caller.
+        unsafe { with_stored!(dtype, lookup_stored::<_>(self, base, start, indices, lanes)) }
+    }
+}
+
+unsafe fn lookup_stored<S: Stored>(
+    lookup: &Lookup,
+    base: *const u8,
+    start: usize,
+    indices: &[u32],
+    lanes: &mut [u32],
+) -> Option<(usize, i64)> {
+    let base = base.cast::<S>();
+    let splat = indices.len() == 1;
+    let mut failed = None;
+    lookup.walk.runs(start, lanes.len(), |at, run| {
+        for i in 0..run.len {
+            let index = indices[if splat { 0 } else { at + i }];
+            let index = if lookup.signed { index as i32 as i64 } else { index as i64 };
+            lanes[at + i] = if !run.valid {
+                0
+            } else if index >= 0 && (index as usize) < lookup.bound {
+                let element = run.source + i as isize * run.step + index as isize * lookup.stride;
+                // SAFETY: the index is within its bound, so the element is within the memory.
+                unsafe { (*base.offset(element)).lane() }
+            } else {
+                failed = failed.or(Some((start + at + i, index)));
+                0
+            };
+        }
+    });
+    failed
+}

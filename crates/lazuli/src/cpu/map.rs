@@ -1,0 +1,36 @@
+//! Maps: tile after tile over the outer axes. Tiles depend on nothing but themselves.
+
+use super::nest::Form;
+use super::threads;
+use super::tile::{Bound, Frame, Tile};
+
+/// Runs a map on the threads this is called in.
+///
+/// # Safety
+/// The memory is as large as the plan says.
+pub unsafe fn run(bound: &Bound) {
+    let Form::Map(cut) = bound.nest.form else { unreachable!("called for maps") };
+    let n_tiles = cut.n_tiles();
+    let per_task = bound.nest.per_task;
+    threads::for_each(n_tiles.div_ceil(per_task), &|task| {
+        bound.with_frame(|frame| {
+            for idx in task * per_task..((task + 1) * per_task).min(n_tiles) {
+                let (start, len) = cut.at(idx);
+                // SAFETY: as promised by the caller.
+                unsafe { run_tile(frame, start, len) };
+            }
+        });
+    });
+}
+
+/// Runs one tile: `len` positions from `start` on.
+///
+/// # Safety
+/// As for [`run`]; a body that follows a matmul finds its sums at `frame.acc`.
+pub unsafe fn run_tile(frame: &mut Frame, start: usize, len: usize) {
+    let nest = frame.bound.nest;
+    for pass in &nest.passes.inner {
+        // SAFETY: as promised by the caller.
+        unsafe { frame.run(pass, Tile { start, len, rows: 1, kept_at: 0 }) };
+    }
+}

@@ -1,0 +1,301 @@
+//! Contractions: panels of rows by a maintained GEMM, each followed by what the kernel does with the sums while they
+//! are in cache. Sums do not depend on the number of threads: each is made by one thread, in one order.
+
+use std::sync::Arc;
+
+use gemm_common::Parallelism;
+
+use super::load;
+use super::map;
+use super::memory::{Pool, Storage};
+use super::nest::{Form, Nest};
+use super::program::{Code, CodeInst};
+use super::threads;
+use super::tile::Bound;
+use super::walk::Walk;
+use crate::dtype::Lane;
+use crate::error::Result;
+use crate::kernel::{Args, MatmulArgs, OperandArgs};
+
+/// Bytes of sums that should stay in cache until they are looked at again.
+const PANEL_BYTES: usize = 2 << 20;
+/// A product of fewer multiplications than this is not worth a second thread.
+const SMALL: usize = 1 << 18;
+
+/// A launch of a matmul, ready for memory.
+pub struct Matmul {
+    /// What follows, over `[batch…, m, n]`.
+    pub nest: Nest,
+    args: MatmulArgs,
+    /// What the sums are.
+    lane: Lane,
+    /// The output (by number) whose memory takes the sums, and where it starts: there are no other sums to keep then.
+    in_output: Option<(usize, isize)>,
+    /// Nothing follows: the sums are the output.
+    bare: bool,
+    /// About how long it takes on one thread.
+    pub nanos: f64,
+}
+
+impl Matmul {
+    /// Binds a program to the numbers of a launch.
+    pub fn new(code: Arc<Code>, args: &Args, aliased: &[bool]) -> Matmul {
+        let matmul = args.matmul.clone().expect("a matmul's launch has its numbers");
+        let acc = code.insts.iter().position(|i| matches!(i, CodeInst::Acc));
+        let lane = acc.map_or(Lane::F32, |i| code.body.insts[i].dtype.lane());
+        // Sums go where the result will be, unless what is there is still needed.
+        let nest = Nest::new(code.clone(), args, &vec![true; aliased.len()]);
+        let takes_sums = |s: &crate::kernel::Store| match nest.walks[s.access as usize] {
+            Walk::Flat(offset) if !aliased[s.output as usize] && code.body.outputs[s.output as usize].size() == 4 => {
+                Some((s.output as usize, offset))
+            }
+            _ => None,
+        };
+        let in_output = code.body.stores.iter().find_map(takes_sums);
+        let is_sum = |reg: u32| matches!(code.insts[code.alias[reg as usize] as usize], CodeInst::Acc);
+        let bare = in_output.is_some() && matches!(&code.body.stores[..], [store] if is_sum(store.value));
+        let batch: usize = matmul.batch.iter().product();
+        let products = batch as f64 * matmul.m as f64 * matmul.k as f64 * matmul.n as f64;
+        let nanos = products * 0.03 + nest.nanos;
+        Matmul { nest, args: matmul, lane, in_output, bare, nanos }
+    }
+
+    /// Memory that a run needs beside its slots.
+    pub fn scratch(&self, pool: &Arc<Pool>) -> Result<Scratch> {
+        let body = &self.nest.code.body;
+        let operand = |idx: usize, lies: &OperandArgs, rows: usize, cols: usize| -> Result<Option<Wide>> {
+            if body.inputs[idx].size() == 4 {
+                return Ok(None);
+            }
+            let Some((low, high)) = extent(&self.args.batch, lies, rows, cols) else { return Ok(None) };
+            let n = (high - low + 1) as usize;
+            Ok(Some(Wide { storage: pool.take(n * 4)?, low, n }))
+        };
+        let MatmulArgs { m, k, n, ref a, ref b, .. } = self.args;
+        let sums = match self.in_output {
+            Some(_) => None,
+            None => Some(pool.take(self.args.batch.iter().product::<usize>() * m * n * 4)?),
+        };
+        Ok(Scratch { a: operand(0, a, m, k)?, b: operand(1, b, k, n)?, sums })
+    }
+
+    /// Runs it on the threads this is called in.
+    ///
+    /// # Safety
+    /// The memory is as large as the plan says.
+    pub unsafe fn run(&self, bound: &Bound, scratch: &Scratch) {
+        let MatmulArgs { m, n, ref batch, .. } = self.args;
+        let n_batch: usize = batch.iter().product();
+        // SAFETY: as promised by the caller; widened operands hold every element that is read.
+        unsafe {
+            let a = self.operand(bound, 0, &self.args.a, scratch.a.as_ref());
+            let b = self.operand(bound, 1, &self.args.b, scratch.b.as_ref());
+            let sums: *mut u32 = match (&scratch.sums, self.in_output) {
+                (Some(storage), _) => storage.ptr().cast(),
+                (None, Some((output, offset))) => bound.outputs[output].cast::<u32>().offset(offset),
+                (None, None) => unreachable!("sums are somewhere"),
+            };
+            let product = Product { matmul: self, a, b, sums: Shared(sums) };
+            let work = m * n * self.args.k.max(1);
+            if n_batch > 1 && work < 64 * SMALL {
+                let per_task = (SMALL / work.max(1)).clamp(1, n_batch);
+                threads::for_each(n_batch.div_ceil(per_task), &|task| {
+                    for i in task * per_task..((task + 1) * per_task).min(n_batch) {
+                        product.rows(i, 0, m, Parallelism::None);
+                        self.follow(bound, product.sums, i * m * n, m * n, false);
+                    }
+                });
+                return;
+            }
+            for i in 0..n_batch {
+                let panel = (PANEL_BYTES / 4 / n.max(1)).next_multiple_of(64).clamp(64, m.max(64));
+                let panel = if self.bare { m } else { panel };
+                for row in (0..m).step_by(panel.max(1)) {
+                    let rows = panel.min(m - row);
+                    let shared = rayon::current_thread_index().is_some() && work > SMALL;
+                    let how = if shared { Parallelism::Rayon(rayon::current_num_threads()) } else { Parallelism::None };
+                    product.rows(i, row, rows, how);
+                    self.follow(bound, product.sums, (i * m + row) * n, rows * n, true);
+                }
+            }
+        }
+    }
+
+    /// Does to `len` sums from position `start` on what the kernel does with them.
+    unsafe fn follow(&self, bound: &Bound, sums: Shared, start: usize, len: usize, share: bool) {
+        let Form::Map(cut) = self.nest.form else { unreachable!("what follows a matmul is a map") };
+        if self.bare {
+            return;
+        }
+        let tiles = |from: usize, to: usize| {
+            bound.with_frame(|frame| {
+                let mut at = from;
+                while at < to {
+                    // A tile stays within its run.
+                    let len = cut.tile.min(to - at).min(cut.run - at % cut.run);
+                    frame.acc = sums.get().wrapping_add(at);
+                    // SAFETY: as promised by the caller.
+                    unsafe { map::run_tile(frame, at, len) };
+                    at += len;
+                }
+            });
+        };
+        let piece = cut.run.max(16 * 1024).next_multiple_of(cut.run);
+        match share {
+            true => threads::for_each(len.div_ceil(piece), &|i| tiles(start + i * piece, (start + (i + 1) * piece).min(start + len))),
+            false => tiles(start, start + len),
+        }
+    }
+
+    /// An operand as 32-bit lanes, converted first if it is stored narrower.
+    unsafe fn operand<'s>(&self, bound: &Bound, idx: usize, lies: &'s OperandArgs, wide: Option<&Wide>) -> Operand<'s> {
+        let Some(wide) = wide else {
+            return Operand { ptr: Shared(bound.inputs[idx] as *mut u32), lies };
+        };
+        let dtype = self.nest.code.body.inputs[idx];
+        let (from, to) = (Shared(bound.inputs[idx] as *mut u32), Shared(wide.storage.ptr().cast::<u32>()));
+        const PIECE: usize = 64 * 1024;
+        threads::for_each(wide.n.div_ceil(PIECE), &|i| {
+            let len = PIECE.min(wide.n - i * PIECE);
+            // SAFETY: the elements between the lowest and the highest are in the operand's memory.
+            unsafe {
+                let lanes = std::slice::from_raw_parts_mut(to.get().add(i * PIECE), len);
+                load::fill(&Walk::Flat(wide.low), from.get().cast(), dtype, i * PIECE, lanes);
+            }
+        });
+        Operand { ptr: Shared(to.get().wrapping_offset(-wide.low)), lies }
+    }
+}
+
+/// Memory of a run beside its slots.
+pub struct Scratch {
+    a: Option<Wide>,
+    b: Option<Wide>,
+    sums: Option<Storage>,
+}
+
+/// An operand as 32-bit lanes: its elements from `low` on.
+struct Wide {
+    storage: Storage,
+    low: isize,
+    n: usize,
+}
+
+/// The lowest and highest element of an operand.
+fn extent(batch: &[usize], lies: &OperandArgs, rows: usize, cols: usize) -> Option<(isize, isize)> {
+    let axes = batch.iter().copied().zip(lies.batch_strides.iter().copied());
+    let axes = axes.chain([(rows, lies.row_stride), (cols, lies.col_stride)]);
+    let n = batch.iter().product::<usize>() * rows * cols;
+    Walk::strided(axes, lies.offset).extent(n)
+}
+
+/// A pointer that tasks share; they write apart.
+#[derive(Clone, Copy)]
+struct Shared(*mut u32);
+
+// SAFETY: see above.
+unsafe impl Send for Shared {}
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    fn get(self) -> *mut u32 {
+        self.0
+    }
+}
+
+/// An operand's lanes and how they lie.
+#[derive(Clone, Copy)]
+struct Operand<'s> {
+    ptr: Shared,
+    lies: &'s OperandArgs,
+}
+
+impl Operand<'_> {
+    /// Where the matrix of a batch index starts.
+    fn matrix(&self, batch: &[usize], mut idx: usize) -> *mut u32 {
+        let mut at = self.lies.offset;
+        for (&size, &stride) in batch.iter().zip(&self.lies.batch_strides).rev() {
+            at += (idx % size) as isize * stride;
+            idx /= size;
+        }
+        self.ptr.get().wrapping_offset(at)
+    }
+}
+
+struct Product<'a> {
+    matmul: &'a Matmul,
+    a: Operand<'a>,
+    b: Operand<'a>,
+    sums: Shared,
+}
+
+impl Product<'_> {
+    /// Sums of `rows` rows of a batch's matrix, from `row` on.
+    unsafe fn rows(&self, batch_idx: usize, row: usize, rows: usize, how: Parallelism) {
+        let MatmulArgs { m, k, n, ref batch, .. } = self.matmul.args;
+        if rows == 0 || n == 0 {
+            return;
+        }
+        let a = self.a.matrix(batch, batch_idx).wrapping_offset(row as isize * self.a.lies.row_stride);
+        let b = self.b.matrix(batch, batch_idx);
+        let out = self.sums.get().wrapping_add((batch_idx * m + row) * n);
+        let (a_lies, b_lies) = (self.a.lies, self.b.lies);
+        // SAFETY: the matrices are within their memory, and nobody else writes these rows.
+        unsafe {
+            match self.matmul.lane {
+                Lane::F32 => gemm_f32::gemm::f32::get_gemm_fn()(
+                    // The result is row-major; GEMM likes columns, so it makes the transposed one of swapped operands.
+                    n,
+                    rows,
+                    k,
+                    out.cast(),
+                    n as isize,
+                    1,
+                    false,
+                    b.cast_const().cast(),
+                    b_lies.row_stride,
+                    b_lies.col_stride,
+                    a.cast_const().cast(),
+                    a_lies.row_stride,
+                    a_lies.col_stride,
+                    0.0,
+                    1.0,
+                    false,
+                    false,
+                    false,
+                    how,
+                ),
+                _ => integers(a, a_lies, b, b_lies, out, (rows, k, n), how),
+            }
+        }
+    }
+}
+
+/// Exact wrapping products of integers: rows of `b` scaled and added, so that lanes of a row go together.
+unsafe fn integers(a: *mut u32, a_lies: &OperandArgs, b: *mut u32, b_lies: &OperandArgs, out: *mut u32, (m, k, n): (usize, usize, usize), how: Parallelism) {
+    let (a, b, out) = (Shared(a), Shared(b), Shared(out));
+    let row = |i: usize| {
+        // SAFETY: as promised by the caller.
+        unsafe {
+            let out = std::slice::from_raw_parts_mut(out.get().add(i * n), n);
+            out.fill(0);
+            for l in 0..k {
+                let x = *a.get().offset(i as isize * a_lies.row_stride + l as isize * a_lies.col_stride);
+                let b = b.get().offset(l as isize * b_lies.row_stride);
+                if b_lies.col_stride == 1 {
+                    let b = std::slice::from_raw_parts(b, n);
+                    out.iter_mut().zip(b).for_each(|(o, y)| *o = o.wrapping_add(x.wrapping_mul(*y)));
+                } else {
+                    for (j, o) in out.iter_mut().enumerate() {
+                        *o = o.wrapping_add(x.wrapping_mul(*b.offset(j as isize * b_lies.col_stride)));
+                    }
+                }
+            }
+        }
+    };
+    match how {
+        Parallelism::None => (0..m).for_each(row),
+        Parallelism::Rayon(_) => threads::for_each(m, &row),
+    }
+}
+

@@ -1,0 +1,163 @@
+//! The CPU backend: runs plans on the threads of this machine. Tiles of about a thousand lanes go through a kernel's
+//! instructions while they are in the first-level cache. Knows plans, kernels and the loops of rows; no op by name.
+
+mod memory;
+mod threads;
+
+// From a kernel to something that runs.
+mod program;
+mod walk;
+mod pass;
+mod nest;
+
+// Lanes.
+mod convert;
+mod load;
+mod chain;
+mod tile;
+
+// Forms of kernels.
+mod map;
+mod matmul;
+mod reduce;
+mod routines;
+
+mod run;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::backend::{Backend, Counters, HostBytes, Runnable};
+use crate::device::{DeviceInfo, DeviceKind};
+use crate::error::{Error, Result};
+use crate::graph::Buffer;
+use crate::kernel::Kernel;
+use crate::ops::{Isa, isa};
+use crate::plan::{Limits, Plan};
+use memory::{Pool, Storage};
+use program::Program;
+use threads::Threads;
+
+/// Downloads larger than this are copied by all threads.
+const COPY_SHARED: usize = 4 << 20;
+
+/// The processor this program runs on.
+pub struct Cpu {
+    info: DeviceInfo,
+    limits: Limits,
+    shared: Arc<Shared>,
+}
+
+/// What plans in flight need of the device.
+pub(self) struct Shared {
+    counters: Arc<Counters>,
+    pool: Arc<Pool>,
+    threads: Threads,
+    programs: Mutex<HashMap<Kernel, Arc<Program>>>,
+}
+
+impl Cpu {
+    /// Opens it.
+    pub fn new() -> Cpu {
+        Cpu::with(Threads::new())
+    }
+
+    fn with(threads: Threads) -> Cpu {
+        let counters: Arc<Counters> = Arc::default();
+        let driver = match isa() {
+            Isa::Baseline => std::env::consts::ARCH,
+            Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512",
+        };
+        let info = DeviceInfo {
+            name: processor_name().unwrap_or_else(|| "cpu".into()),
+            kind: DeviceKind::Cpu,
+            api: "cpu".into(),
+            driver: driver.into(),
+            parallelism: threads.count(),
+        };
+        let limits =
+            Limits { max_bindings: 65535, max_insts: 512, max_reduce: 65536, min_rows: 64, max_row: 65536, fuse: true };
+        let pool = Arc::new(Pool::new(counters.clone()));
+        Cpu { info, limits, shared: Arc::new(Shared { counters, pool, threads, programs: Mutex::default() }) }
+    }
+}
+
+impl Shared {
+    /// The program of a kernel, compiled if its structure is new.
+    fn program(&self, kernel: &Kernel) -> Arc<Program> {
+        let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(program) = programs.get(kernel) {
+            return program.clone();
+        }
+        Counters::count(&self.counters.pipelines_compiled, 1);
+        let program = Arc::new(Program::new(kernel));
+        programs.insert(kernel.clone(), program.clone());
+        program
+    }
+}
+
+impl Backend for Cpu {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.shared.counters
+    }
+
+    fn upload(&self, bytes: HostBytes) -> Result<Buffer> {
+        let counters = &self.shared.counters;
+        Counters::count(&counters.bytes_uploaded, bytes.bytes().len() as u64);
+        match Storage::of_host(bytes, counters) {
+            Ok(storage) => Ok(Buffer::new(storage)),
+            Err(bytes) => {
+                let storage = self.shared.pool.take(bytes.bytes().len())?;
+                // SAFETY: new memory of that size, held by nobody else.
+                unsafe { storage.ptr().copy_from_nonoverlapping(bytes.bytes().as_ptr(), bytes.bytes().len()) };
+                Ok(Buffer::new(storage))
+            }
+        }
+    }
+
+    fn download(&self, buffer: &Buffer, out: &mut [u8]) -> Result<()> {
+        let Some(storage) = buffer.storage::<Storage>() else {
+            return Err(Error::device("download", "the memory is another device's"));
+        };
+        assert!(out.len() <= storage.size_bytes(), "more bytes than the buffer has");
+        Counters::count(&self.shared.counters.bytes_downloaded, out.len() as u64);
+        // SAFETY: the buffer has that many bytes, and nobody writes them while it is held here.
+        let bytes = unsafe { std::slice::from_raw_parts(storage.ptr(), out.len()) };
+        if out.len() < COPY_SHARED {
+            out.copy_from_slice(bytes);
+            return Ok(());
+        }
+        self.shared.threads.enter(|| {
+            use rayon::prelude::*;
+            out.par_chunks_mut(COPY_SHARED / 4).zip(bytes.par_chunks(COPY_SHARED / 4)).for_each(|(to, from)| to.copy_from_slice(from));
+        });
+        Ok(())
+    }
+
+    fn prepare(&self, plan: Arc<Plan>) -> Result<Arc<dyn Runnable>> {
+        Ok(Arc::new(run::Ready::new(self.shared.clone(), plan)?))
+    }
+
+    // Every run is done when it returns.
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+fn processor_name() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix("model name"))?;
+    Some(line.trim_start_matches([' ', '\t', ':']).trim().to_string())
+}

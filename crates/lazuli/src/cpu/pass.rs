@@ -1,0 +1,314 @@
+//! Which instructions run in which pass over the index space, and where each leaves its lanes: in scratch, in the row
+//! that is kept for a later pass, or straight in the output. Plain data from a program and a few facts about accesses.
+
+use crate::kernel::{Reg, Scope};
+use crate::ops::Step;
+
+use super::program::{Code, CodeInst};
+
+/// What is done for every tile of one pass.
+#[derive(Default)]
+pub struct Pass {
+    pub lines: Vec<Line>,
+    /// Reductions fed by this pass.
+    pub folds: Vec<Fold>,
+    /// Which stores of the body end a tile.
+    pub stores: Vec<usize>,
+    /// Outer values that the lines read.
+    pub outer_uses: Vec<Reg>,
+    /// Scratch tiles that the lines need.
+    pub n_slots: usize,
+}
+
+/// One thing done to a tile.
+pub struct Line {
+    pub reg: Reg,
+    pub work: Work,
+    pub dst: Dst,
+}
+
+/// What a line does.
+pub enum Work {
+    /// The instruction of its register.
+    Inst,
+    /// Several arithmetic instructions at once, the value staying in registers between them.
+    Chain { start: Reg, links: Vec<Link> },
+}
+
+/// One step of a chain: `value ∘ operand`, or `operand ∘ value`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Link {
+    pub step: Step,
+    pub operand: Reg,
+    pub reversed: bool,
+}
+
+/// Where a line leaves its lanes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Dst {
+    /// They are read where they are.
+    InPlace,
+    /// A scratch tile.
+    Slot(usize),
+    /// The row kept for later passes.
+    Keep(usize),
+    /// The memory of this store of the body.
+    Output(usize),
+    /// The lanes of the block's outer values.
+    Outer(usize),
+}
+
+/// A reduction and the value it is fed with.
+pub struct Fold {
+    pub reg: Reg,
+    pub source: Reg,
+}
+
+/// All passes of a body.
+#[derive(Default)]
+pub struct Passes {
+    /// Stage by stage: first the outer lines of a stage, then its pass over the inner axes. A map has one pass only.
+    pub outer: Vec<Vec<Line>>,
+    pub inner: Vec<Pass>,
+    /// Per register, which of the outer lanes it is.
+    pub outer_at: Vec<usize>,
+    pub n_outer: usize,
+    /// How many inner values are kept from pass to pass.
+    pub n_kept: usize,
+    /// What is evaluated once for a launch.
+    pub uniform: Vec<Reg>,
+    /// Stores of outer and uniform values, done once a block is through.
+    pub outer_stores: Vec<usize>,
+}
+
+/// What must be known of the accesses to choose.
+pub trait Facts {
+    /// Whether the lanes of this load can be used where they lie.
+    fn in_place(&self, load: Reg) -> bool;
+    /// Whether a value may be computed straight into the memory of this store.
+    fn direct(&self, store: usize) -> bool;
+    /// Whether this store is of every element of the index space, not of outer ones.
+    fn is_inner(&self, store: usize) -> bool;
+}
+
+impl Passes {
+    /// Divides the instructions. `keep`: rows are short enough that inner values stay for later passes; otherwise
+    /// they are computed again.
+    pub fn new(code: &Code, facts: &dyn Facts, keep: bool) -> Passes {
+        let main = if code.body.inner_rank > 0 { Scope::Inner } else { Scope::Outer };
+        let mut builder = Builder { code, facts, keep, main, computed_in: vec![None; code.insts.len()], kept: Vec::new() };
+        let is_inner = |s: &usize| main == Scope::Outer || facts.is_inner(*s);
+        let (inner_stores, outer_stores): (Vec<usize>, Vec<usize>) = (0..code.body.stores.len()).partition(is_inner);
+        let value = |s: &usize| code.alias[code.body.stores[*s].value as usize];
+
+        let folds_of = |stage: u16| {
+            let reduce = move |i: usize| match &code.insts[i] {
+                CodeInst::Reduce { x, .. } if code.stages[i] == stage => Some(Fold { reg: i as Reg, source: *x }),
+                _ => None,
+            };
+            (0..code.insts.len()).filter_map(reduce)
+        };
+        let last_fold = (0..code.insts.len()).filter(|i| matches!(code.insts[*i], CodeInst::Reduce { .. })).map(|i| code.stages[i]).max();
+        // Stores wait for the last pass: an earlier one might overwrite what a later one reads again.
+        let last_store = inner_stores.iter().map(|s| code.stages[value(s) as usize]).max();
+        let n_passes = last_fold.max(last_store).map_or(0, |s| s as usize + 1);
+
+        let mut wanted = Vec::new();
+        for stage in 0..n_passes {
+            let folds: Vec<Fold> = folds_of(stage as u16).collect();
+            let stores = if stage + 1 == n_passes { inner_stores.clone() } else { Vec::new() };
+            let roots = folds.iter().map(|f| f.source).chain(stores.iter().map(value));
+            let (regs, outer_uses) = builder.need(stage, roots);
+            wanted.push((regs, Pass { folds, stores, outer_uses, ..Pass::default() }));
+        }
+        let inner = wanted.into_iter().map(|(regs, pass)| builder.place(&regs, pass)).collect();
+
+        let mut passes = Passes { inner, n_kept: builder.kept.len(), outer_stores, ..Passes::default() };
+        passes.outer_at = vec![0; code.insts.len()];
+        let n_stages = code.stages.iter().max().map_or(0, |s| *s as usize) + 2;
+        passes.outer.resize_with(n_stages, Vec::new);
+        for (i, inst) in code.insts.iter().enumerate() {
+            match code.scope(i as Reg) {
+                _ if matches!(inst, CodeInst::Alias) => {}
+                Scope::Uniform => passes.uniform.push(i as Reg),
+                Scope::Outer if main == Scope::Inner => passes.outer_line(code, facts, i),
+                _ => {}
+            }
+        }
+        passes
+    }
+
+    fn outer_line(&mut self, code: &Code, facts: &dyn Facts, i: usize) {
+        let reg = i as Reg;
+        self.outer_at[i] = self.n_outer;
+        let dst = Dst::Outer(self.n_outer);
+        self.n_outer += 1;
+        match &code.insts[i] {
+            CodeInst::Reduce { .. } => {}
+            CodeInst::Load { .. } if facts.in_place(reg) => {
+                self.outer[code.stages[i] as usize].push(Line { reg, work: Work::Inst, dst: Dst::InPlace });
+            }
+            _ => self.outer[code.stages[i] as usize].push(Line { reg, work: Work::Inst, dst }),
+        }
+    }
+}
+
+struct Builder<'a> {
+    code: &'a Code,
+    facts: &'a dyn Facts,
+    keep: bool,
+    main: Scope,
+    /// The first pass that computes each register.
+    computed_in: Vec<Option<usize>>,
+    /// Registers kept from the pass that computes them to later ones.
+    kept: Vec<Reg>,
+}
+
+impl Builder<'_> {
+    /// The registers that a pass must compute for `roots`, and the outer ones it reads.
+    fn need(&mut self, pass: usize, roots: impl Iterator<Item = Reg>) -> (Vec<Reg>, Vec<Reg>) {
+        let mut needed = vec![false; self.code.insts.len()];
+        let mut outer = vec![false; self.code.insts.len()];
+        let mut pending: Vec<Reg> = roots.collect();
+        while let Some(reg) = pending.pop() {
+            let i = reg as usize;
+            match self.code.scope(reg) {
+                scope if scope == self.main => {}
+                scope => {
+                    outer[i] |= scope == Scope::Outer;
+                    continue;
+                }
+            }
+            if needed[i] || self.kept_from_before(pass, reg) {
+                continue;
+            }
+            needed[i] = true;
+            self.code.for_each_operand(reg, |r| pending.push(r));
+        }
+        let listed = |flags: &[bool]| (0..flags.len()).filter(|i| flags[*i]).map(|i| i as Reg).collect::<Vec<_>>();
+        let regs = listed(&needed);
+        regs.iter().for_each(|r| _ = self.computed_in[*r as usize].get_or_insert(pass));
+        (regs, listed(&outer))
+    }
+
+    /// Whether an earlier pass has computed it and it is worth keeping; then it is kept.
+    fn kept_from_before(&mut self, pass: usize, reg: Reg) -> bool {
+        let before = self.computed_in[reg as usize].is_some_and(|p| p < pass);
+        let free = matches!(self.code.insts[reg as usize], CodeInst::Load { .. }) && self.facts.in_place(reg);
+        if !before || free || !self.keep {
+            return false;
+        }
+        if !self.kept.contains(&reg) {
+            self.kept.push(reg);
+        }
+        true
+    }
+
+    /// Lines for these registers, chained where they can be, each with its place.
+    fn place(&self, regs: &[Reg], mut pass: Pass) -> Pass {
+        let code = self.code;
+        let mut uses = vec![0u32; code.insts.len()];
+        regs.iter().for_each(|r| code.for_each_operand(*r, |o| uses[o as usize] += 1));
+        let stored = |s: &usize| code.alias[code.body.stores[*s].value as usize];
+        let last: Vec<Reg> = pass.folds.iter().map(|f| f.source).chain(pass.stores.iter().map(stored)).collect();
+        last.iter().chain(&self.kept).for_each(|r| uses[*r as usize] += 1);
+
+        let mut is_line = vec![false; code.insts.len()];
+        regs.iter().for_each(|r| is_line[*r as usize] = true);
+        let trunks = self.trunks(regs, &is_line, &uses);
+        trunks.iter().flatten().for_each(|t| is_line[*t as usize] = false);
+        for &reg in regs.iter().filter(|r| is_line[**r as usize]) {
+            pass.lines.push(Line { reg, work: self.work(reg, &trunks), dst: Dst::InPlace });
+        }
+        self.assign(&mut pass, &last);
+        pass
+    }
+
+    /// Per register, the operand whose value it takes on without a stop in memory: an arithmetic result that nothing
+    /// else uses.
+    fn trunks(&self, regs: &[Reg], is_line: &[bool], uses: &[u32]) -> Vec<Option<Reg>> {
+        let chains = |r: Reg| matches!(self.code.insts[r as usize], CodeInst::Binary { step: Some(_), .. });
+        let is_trunk = |r: Reg| chains(r) && is_line[r as usize] && uses[r as usize] == 1;
+        let mut trunks = vec![None; self.code.insts.len()];
+        for &reg in regs.iter().filter(|r| chains(**r)) {
+            if let CodeInst::Binary { x, y, .. } = self.code.insts[reg as usize] {
+                trunks[reg as usize] = [x, y].into_iter().find(|o| is_trunk(*o));
+            }
+        }
+        trunks
+    }
+
+    fn work(&self, reg: Reg, trunks: &[Option<Reg>]) -> Work {
+        if trunks[reg as usize].is_none() {
+            return Work::Inst;
+        }
+        let (mut at, mut links) = (reg, Vec::new());
+        loop {
+            let CodeInst::Binary { x, y, step: Some(step), .. } = self.code.insts[at as usize] else {
+                unreachable!("only arithmetic is chained")
+            };
+            match trunks[at as usize] {
+                Some(trunk) => {
+                    let reversed = trunk == y;
+                    links.push(Link { step, operand: if reversed { x } else { y }, reversed });
+                    at = trunk;
+                }
+                None => {
+                    links.push(Link { step, operand: y, reversed: false });
+                    links.reverse();
+                    return Work::Chain { start: x, links };
+                }
+            }
+        }
+    }
+
+    /// Gives each line its destination: scratch tiles are reused once their last reader has run, but a line never
+    /// writes what it reads.
+    fn assign(&self, pass: &mut Pass, last: &[Reg]) {
+        let n_lines = pass.lines.len();
+        let mut last_use = vec![0; self.code.insts.len()];
+        for (idx, line) in pass.lines.iter().enumerate() {
+            self.for_each_source(line, |r| last_use[r as usize] = idx);
+        }
+        last.iter().for_each(|r| last_use[*r as usize] = n_lines);
+        let mut slot_of = vec![None; self.code.insts.len()];
+        let (mut free, mut directed) = (Vec::new(), Vec::new());
+        for idx in 0..n_lines {
+            let reg = pass.lines[idx].reg;
+            let store = pass.stores.iter().copied().find(|s| {
+                self.code.alias[self.code.body.stores[*s].value as usize] == reg && self.facts.direct(*s)
+            });
+            let dst = match (&self.code.insts[reg as usize], self.kept.iter().position(|k| *k == reg), store) {
+                (CodeInst::Acc, ..) => Dst::InPlace,
+                (_, Some(keep), _) => Dst::Keep(keep),
+                (_, None, Some(store)) => {
+                    directed.push(store);
+                    Dst::Output(store)
+                }
+                (CodeInst::Load { .. }, None, None) if self.facts.in_place(reg) => Dst::InPlace,
+                _ => {
+                    let slot = free.pop().unwrap_or_else(|| {
+                        pass.n_slots += 1;
+                        pass.n_slots - 1
+                    });
+                    slot_of[reg as usize] = Some(slot);
+                    Dst::Slot(slot)
+                }
+            };
+            pass.lines[idx].dst = dst;
+            self.for_each_source(&pass.lines[idx], |r| {
+                if last_use[r as usize] == idx {
+                    free.extend(slot_of[r as usize].take());
+                }
+            });
+        }
+        pass.stores.retain(|s| !directed.contains(s));
+    }
+
+    fn for_each_source(&self, line: &Line, mut f: impl FnMut(Reg)) {
+        match &line.work {
+            Work::Inst => self.code.for_each_operand(line.reg, f),
+            Work::Chain { start, links } => [*start].into_iter().chain(links.iter().map(|l| l.operand)).for_each(&mut f),
+        }
+    }
+}

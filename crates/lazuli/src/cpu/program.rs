@@ -1,0 +1,126 @@
+//! A kernel made ready for interpretation: every instruction with its loops for this machine, casts that change no
+//! bits taken out. Structure only: sizes and strides come later, so one program serves every batch size.
+
+use std::sync::Arc;
+
+use crate::dtype::{DType, Lane};
+use crate::graph::CustomRef;
+use crate::kernel::{Body, InstOp, Kernel, Reg, RoutineKernel, Scope};
+use crate::ops::{BinaryLoops, ReduceLoops, Step, UnaryLoop, isa};
+
+/// What a kernel compiles to.
+pub enum Program {
+    Loop(Arc<Code>),
+    Matmul(Arc<Code>),
+    Routine(RoutineKernel),
+}
+
+/// The instructions of a body, by register.
+pub struct Code {
+    pub body: Body,
+    pub insts: Vec<CodeInst>,
+    /// Per instruction, how many reductions one after another it depends on.
+    pub stages: Vec<u16>,
+    /// Per register the one that holds its bits: another one where a cast changes nothing.
+    pub alias: Vec<Reg>,
+}
+
+/// An instruction with its loops. Registers are already those that hold the bits.
+pub enum CodeInst {
+    Load { input: u16, access: u16 },
+    Valid { access: u16 },
+    Index { access: u16 },
+    Gather { input: u16, access: u16, index: Reg, gather: u16, signed: bool },
+    Const(u16),
+    Acc,
+    Unary { apply: UnaryLoop, x: Reg },
+    Binary { apply: BinaryLoops, x: Reg, y: Reg, step: Option<Step> },
+    Select { cond: Reg, a: Reg, b: Reg },
+    Cast { x: Reg, from: DType, to: DType },
+    Custom { op: CustomRef, args: Vec<Reg> },
+    Reduce { apply: ReduceLoops, x: Reg },
+    /// Another name for an earlier register.
+    Alias,
+}
+
+impl Program {
+    /// Compiles a kernel.
+    pub fn new(kernel: &Kernel) -> Program {
+        match kernel {
+            Kernel::Loop(body) => Program::Loop(Arc::new(Code::new(body))),
+            Kernel::Matmul(body) => Program::Matmul(Arc::new(Code::new(body))),
+            Kernel::Routine(routine) => Program::Routine(routine.clone()),
+        }
+    }
+}
+
+impl Code {
+    fn new(body: &Body) -> Code {
+        let mut code = Code { body: body.clone(), insts: Vec::new(), stages: body.stages(), alias: Vec::new() };
+        for (i, inst) in body.insts.iter().enumerate() {
+            let compiled = code.compile(&inst.op, inst.dtype);
+            let holder = match (&compiled, &inst.op) {
+                (CodeInst::Alias, InstOp::Cast(x)) => code.alias[*x as usize],
+                _ => i as Reg,
+            };
+            code.alias.push(holder);
+            code.insts.push(compiled);
+        }
+        code
+    }
+
+    fn compile(&self, op: &InstOp, dtype: DType) -> CodeInst {
+        let at = |r: &Reg| self.alias[*r as usize];
+        let dtype_of = |r: &Reg| self.body.insts[*r as usize].dtype;
+        let lane_of = |r: &Reg| dtype_of(r).lane();
+        let isa = isa() as usize;
+        let absent = |name: &str, lane: Lane| -> ! { unreachable!("bug in the planner: {name} of {lane:?} lanes") };
+        match op {
+            InstOp::Load { input, access } => CodeInst::Load { input: *input, access: *access },
+            InstOp::Valid { access } => CodeInst::Valid { access: *access },
+            InstOp::Index { access } => CodeInst::Index { access: *access },
+            InstOp::Gather { input, access, index, gather } => {
+                let signed = lane_of(index) == Lane::I32;
+                CodeInst::Gather { input: *input, access: *access, index: at(index), gather: *gather, signed }
+            }
+            InstOp::Const(idx) => CodeInst::Const(*idx),
+            InstOp::Acc => CodeInst::Acc,
+            InstOp::Unary(row, x) => {
+                let loops = row.cpu.get(lane_of(x)).unwrap_or_else(|| absent(row.name, lane_of(x)));
+                CodeInst::Unary { apply: loops[isa], x: at(x) }
+            }
+            InstOp::Binary(row, x, y) => {
+                let loops = row.cpu.get(lane_of(x)).unwrap_or_else(|| absent(row.name, lane_of(x)));
+                let step = row.step.filter(|_| lane_of(x) == Lane::F32);
+                CodeInst::Binary { apply: loops[isa], x: at(x), y: at(y), step }
+            }
+            InstOp::Select(cond, a, b) => CodeInst::Select { cond: at(cond), a: at(a), b: at(b) },
+            InstOp::Cast(x) if super::convert::cast_is_free(dtype_of(x), dtype) => CodeInst::Alias,
+            InstOp::Cast(x) => CodeInst::Cast { x: at(x), from: dtype_of(x), to: dtype },
+            InstOp::Custom(op, args) => CodeInst::Custom { op: op.clone(), args: args.iter().map(at).collect() },
+            InstOp::Reduce(row, x) => {
+                let loops = row.cpu.get(lane_of(x)).or(row.cpu.get(dtype.lane()));
+                let loops = loops.unwrap_or_else(|| absent(row.name, lane_of(x)));
+                CodeInst::Reduce { apply: loops[isa], x: at(x) }
+            }
+        }
+    }
+
+    /// Where the value of a register varies.
+    pub fn scope(&self, reg: Reg) -> Scope {
+        self.body.insts[reg as usize].scope
+    }
+
+    /// Calls `f` with each register an instruction reads.
+    pub fn for_each_operand(&self, reg: Reg, mut f: impl FnMut(Reg)) {
+        match &self.insts[reg as usize] {
+            CodeInst::Load { .. } | CodeInst::Valid { .. } | CodeInst::Index { .. } => {}
+            CodeInst::Const(_) | CodeInst::Acc | CodeInst::Alias => {}
+            CodeInst::Gather { index, .. } => f(*index),
+            CodeInst::Unary { x, .. } | CodeInst::Cast { x, .. } | CodeInst::Reduce { x, .. } => f(*x),
+            CodeInst::Binary { x, y, .. } => [*x, *y].into_iter().for_each(f),
+            CodeInst::Select { cond, a, b } => [*cond, *a, *b].into_iter().for_each(f),
+            CodeInst::Custom { args, .. } => args.iter().copied().for_each(f),
+        }
+    }
+}

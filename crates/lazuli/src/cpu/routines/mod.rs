@@ -1,0 +1,195 @@
+//! The CPU forms of the hand-written kernels, found by row. Each reads whole row-major tensors and writes one; they run
+//! inside the device's pool and give the same bits whatever the number of threads.
+
+mod scan;
+mod scatter;
+mod sort;
+
+use half::{bf16, f16};
+
+use crate::backend::FailedCheck;
+use crate::dtype::DType;
+use crate::kernel::RoutineArgs;
+use crate::ops::{ARGSORT, CUMSUM, RoutineRow, SCATTER_ADD, SORT};
+use crate::shape::Shape;
+
+/// One call of a routine. Inputs and output are whole, row-major and do not overlap.
+pub struct RoutineCall<'a> {
+    pub inputs: &'a [(&'a [u8], DType)],
+    pub output: &'a mut [u8],
+    pub output_dtype: DType,
+    /// Shapes, parameters, and the number of the check that an index out of range fails.
+    pub args: &'a RoutineArgs,
+}
+
+/// What a routine is to the CPU.
+pub type Routine = fn(RoutineCall<'_>) -> Result<(), FailedCheck>;
+
+/// The routine of a row, if there is one here.
+pub fn find(row: &RoutineRow) -> Option<Routine> {
+    ROUTINES.iter().find(|(known, _)| *known == row).map(|(_, routine)| *routine)
+}
+
+static ROUTINES: [(&RoutineRow, Routine); 4] =
+    [(&CUMSUM, scan::cumsum), (&SORT, sort::sort), (&ARGSORT, sort::argsort), (&SCATTER_ADD, scatter::scatter_add)];
+
+/// A shape seen from one axis: `n` elements along it, `outer` before it, `inner` after it.
+#[derive(Clone, Copy)]
+struct Lines {
+    outer: usize,
+    n: usize,
+    inner: usize,
+}
+
+impl Lines {
+    fn new(shape: &Shape, axis: usize) -> Lines {
+        Lines { outer: shape[..axis].iter().product(), n: shape[axis], inner: shape[axis + 1..].iter().product() }
+    }
+}
+
+/// An element in memory, and the wider number it is summed in.
+trait Stored: Copy + Send + Sync {
+    const SIZE: usize;
+    type Sum: Copy + Send + Sync;
+    /// Adding it changes nothing.
+    const NOTHING: Self::Sum;
+    fn add(a: Self::Sum, b: Self::Sum) -> Self::Sum;
+    fn read(bytes: &[u8], idx: usize) -> Self::Sum;
+    fn write(bytes: &mut [u8], idx: usize, sum: Self::Sum);
+}
+
+macro_rules! stored {
+    ($($t:ty, $size:literal, $sum:ty, $nothing:expr, $add:expr, $widen:expr, $narrow:expr;)*) => {$(
+        impl Stored for $t {
+            const SIZE: usize = $size;
+            type Sum = $sum;
+            const NOTHING: $sum = $nothing;
+            fn add(a: $sum, b: $sum) -> $sum {
+                $add(a, b)
+            }
+            fn read(bytes: &[u8], idx: usize) -> $sum {
+                $widen(<$t>::from_ne_bytes(bytes.as_chunks().0[idx]))
+            }
+            fn write(bytes: &mut [u8], idx: usize, sum: $sum) {
+                bytes.as_chunks_mut().0[idx] = <$t>::to_ne_bytes($narrow(sum));
+            }
+        }
+    )*};
+}
+
+// −0 + x = x for every x, where 0 + −0 would be 0. Integers wrap: what is cut off in the end is what wrapping loses.
+stored! {
+    f32, 4, f64, -0.0, |a, b| a + b, |v| v as f64, |s| s as f32;
+    f16, 2, f64, -0.0, |a, b| a + b, f16::to_f64, f16::from_f64;
+    bf16, 2, f64, -0.0, |a, b| a + b, bf16::to_f64, bf16::from_f64;
+    i32, 4, i64, 0, i64::wrapping_add, |v| v as i64, |s| s as i32;
+    u32, 4, i64, 0, i64::wrapping_add, |v| v as i64, |s| s as u32;
+    u8, 1, i64, 0, i64::wrapping_add, |v| v as i64, |s| s as u8;
+}
+
+/// Calls a generic function for the element a dtype is stored as.
+macro_rules! for_stored {
+    ($dtype:expr, $function:ident($($arg:expr),*)) => {
+        match $dtype {
+            DType::F32 => $function::<f32>($($arg),*),
+            DType::F16 => $function::<half::f16>($($arg),*),
+            DType::BF16 => $function::<half::bf16>($($arg),*),
+            DType::I32 => $function::<i32>($($arg),*),
+            DType::U32 => $function::<u32>($($arg),*),
+            DType::U8 | DType::Bool => $function::<u8>($($arg),*),
+        }
+    };
+}
+use for_stored;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs a routine on f32 or i32 inputs, given as numbers.
+    #[track_caller]
+    fn run(row: &RoutineRow, params: [i32; 2], inputs: &[(Vec<f64>, DType, Shape)], output: (DType, Shape)) -> Vec<f64> {
+        let store = |(values, dtype, _): &(Vec<f64>, DType, Shape)| -> Vec<u8> {
+            values
+                .iter()
+                .flat_map(|v| match dtype {
+                    DType::F32 => (*v as f32).to_ne_bytes(),
+                    _ => (*v as i32).to_ne_bytes(),
+                })
+                .collect()
+        };
+        let bytes: Vec<Vec<u8>> = inputs.iter().map(store).collect();
+        let bound: Vec<(&[u8], DType)> = bytes.iter().zip(inputs).map(|(b, i)| (&b[..], i.1)).collect();
+        let args = RoutineArgs { params, input_shapes: inputs.iter().map(|i| i.2).collect(), output_shape: output.1, check: 3 };
+        let mut out = vec![0u8; output.1.n_elems() * output.0.size()];
+        let call = RoutineCall { inputs: &bound, output: &mut out, output_dtype: output.0, args: &args };
+        find(row).expect("is in the table")(call).expect("indices are in range");
+        (0..output.1.n_elems())
+            .map(|i| if output.0 == DType::F32 { f32::read(&out, i) } else { i32::read(&out, i) as f64 })
+            .collect()
+    }
+
+    fn f32s(values: &[f64], shape: Shape) -> (Vec<f64>, DType, Shape) {
+        (values.to_vec(), DType::F32, shape)
+    }
+
+    #[test]
+    fn running_sums_go_along_any_axis() {
+        let shape = Shape::from([2, 3]);
+        let x = f32s(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], shape);
+        let along = |axis| run(&CUMSUM, [axis, 0], std::slice::from_ref(&x), (DType::F32, shape));
+        assert_eq!(along(1), [1.0, 3.0, 6.0, 4.0, 9.0, 15.0]);
+        assert_eq!(along(0), [1.0, 2.0, 3.0, 5.0, 7.0, 9.0]);
+    }
+
+    #[test]
+    fn long_running_sums_stay_exact() {
+        for shape in [Shape::from([100_000]), Shape::from([50_000, 2])] {
+            let x = f32s(&vec![0.1; shape.n_elems()], shape);
+            let y = run(&CUMSUM, [0, 0], &[x], (DType::F32, shape));
+            let inner = shape.n_elems() / shape[0];
+            for (i, y) in y.iter().enumerate() {
+                let exact = (i / inner + 1) as f64 * 0.1f32 as f64;
+                assert_eq!(*y as f32, exact as f32, "at {i} of {shape}");
+            }
+        }
+    }
+
+    #[test]
+    fn sorting_is_stable_and_puts_nan_last() {
+        let shape = Shape::from([6]);
+        let x = f32s(&[1.0, f64::NAN, -0.0, 0.0, f64::NEG_INFINITY, 1.0], shape);
+        let order = |descending| run(&ARGSORT, [0, descending], std::slice::from_ref(&x), (DType::I32, shape));
+        assert_eq!(order(0), [4.0, 2.0, 3.0, 0.0, 5.0, 1.0]);
+        assert_eq!(order(1), [0.0, 5.0, 2.0, 3.0, 4.0, 1.0]);
+        let y = run(&SORT, [0, 0], &[x], (DType::F32, shape));
+        assert!(y[1].is_sign_negative() && y[2].is_sign_positive() && y[5].is_nan());
+        let columns = Shape::from([3, 2]);
+        let x = f32s(&[3.0, 1.0, 1.0, 2.0, 2.0, 3.0], columns);
+        assert_eq!(run(&SORT, [0, 0], &[x], (DType::F32, columns)), [1.0, 1.0, 2.0, 2.0, 3.0, 3.0]);
+    }
+
+    #[test]
+    fn scattering_adds_all_that_meet() {
+        let shape = Shape::from([2, 3]);
+        let index = (vec![2.0, 2.0, 0.0, 1.0], DType::I32, Shape::from([1, 4]));
+        let src = f32s(&[1.0, 2.0, 3.0, 4.0], Shape::from([1, 4]));
+        let y = run(&SCATTER_ADD, [1, 0], &[f32s(&[10.0; 6], shape), index, src], (DType::F32, shape));
+        assert_eq!(y, [13.0, 14.0, 13.0, 10.0, 10.0, 10.0]);
+        let index = (vec![1.0, 0.0, 1.0, 1.0], DType::I32, Shape::from([2, 2]));
+        let src = f32s(&[1.0, 2.0, 3.0, 4.0], Shape::from([2, 2]));
+        let y = run(&SCATTER_ADD, [0, 0], &[f32s(&[0.0; 6], shape), index, src], (DType::F32, shape));
+        assert_eq!(y, [0.0, 2.0, 0.0, 4.0, 4.0, 0.0]);
+    }
+
+    #[test]
+    fn an_index_out_of_range_fails_its_check() {
+        let (x, index, src) = ([0u8; 8], [0i32, -1, 7].map(i32::to_ne_bytes).concat(), [0u8; 12]);
+        let inputs = [(&x[..], DType::F32), (&index[..], DType::I32), (&src[..], DType::F32)];
+        let shapes = [[2], [3], [3]].map(Shape::from).to_vec();
+        let args = RoutineArgs { params: [0, 0], input_shapes: shapes, output_shape: Shape::from([2]), check: 3 };
+        let mut output = [0u8; 8];
+        let call = RoutineCall { inputs: &inputs, output: &mut output, output_dtype: DType::F32, args: &args };
+        assert_eq!(scatter::scatter_add(call), Err(FailedCheck { check: 3, index: -1, bound: 2 }));
+    }
+}

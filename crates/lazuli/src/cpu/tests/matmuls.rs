@@ -1,0 +1,147 @@
+//! Contractions against sums one element at a time.
+
+use super::*;
+use crate::kernel::{MatmulArgs, OperandArgs};
+use crate::ops::*;
+
+/// Which way an operand lies.
+#[derive(Clone, Copy, PartialEq)]
+enum Lies {
+    Rows,
+    Columns,
+}
+
+fn operand(batch: &[usize], rows: usize, cols: usize, lies: Lies, shared: bool) -> (OperandArgs, usize) {
+    let mut batch_strides = vec![0; batch.len()];
+    let mut step = (rows * cols) as isize;
+    if !shared {
+        for axis in (0..batch.len()).rev() {
+            batch_strides[axis] = step;
+            step *= batch[axis] as isize;
+        }
+    }
+    let (row_stride, col_stride) = if lies == Lies::Rows { (cols as isize, 1) } else { (1, rows as isize) };
+    (OperandArgs { batch_strides, row_stride, col_stride, offset: 0 }, step as usize)
+}
+
+/// A product of `[batch…, m, k]` and `[batch…, k, n]`, its sums in the returned register.
+fn product(batch: &[usize], [m, k, n]: [usize; 3], dtype: DType, lies: [Lies; 2], b_shared: bool) -> (Case, Reg) {
+    let outer: Vec<usize> = batch.iter().copied().chain([m, n]).collect();
+    let mut case = Case::new(&outer, &[], Order::InnerFast);
+    case.matmul = true;
+    let (a, a_len) = operand(batch, m, k, lies[0], false);
+    let (b, b_len) = operand(batch, k, n, lies[1], b_shared);
+    case.numbers(dtype, a_len, 1);
+    case.numbers(dtype, b_len, 2);
+    case.args.matmul = Some(MatmulArgs { batch: batch.into(), m, k, n, a, b });
+    let acc = case.push(InstOp::Acc, if dtype == DType::U8 { DType::U32 } else { dtype }, Scope::Outer);
+    (case, acc)
+}
+
+/// Adds bias per column, a residual, and a clamp at zero.
+fn epilogue(case: &mut Case, acc: Reg, dtype: DType) -> Reg {
+    let space = case.space();
+    let n = space[space.rank() - 1];
+    let bias = case.numbers(dtype, n, 7);
+    let residual = case.numbers(dtype, space.n_elems(), 8);
+    let view = View::broadcast(&Shape::from([n]), &space);
+    let (bias, residual) = (case.load(bias, view, Scope::Outer), case.load(residual, View::contiguous(space), Scope::Outer));
+    let zero = case.constant(dtype, 0.0);
+    let y = case.binary(&ADD, acc, bias);
+    let y = case.binary(&MAXIMUM, y, zero);
+    case.binary(&ADD, y, residual)
+}
+
+const SHAPES: [[usize; 3]; 12] = [
+    [1, 1, 1], [3, 5, 7], [1, 300, 500], [500, 300, 1], [1, 700, 1], [64, 64, 64], [130, 70, 300], [300, 0, 20],
+    [2, 1000, 3], [257, 33, 10], [8, 512, 512], [600, 40, 600],
+];
+
+#[test]
+fn sums_alone_and_with_what_follows() {
+    for shape in SHAPES {
+        for lies in [[Lies::Rows, Lies::Rows], [Lies::Columns, Lies::Rows], [Lies::Rows, Lies::Columns], [Lies::Columns, Lies::Columns]] {
+            let (mut case, acc) = product(&[], shape, DType::F32, lies, false);
+            case.store_all(acc);
+            case.check();
+            let (mut case, acc) = product(&[], shape, DType::F32, lies, false);
+            let y = epilogue(&mut case, acc, DType::F32);
+            case.store_all(y);
+            case.check();
+        }
+    }
+}
+
+#[test]
+fn a_residual_may_be_overwritten_by_the_result() {
+    for shape in SHAPES {
+        let (mut case, acc) = product(&[], shape, DType::F32, [Lies::Rows; 2], false);
+        let y = epilogue(&mut case, acc, DType::F32);
+        case.store_all(y);
+        case.outputs[0].1 = Some(3);
+        case.check();
+    }
+}
+
+#[test]
+fn batches_share_or_have_their_own_operands() {
+    for shape in [[5, 6, 7], [1, 40, 30], [40, 30, 1], [70, 64, 270]] {
+        for shared in [false, true] {
+            let (mut case, acc) = product(&[2, 9], shape, DType::F32, [Lies::Rows, Lies::Columns], shared);
+            let y = epilogue(&mut case, acc, DType::F32);
+            case.store_all(y);
+            case.store_all(acc);
+            case.check();
+        }
+    }
+}
+
+#[test]
+fn narrow_floats_and_integers_are_exact() {
+    for dtype in [DType::F16, DType::BF16, DType::I32, DType::U32, DType::U8] {
+        for shape in [[3, 5, 7], [1, 100, 40], [70, 33, 300], [40, 30, 1]] {
+            for b in [Lies::Rows, Lies::Columns] {
+                let (mut case, acc) = product(&[2], shape, dtype, [Lies::Rows, b], false);
+                let y = case.cast(acc, dtype);
+                case.store_all(y);
+                case.check();
+                let (mut case, acc) = product(&[], shape, dtype, [Lies::Rows, b], false);
+                case.store_all(acc);
+                case.check();
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_not_a_number_goes_through() {
+    let (mut case, acc) = product(&[], [40, 50, 60], DType::F32, [Lies::Rows; 2], false);
+    case.store_all(acc);
+    case.inputs[0][50 * 4..][..4].copy_from_slice(&f32::NAN.to_le_bytes());
+    case.inputs[0][100 * 4..][..4].copy_from_slice(&f32::INFINITY.to_le_bytes());
+    let (outputs, _) = case.run(&cpus()[1]).unwrap();
+    let out: Vec<f32> = reference::read_all(&outputs[0], DType::F32).into_iter().map(f32::from_bits).collect();
+    assert!(out[60..120].iter().all(|x| x.is_nan()));
+    assert!(out[120..180].iter().all(|x| !x.is_finite()));
+    assert!(out[..60].iter().chain(&out[180..]).all(|x| x.is_finite()));
+}
+
+#[test]
+fn rounding_does_not_depend_on_threads() {
+    for shape in [[1, 4000, 700], [700, 4000, 1], [300, 700, 400], [64, 3000, 64], [1000, 300, 10]] {
+        let (mut case, acc) = product(&[], shape, DType::F32, [Lies::Rows; 2], false);
+        case.store_all(acc);
+        for input in 0..2 {
+            for (i, lane) in case.inputs[input].chunks_mut(4).enumerate() {
+                lane.copy_from_slice(&((i as f32 * 0.37).sin()).to_le_bytes());
+            }
+        }
+        let all: Vec<_> = cpus().iter().map(|cpu| case.run(cpu).unwrap().0).collect();
+        assert!(all.iter().all(|o| *o == all[0]), "{shape:?}");
+        let expect = reference::run(&case);
+        let read = |bytes: &[u8]| reference::read_all(bytes, DType::F32).into_iter().map(f32::from_bits).collect::<Vec<_>>();
+        for (got, expect) in read(&all[0][0]).into_iter().zip(read(&expect[0])) {
+            assert!((got - expect).abs() <= 1e-6 * shape[1] as f32, "{got} for {expect} in {shape:?}");
+        }
+    }
+}

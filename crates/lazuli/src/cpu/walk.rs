@@ -1,0 +1,333 @@
+//! Index maps as a kernel walks them: positions in the order they are visited, to runs of source elements.
+//! Every access, strided or through a chain of views, is a sequence of runs with a constant step. Touches no memory.
+
+use smallvec::SmallVec;
+
+use crate::view::{IndexMap, View};
+
+/// Where each position of a walk has its element.
+#[derive(Clone, Debug)]
+pub enum Walk {
+    /// The same element everywhere.
+    One(isize),
+    /// Position `i` is element `i +` this.
+    Flat(isize),
+    /// By strides over axes, outermost first; neighbours that run on are merged.
+    Strided { axes: Axes, offset: isize },
+    /// Through views, source side first.
+    Chain(Vec<ChainView>),
+}
+
+type Axes = SmallVec<[Axis; 4]>;
+
+/// One axis of a strided walk.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Axis {
+    pub size: usize,
+    pub stride: isize,
+}
+
+/// One view of a chain.
+#[derive(Clone, Debug)]
+pub struct ChainView {
+    axes: SmallVec<[ChainAxis; 4]>,
+    offset: isize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct ChainAxis {
+    size: isize,
+    stride: isize,
+    /// How far apart neighbours along this axis are in the order the view is counted in.
+    pitch: isize,
+    /// Coordinates that have an element.
+    inside: (isize, isize),
+}
+
+/// Consecutive positions whose elements are a constant step apart, or which all have none.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Run {
+    pub len: usize,
+    pub source: isize,
+    pub step: isize,
+    pub valid: bool,
+}
+
+impl Walk {
+    /// The walk of `map` that visits its axes in this order, the last fastest.
+    pub fn new(map: &IndexMap, order: &[usize]) -> Walk {
+        if let Some(view) = map.strided() {
+            return Walk::strided(order.iter().map(|&a| (view.shape[a], view.strides[a])), view.offset);
+        }
+        let last = map.views().len() - 1;
+        let in_order: Vec<usize> = (0..crate::shape::MAX_RANK).collect();
+        let views = map.views().iter().enumerate();
+        Walk::Chain(views.map(|(i, v)| ChainView::new(v, if i == last { order } else { &in_order[..v.shape.rank()] })).collect())
+    }
+
+    /// The walk over these axes, `(size, stride)`.
+    pub fn strided(from: impl Iterator<Item = (usize, isize)>, offset: isize) -> Walk {
+        let mut axes = Axes::new();
+        for (size, stride) in from {
+            match axes.last_mut() {
+                _ if size == 1 => {}
+                Some(last) if last.stride == stride * size as isize => *last = Axis { size: last.size * size, stride },
+                _ => axes.push(Axis { size, stride }),
+            }
+        }
+        match axes[..] {
+            [] | [Axis { stride: 0, .. }] => Walk::One(offset),
+            [Axis { stride: 1, .. }] => Walk::Flat(offset),
+            _ => Walk::Strided { axes, offset },
+        }
+    }
+
+    /// Calls `f` with the position in `0..len` and the run of every run from `start` on.
+    #[inline]
+    pub fn runs(&self, start: usize, len: usize, mut f: impl FnMut(usize, Run)) {
+        match self {
+            Walk::One(source) => f(0, Run { len, source: *source, step: 0, valid: true }),
+            Walk::Flat(offset) => f(0, Run { len, source: offset + start as isize, step: 1, valid: true }),
+            Walk::Strided { axes, offset } => strided_runs(axes, *offset, start, len, f),
+            Walk::Chain(views) => {
+                let mut at = 0;
+                while at < len {
+                    let run = chain_run(views, (start + at) as isize, (len - at) as isize);
+                    f(at, run);
+                    at += run.len;
+                }
+            }
+        }
+    }
+
+    /// The run from `start` on, if it is at least `len` long.
+    #[inline]
+    pub fn one_run(&self, start: usize, len: usize) -> Option<Run> {
+        match self {
+            Walk::One(source) => Some(Run { len, source: *source, step: 0, valid: true }),
+            Walk::Flat(offset) => Some(Run { len, source: offset + start as isize, step: 1, valid: true }),
+            Walk::Strided { axes, offset } => {
+                let inner = axes[axes.len() - 1];
+                let mut rest = start / inner.size;
+                let within = start - rest * inner.size;
+                if within + len > inner.size {
+                    return None;
+                }
+                let mut source = offset + within as isize * inner.stride;
+                for axis in axes[..axes.len() - 1].iter().rev() {
+                    source += (rest % axis.size) as isize * axis.stride;
+                    rest /= axis.size;
+                }
+                Some(Run { len, source, step: inner.stride, valid: true })
+            }
+            Walk::Chain(views) => {
+                let run = chain_run(views, start as isize, len as isize);
+                (run.len == len).then_some(run)
+            }
+        }
+    }
+
+    /// The positions after which the walk repeats itself, if it does.
+    pub fn period(&self) -> Option<usize> {
+        match self {
+            Walk::Strided { axes, .. } if axes[0].stride == 0 => Some(axes[1..].iter().map(|a| a.size).product()),
+            _ => None,
+        }
+    }
+
+    /// The lowest and the highest element any of `n` positions has; None if none has one.
+    pub fn extent(&self, n: usize) -> Option<(isize, isize)> {
+        let reach = |offset: isize, spans: &mut dyn Iterator<Item = (isize, isize)>| {
+            spans.fold((offset, offset), |(low, high), (a, b)| (low + a.min(b), high + a.max(b)))
+        };
+        match self {
+            _ if n == 0 => None,
+            Walk::One(at) => Some((*at, *at)),
+            Walk::Flat(offset) => Some((*offset, offset + n as isize - 1)),
+            Walk::Strided { axes, offset } => {
+                Some(reach(*offset, &mut axes.iter().map(|a| (0, (a.size as isize - 1) * a.stride))))
+            }
+            Walk::Chain(views) if views.iter().any(|v| v.axes.iter().any(|a| a.inside.0 >= a.inside.1)) => None,
+            Walk::Chain(views) => {
+                let axes = &mut views[0].axes.iter().map(|a| (a.inside.0 * a.stride, (a.inside.1 - 1) * a.stride));
+                Some(reach(views[0].offset, axes))
+            }
+        }
+    }
+}
+
+fn strided_runs(axes: &Axes, offset: isize, start: usize, len: usize, mut f: impl FnMut(usize, Run)) {
+    let last = axes.len() - 1;
+    let inner = axes[last];
+    let mut coordinates = [0usize; crate::shape::MAX_RANK];
+    let (mut rest, mut source) = (start, offset);
+    for (axis, a) in axes.iter().enumerate().rev() {
+        coordinates[axis] = rest % a.size;
+        rest /= a.size;
+        source += coordinates[axis] as isize * a.stride;
+    }
+    let mut at = 0;
+    while at < len {
+        let n = (inner.size - coordinates[last]).min(len - at);
+        f(at, Run { len: n, source, step: inner.stride, valid: true });
+        at += n;
+        // On to the next row: back to the start of this one, then carry outwards.
+        source -= coordinates[last] as isize * inner.stride;
+        coordinates[last] = 0;
+        for axis in (0..last).rev() {
+            coordinates[axis] += 1;
+            source += axes[axis].stride;
+            if coordinates[axis] < axes[axis].size {
+                break;
+            }
+            source -= coordinates[axis] as isize * axes[axis].stride;
+            coordinates[axis] = 0;
+        }
+    }
+}
+
+impl ChainView {
+    fn new(view: &View, order: &[usize]) -> ChainView {
+        let mut axes = SmallVec::new();
+        let mut pitch = 1;
+        for &axis in order.iter().rev() {
+            let size = view.shape[axis] as isize;
+            let inside = view.mask.as_ref().map_or((0, size), |m| (m[axis].0 as isize, m[axis].1 as isize));
+            if size != 1 || inside != (0, 1) {
+                axes.push(ChainAxis { size, stride: view.strides[axis], pitch, inside });
+            }
+            pitch *= size.max(1);
+        }
+        axes.reverse();
+        ChainView { axes, offset: view.offset }
+    }
+}
+
+/// The run of a chain that starts at `position`, at most `len` long.
+fn chain_run(views: &[ChainView], position: isize, mut len: isize) -> Run {
+    let (mut linear, mut step) = (position, 1);
+    for view in views.iter().rev() {
+        // A step moves along one axis: the outermost whose pitch divides it. It stays a step until that axis ends.
+        let moving = if step == 0 { None } else { view.axes.iter().position(|a| step % a.pitch == 0) };
+        let (mut source, mut valid, mut next_step) = (view.offset, true, 0);
+        for (i, axis) in view.axes.iter().enumerate() {
+            let c = linear / axis.pitch % axis.size;
+            source += c * axis.stride;
+            let inside = axis.inside.0 <= c && c < axis.inside.1;
+            if moving == Some(i) {
+                let by = step / axis.pitch;
+                len = len.min(steps_until(c, by, 0, axis.size));
+                len = len.min(if inside { steps_until(c, by, axis.inside.0, axis.inside.1) } else { steps_outside(c, by, axis.inside) });
+                next_step = by * axis.stride;
+            }
+            valid &= inside;
+        }
+        if !valid {
+            return Run { len: len as usize, source: 0, step: 0, valid: false };
+        }
+        (linear, step) = (source, next_step);
+    }
+    Run { len: len as usize, source: linear, step, valid: true }
+}
+
+/// How many positions from `c` by `by` stay within `low..high`, where `c` is.
+fn steps_until(c: isize, by: isize, low: isize, high: isize) -> isize {
+    match by {
+        0 => isize::MAX,
+        1.. => (high - 1 - c) / by + 1,
+        _ => (c - low) / -by + 1,
+    }
+}
+
+/// How many positions from `c` by `by` stay outside `inside`, where `c` is not.
+fn steps_outside(c: isize, by: isize, inside: (isize, isize)) -> isize {
+    match by {
+        1.. if c < inside.0 => (inside.0 - c + by - 1) / by,
+        ..0 if c >= inside.1 => (c - inside.1) / -by + 1,
+        _ => isize::MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::shape::Shape;
+
+    /// The element of every position, by way of runs.
+    fn elements(walk: &Walk, start: usize, len: usize) -> Vec<Option<usize>> {
+        let mut out = Vec::new();
+        walk.runs(start, len, |at, run| {
+            assert_eq!(at, out.len());
+            out.extend((0..run.len).map(|i| run.valid.then(|| (run.source + i as isize * run.step) as usize)));
+        });
+        out
+    }
+
+    /// A chain of views made from dice: permutations, slices, pads, reshapes and broadcasts, from `shape` on.
+    fn chain(shape: Shape, dice: &[Vec<usize>]) -> (Shape, IndexMap) {
+        let (mut seen, mut views) = (shape, Vec::new());
+        for d in dice {
+            let rank = seen.rank();
+            let view = match d[0] % 6 {
+                0 if rank > 1 => {
+                    let mut order: Vec<usize> = (0..rank).collect();
+                    order.rotate_left(1 + d[1] % rank);
+                    View::permute(&seen, &order)
+                }
+                1 => View::slice(&seen, &seen.iter().zip(&d[1..]).map(|(&n, &r)| if r % 2 == 0 && n > 0 { (n - 1, -1, n) } else { (0, 2, n.div_ceil(2)) }).collect::<Vec<_>>()),
+                2 => View::pad(&seen, &seen.iter().zip(&d[1..]).map(|(_, &r)| (r % 3, r / 3 % 3)).collect::<Vec<_>>()),
+                3 if rank > 1 => View::contiguous([seen[0] * seen[1]].iter().chain(&seen[2..]).copied().collect()),
+                4 if rank > 0 && rank < 4 && seen[rank - 1] % 2 == 0 => {
+                    View::contiguous(seen[..rank - 1].iter().copied().chain([seen[rank - 1] / 2, 2]).collect())
+                }
+                5 if rank < 4 => View::broadcast(&seen, &[2].iter().chain(seen.iter()).copied().collect()),
+                _ => View::contiguous(seen),
+            };
+            seen = view.shape;
+            views.push(view);
+        }
+        let mut map = IndexMap::identity(seen);
+        for view in views.iter().rev() {
+            map = map.of(view);
+        }
+        (seen, map)
+    }
+
+    proptest! {
+        #[test]
+        fn runs_give_the_elements_of_the_map(
+            dims in prop::collection::vec(1usize..6, 1..4),
+            dice in prop::collection::vec(prop::collection::vec(0usize..100, 8), 0..5),
+            cut in 0usize..100,
+        ) {
+            let (seen, map) = chain(Shape::from(dims), &dice);
+            prop_assume!(seen.n_elems() < 3000);
+            // In the order of the axes, and in another.
+            for turn in 0..seen.rank().max(1) {
+                let mut order: Vec<usize> = (0..seen.rank()).collect();
+                order.rotate_left(turn.min(seen.rank()));
+                let walk = Walk::new(&map, &order);
+                let expect: Vec<Option<usize>> = (0..seen.n_elems()).map(|mut i| {
+                    let mut c = vec![0; seen.rank()];
+                    for &axis in order.iter().rev() {
+                        (c[axis], i) = (i % seen[axis], i / seen[axis]);
+                    }
+                    map.at(&c)
+                }).collect();
+                let start = cut.min(expect.len());
+                prop_assert_eq!(&elements(&walk, start, expect.len() - start), &expect[start..], "{:?}", walk);
+                for (i, at) in expect.iter().enumerate() {
+                    let run = walk.one_run(i, 1).expect("one is a run");
+                    prop_assert_eq!(run.valid.then_some(run.source as usize), *at);
+                }
+                let (low, high) = (expect.iter().flatten().min(), expect.iter().flatten().max());
+                if let Some((&low, &high)) = low.zip(high) {
+                    let extent = walk.extent(expect.len()).unwrap();
+                    prop_assert!(extent.0 <= low as isize && high as isize <= extent.1);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! One walk over what was asked for: it makes the key under which plans are cached, and gathers what a run needs
+//! (memory, constants, who may be donated). Only when the key is new is the graph itself written out for the planner.
+
+use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use smallvec::SmallVec;
+
+use super::node::{Node, NodeRef};
+use super::op::Op;
+use crate::dtype::DType;
+use crate::shape::Shape;
+
+/// The index of a node in a [`Graph`].
+pub type NodeIdx = u32;
+
+/// The planner's input: nodes in an order in which inputs come first. Plain data, no memory attached.
+#[derive(Clone, Debug, Default)]
+pub struct Graph {
+    pub nodes: Vec<GraphNode>,
+    /// What is wanted.
+    pub outputs: Vec<NodeIdx>,
+}
+
+/// A node of a [`Graph`].
+#[derive(Clone, Debug)]
+pub struct GraphNode {
+    pub op: Op,
+    pub inputs: SmallVec<[NodeIdx; 3]>,
+    pub shape: Shape,
+    pub dtype: DType,
+    /// For [`Op::Data`], which input of the plan it is; for [`Op::Const`], which constant. Else 0.
+    pub slot: u32,
+    /// For [`Op::Data`]: whether the evaluation is its only holder, so that its memory may be reused.
+    pub donated: bool,
+    /// Which node of the capture it was, for errors.
+    pub origin: NodeIdx,
+}
+
+/// What one walk over the wanted tensors found.
+pub struct Captured {
+    /// Every node not yet computed and the computed ones they read, inputs first.
+    pub nodes: Vec<NodeRef>,
+    pub outputs: Vec<NodeIdx>,
+    /// The computed nodes among `nodes`, in order of first use: the plan's inputs.
+    pub leaves: Vec<NodeIdx>,
+    /// Per leaf, whether the evaluation is its only holder.
+    pub donated: Vec<bool>,
+    /// The distinct constants, as lane bits, in order of first use.
+    pub constants: Vec<u32>,
+    pub key: Key,
+}
+
+/// The structure of a graph, to the bit: two with equal keys have the same plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Key {
+    words: Arc<[u64]>,
+    hash: u64,
+}
+
+impl Key {
+    fn new(words: Vec<u64>) -> Key {
+        // One multiply per word: keys of large graphs are long, and equality is checked in full anyway.
+        let hash = words.iter().fold(0u64, |h, w| (h.rotate_left(5) ^ w).wrapping_mul(0x517c_c1b7_2722_0a95));
+        Key { words: words.into(), hash }
+    }
+
+    /// Bytes it occupies.
+    pub fn size_bytes(&self) -> usize {
+        self.words.len() * 8
+    }
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+/// Walks from `wanted` to memory. The caller holds the device's lock.
+pub fn capture(wanted: &[&NodeRef]) -> Captured {
+    static CAPTURES: AtomicU64 = AtomicU64::new(1);
+    let capture = CAPTURES.fetch_add(1, Ordering::Relaxed);
+
+    let mut nodes: Vec<NodeRef> = Vec::new();
+    let mut writer = KeyWriter::default();
+    let mut leaves = Vec::new();
+    // A node is pushed to be opened (its inputs pushed), then closed (its own entry written).
+    let mut stack: Vec<(NodeRef, bool)> = Vec::new();
+    for node in wanted {
+        stack.push(((*node).clone(), false));
+        while let Some((node, close)) = stack.pop() {
+            if node.seen(capture).is_some() {
+                continue;
+            }
+            if !close {
+                let pending = node.with_pending(|expr| expr.inputs.clone());
+                if let Some(inputs) = pending {
+                    stack.push((node, true));
+                    stack.extend(inputs.into_iter().rev().filter(|i| i.seen(capture).is_none()).map(|i| (i, false)));
+                    continue;
+                }
+                leaves.push(nodes.len() as NodeIdx);
+                writer.leaf(&node);
+            } else {
+                node.with_pending(|expr| writer.node(&node, expr, capture));
+            }
+            node.see(capture, nodes.len() as NodeIdx);
+            nodes.push(node);
+        }
+    }
+    let idx_of = |n: &NodeRef| n.seen(capture).expect("every wanted node was visited");
+    let outputs: Vec<NodeIdx> = wanted.iter().map(|n| idx_of(n)).collect();
+    writer.words.push(u64::MAX);
+    writer.words.extend(outputs.iter().map(|o| *o as u64));
+
+    let donated = donations(&nodes, &outputs, &leaves, idx_of);
+    writer.words.extend(donated.iter().map(|d| *d as u64));
+    Captured { nodes, outputs, leaves, donated, constants: writer.constants, key: Key::new(writer.words) }
+}
+
+/// Which leaves are held by this evaluation alone: every holder is an edge of the graph, from a node that lets go of
+/// its inputs when this evaluation ends.
+fn donations(nodes: &[NodeRef], outputs: &[NodeIdx], leaves: &[NodeIdx], idx_of: impl Fn(&NodeRef) -> NodeIdx) -> Vec<bool> {
+    let mut edges = vec![0usize; nodes.len()];
+    let mut kept = vec![false; nodes.len()];
+    let mut is_output = vec![false; nodes.len()];
+    outputs.iter().for_each(|o| is_output[*o as usize] = true);
+    for (i, node) in nodes.iter().enumerate().rev() {
+        // One strong reference is `nodes`' own.
+        let only_edges = Arc::strong_count(node) == edges[i] + 1;
+        kept[i] |= !only_edges;
+        let releases = !node.tracked && (is_output[i] || !kept[i]);
+        node.with_pending(|expr| {
+            for input in &expr.inputs {
+                let input = idx_of(input) as usize;
+                edges[input] += 1;
+                kept[input] |= !releases;
+            }
+        });
+    }
+    leaves.iter().map(|l| !kept[*l as usize]).collect()
+}
+
+/// Writes the structure as words, and numbers leaves and constants.
+#[derive(Default)]
+struct KeyWriter {
+    words: Vec<u64>,
+    constants: Vec<u32>,
+    numbers: HashMap<(u32, DType), usize>,
+}
+
+impl KeyWriter {
+    fn shape(&mut self, shape: &Shape) {
+        self.words.extend(shape.iter().map(|d| *d as u64));
+    }
+
+    fn head(&mut self, tag: u64, node: &Node) {
+        self.words.push(tag | (node.dtype as u64) << 8 | (node.shape.rank() as u64) << 16);
+    }
+
+    fn leaf(&mut self, node: &Node) {
+        self.head(0, node);
+        self.shape(&node.shape);
+    }
+
+    fn node(&mut self, node: &Node, expr: &super::node::Expr, capture: u64) {
+        let inputs = |w: &mut KeyWriter| {
+            w.words.extend(expr.inputs.iter().map(|i| i.seen(capture).expect("inputs come first") as u64));
+        };
+        // Elementwise ops have the shape of their inputs; the others write theirs.
+        match &expr.op {
+            Op::Data => unreachable!("data is always ready"),
+            Op::Const(value) => {
+                self.head(1, node);
+                self.shape(&node.shape);
+                let idx = self.constant(*value, node.dtype);
+                // Zero and one are told apart from the rest because simplification looks at them.
+                self.words.push((idx as u64) << 2 | (value.to_bits() == 0) as u64 | ((*value == 1.0) as u64) << 1);
+            }
+            Op::Index => {
+                self.head(2, node);
+                self.shape(&node.shape);
+            }
+            Op::Unary(row) => {
+                self.head(3, node);
+                self.words.push(std::ptr::from_ref(*row) as u64);
+                inputs(self);
+            }
+            Op::Binary(row) => {
+                self.head(4, node);
+                self.words.push(std::ptr::from_ref(*row) as u64);
+                inputs(self);
+            }
+            Op::Select => {
+                self.head(5, node);
+                inputs(self);
+            }
+            Op::Cast => {
+                self.head(6, node);
+                inputs(self);
+            }
+            Op::Custom(op) => {
+                self.head(7, node);
+                self.words.push(op.address() as u64);
+                self.words.push(expr.inputs.len() as u64);
+                inputs(self);
+            }
+            Op::View(view) | Op::Pad(view) => {
+                self.head(if matches!(expr.op, Op::View(_)) { 8 } else { 9 }, node);
+                self.shape(&node.shape);
+                let rank = node.shape.rank();
+                self.words.extend(view.strides[..rank].iter().map(|s| *s as u64));
+                self.words.push(view.offset as u64);
+                for (low, high) in view.mask.iter().flat_map(|m| &m[..rank]) {
+                    self.words.extend([*low as u64, *high as u64]);
+                }
+                inputs(self);
+            }
+            Op::Reduce(row, axes) => {
+                self.head(10, node);
+                self.words.push(std::ptr::from_ref(*row) as u64);
+                self.words.push(axes.bits() as u64);
+                inputs(self);
+            }
+            Op::Matmul => {
+                self.head(11, node);
+                inputs(self);
+            }
+            Op::Gather(axis) => {
+                self.head(12, node);
+                self.words.push(*axis as u64);
+                inputs(self);
+            }
+            Op::Cat(axis) => {
+                self.head(13, node);
+                self.words.push((*axis as u64) << 32 | expr.inputs.len() as u64);
+                inputs(self);
+            }
+            Op::Routine(row, params) => {
+                self.head(14, node);
+                self.words.push(std::ptr::from_ref(*row) as u64);
+                self.words.extend(params.iter().map(|p| *p as u64));
+                self.words.push(expr.inputs.len() as u64);
+                inputs(self);
+                self.shape(&node.shape);
+            }
+        }
+    }
+
+    /// The number of a constant: equal ones share a number, so that equal nodes are found to be equal.
+    fn constant(&mut self, value: f64, dtype: DType) -> usize {
+        let wanted = (dtype.lane_bits(value), dtype);
+        *self.numbers.entry(wanted).or_insert_with(|| {
+            self.constants.push(wanted.0);
+            self.constants.len() - 1
+        })
+    }
+}
+
+impl Captured {
+    /// The graph, written out for the planner.
+    pub fn graph(&self) -> Graph {
+        let mut slots = KeyWriter::default();
+        let mut n_leaves = 0;
+        let mut nodes: Vec<GraphNode> = Vec::with_capacity(self.nodes.len());
+        for node in &self.nodes {
+            // The device's lock is still held, so the marks are still those of this capture.
+            let idx = |n: &NodeRef| n.seen_as.load(Ordering::Relaxed);
+            let (op, inputs) = node
+                .with_pending(|e| (e.op.clone(), e.inputs.iter().map(idx).collect()))
+                .unwrap_or((Op::Data, SmallVec::new()));
+            let (slot, donated) = match &op {
+                Op::Data => {
+                    n_leaves += 1;
+                    (n_leaves - 1, self.donated[n_leaves as usize - 1])
+                }
+                Op::Const(value) => (slots.constant(*value, node.dtype) as u32, false),
+                _ => (0, false),
+            };
+            nodes.push(GraphNode { op, inputs, shape: node.shape, dtype: node.dtype, slot, donated, origin: nodes.len() as NodeIdx });
+        }
+        Graph { nodes, outputs: self.outputs.clone() }
+    }
+}

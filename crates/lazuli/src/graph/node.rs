@@ -1,0 +1,177 @@
+//! One node: immutable in what it means, mutable only in whether it has been computed.
+//! A computed node holds its buffer and lets go of its inputs, unless a gradient may still ask for them.
+
+use std::any::Any;
+use std::fmt;
+use std::panic::Location;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use smallvec::SmallVec;
+
+use super::op::Op;
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::Error;
+use crate::shape::Shape;
+
+/// Memory on some device. Cheap to clone; freed, or given back to its pool, with the last clone.
+#[derive(Clone)]
+pub struct Buffer(Arc<dyn Any + Send + Sync>);
+
+impl Buffer {
+    /// Wraps a backend's own kind of memory.
+    pub fn new(storage: impl Any + Send + Sync) -> Buffer {
+        Buffer(Arc::new(storage))
+    }
+
+    /// The backend's own kind of memory, if it is `T`.
+    pub fn storage<T: Any>(&self) -> Option<&T> {
+        self.0.downcast_ref()
+    }
+
+    /// Whether nobody else holds it.
+    pub fn is_unique(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+}
+
+/// A shared node.
+pub type NodeRef = Arc<Node>;
+
+/// How a node is computed.
+pub struct Expr {
+    pub op: Op,
+    pub inputs: SmallVec<[NodeRef; 3]>,
+}
+
+/// A value of the graph: what it is, and either how to compute it or its memory.
+pub struct Node {
+    pub shape: Shape,
+    pub dtype: DType,
+    pub device: Device,
+    /// Where the user wrote the op.
+    pub at: &'static Location<'static>,
+    /// Whether a gradient may be asked for through it: it then keeps `expr` after being computed.
+    pub tracked: bool,
+    body: Mutex<Body>,
+    // The capture that last visited this node and the index it gave; both are only touched under the device's lock.
+    pub(super) seen_by: AtomicU64,
+    pub(super) seen_as: AtomicU32,
+}
+
+#[derive(Default)]
+struct Body {
+    expr: Option<Expr>,
+    buffer: Option<Buffer>,
+    // Why it can never be computed: an evaluation failed half-way, after it had reused the memory of its inputs.
+    failed: Option<Error>,
+}
+
+impl Node {
+    /// A node to be computed. Tracked if asked for, or if an input is.
+    pub fn new(expr: Expr, shape: Shape, dtype: DType, device: Device, at: &'static Location<'static>, tracked: bool) -> NodeRef {
+        let tracked = tracked || expr.inputs.iter().any(|i| i.tracked);
+        Node::with(Body { expr: Some(expr), ..Body::default() }, shape, dtype, device, at, tracked)
+    }
+
+    /// A node to be computed that is not tracked even if an input is: gradients stop here.
+    pub fn detached(expr: Expr, shape: Shape, dtype: DType, device: Device, at: &'static Location<'static>) -> NodeRef {
+        Node::with(Body { expr: Some(expr), ..Body::default() }, shape, dtype, device, at, false)
+    }
+
+    /// A node that is memory.
+    pub fn data(buffer: Buffer, shape: Shape, dtype: DType, device: Device, at: &'static Location<'static>) -> NodeRef {
+        Node::with(Body { buffer: Some(buffer), ..Body::default() }, shape, dtype, device, at, false)
+    }
+
+    fn with(body: Body, shape: Shape, dtype: DType, device: Device, at: &'static Location<'static>, tracked: bool) -> NodeRef {
+        Arc::new(Node {
+            shape,
+            dtype,
+            device,
+            at,
+            tracked,
+            body: Mutex::new(body),
+            seen_by: AtomicU64::new(0),
+            seen_as: AtomicU32::new(0),
+        })
+    }
+
+    // A panic while the lock is held cannot leave a body half-changed, so a poisoned one is still good.
+    fn body(&self) -> MutexGuard<'_, Body> {
+        self.body.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its memory, once computed.
+    pub fn buffer(&self) -> Option<Buffer> {
+        self.body().buffer.clone()
+    }
+
+    /// Whether it has been computed.
+    pub fn is_ready(&self) -> bool {
+        self.body().buffer.is_some()
+    }
+
+    /// Calls `f` with how it is computed; None if that was let go or never known.
+    pub fn with_expr<R>(&self, f: impl FnOnce(&Expr) -> R) -> Option<R> {
+        self.body().expr.as_ref().map(f)
+    }
+
+    /// Calls `f` with how it is computed, unless its memory is already there.
+    pub(super) fn with_pending<R>(&self, f: impl FnOnce(&Expr) -> R) -> Option<R> {
+        let body = self.body();
+        if body.buffer.is_some() { None } else { body.expr.as_ref().map(f) }
+    }
+
+    /// Gives it its memory. Lets go of the inputs unless a gradient may still need them.
+    pub fn complete(&self, buffer: Buffer) {
+        let mut body = self.body();
+        body.buffer = Some(buffer);
+        let released = if self.tracked { None } else { body.expr.take() };
+        drop(body);
+        // Outside the lock: dropping the inputs may drop much else.
+        drop(released);
+    }
+
+    /// Notes that it can never be computed, and why.
+    pub fn fail(&self, error: &Error) {
+        self.body().failed = Some(error.clone());
+    }
+
+    /// Why it can never be computed.
+    pub fn failure(&self) -> Option<Error> {
+        self.body().failed.clone()
+    }
+
+    pub(super) fn seen(&self, capture: u64) -> Option<u32> {
+        (self.seen_by.load(Ordering::Relaxed) == capture).then(|| self.seen_as.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn see(&self, capture: u64, as_idx: u32) {
+        self.seen_by.store(capture, Ordering::Relaxed);
+        self.seen_as.store(as_idx, Ordering::Relaxed);
+    }
+}
+
+/// A chain of a million nodes must not unwind a million stack frames: inputs are dropped from a list instead.
+impl Drop for Node {
+    fn drop(&mut self) {
+        let take = |node: &mut Node| node.body.get_mut().unwrap_or_else(PoisonError::into_inner).expr.take();
+        let Some(expr) = take(self) else { return };
+        let mut pending = expr.inputs;
+        while let Some(input) = pending.pop() {
+            if let Some(mut node) = Arc::into_inner(input)
+                && let Some(expr) = take(&mut node)
+            {
+                pending.extend(expr.inputs);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{} at {}:{}", self.dtype, self.shape, self.at.file(), self.at.line())
+    }
+}

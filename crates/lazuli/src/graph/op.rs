@@ -1,0 +1,128 @@
+//! The families of ops. An op of a family is a row of its table in `ops/`; nothing here names one.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::ops::{BinaryRow, ReduceRow, RoutineRow, UnaryRow};
+use crate::shape::AxisSet;
+use crate::tensor::Tensor;
+use crate::view::View;
+
+/// What a node computes from its inputs.
+#[derive(Clone, Debug)]
+pub enum Op {
+    /// Memory: nothing to compute.
+    Data,
+    /// One number, everywhere. A parameter of the plan: another value needs no new plan.
+    Const(f64),
+    /// The row-major index of each element, as u32 (wrapping) or i32.
+    Index,
+    /// A function of one element.
+    Unary(&'static UnaryRow),
+    /// A function of two, both already of one shape and (but for shifts) one dtype.
+    Binary(&'static BinaryRow),
+    /// `cond ? a : b`.
+    Select,
+    /// To the node's dtype.
+    Cast,
+    /// The user's own elementwise function of f32.
+    Custom(CustomRef),
+    /// Another look at the same elements. Never masked.
+    View(Box<View>),
+    /// Another look with fill around it: the second input, a scalar, is the fill.
+    Pad(Box<View>),
+    /// Over these axes of the input, which are gone from the node's shape.
+    Reduce(&'static ReduceRow, AxisSet),
+    /// `[batch…, m, k] × [batch…, k, n]`, batches already equal.
+    Matmul,
+    /// Inputs `x` and `index` (of the node's shape): `x` at the node's coordinates with this axis's replaced by the index.
+    Gather(usize),
+    /// Inputs one after another along this axis.
+    Cat(usize),
+    /// A hand-written kernel with its integer parameters.
+    Routine(&'static RoutineRow, Params),
+}
+
+/// The integer parameters of a routine: an axis, a direction.
+pub type Params = [i32; 2];
+
+/// An elementwise op of the user's own. It fuses like any other.
+///
+/// `wgsl` is an expression over `$0`, `$1`, …, as `cpu` is over its arguments; `grad`, if given, makes the gradient of
+/// each input from the inputs, the output and the incoming gradient.
+#[derive(Clone)]
+pub struct CustomOp {
+    /// What it is called in errors, plans and profiles.
+    pub name: String,
+    /// The same function for GPUs.
+    pub wgsl: String,
+    /// The function, one element at a time.
+    pub cpu: Arc<dyn Fn(&[f32]) -> f32 + Send + Sync>,
+    /// `(inputs, output, incoming) -> one gradient per input`.
+    #[allow(clippy::type_complexity)]
+    pub grad: Option<Arc<dyn Fn(&[Tensor], &Tensor, &Tensor) -> Vec<Tensor> + Send + Sync>>,
+}
+
+/// A shared [`CustomOp`]. Two are equal if they call the same function, so that using one again plans nothing.
+#[derive(Clone)]
+pub struct CustomRef(pub Arc<CustomOp>);
+
+impl CustomRef {
+    /// What tells it from others for as long as it is held.
+    pub(crate) fn address(&self) -> usize {
+        Arc::as_ptr(&self.0.cpu).cast::<()>() as usize
+    }
+}
+
+impl PartialEq for CustomRef {
+    fn eq(&self, other: &CustomRef) -> bool {
+        self.address() == other.address()
+    }
+}
+impl Eq for CustomRef {}
+impl std::hash::Hash for CustomRef {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.address().hash(state);
+    }
+}
+impl fmt::Debug for CustomRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.name)
+    }
+}
+impl fmt::Debug for CustomOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CustomOp").field("name", &self.name).field("wgsl", &self.wgsl).finish_non_exhaustive()
+    }
+}
+
+impl Op {
+    /// What it is called in plans and errors.
+    pub fn name(&self) -> &str {
+        match self {
+            Op::Data => "data",
+            Op::Const(_) => "const",
+            Op::Index => "index",
+            Op::Unary(row) => row.name,
+            Op::Binary(row) => row.name,
+            Op::Select => "select",
+            Op::Cast => "cast",
+            Op::Custom(op) => &op.0.name,
+            Op::View(_) => "view",
+            Op::Pad(_) => "pad",
+            Op::Reduce(row, _) => row.name,
+            Op::Matmul => "matmul",
+            Op::Gather(_) => "gather",
+            Op::Cat(_) => "cat",
+            Op::Routine(row, _) => row.name,
+        }
+    }
+
+    /// Whether each element depends on the same element of the inputs alone.
+    pub fn is_elementwise(&self) -> bool {
+        matches!(
+            self,
+            Op::Const(_) | Op::Index | Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast | Op::Custom(_)
+        )
+    }
+}

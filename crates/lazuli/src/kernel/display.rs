@@ -1,0 +1,98 @@
+//! The text of a kernel: stable, so that tests, `explain` and bug reports can rely on it.
+
+use std::fmt;
+
+use super::{Args, Body, InstOp, Kernel, Order, Reg};
+
+impl Kernel {
+    /// What it computes, as a name: `map_add_tanh_f32`. Profilers show it, so it reads like the plan.
+    pub fn name(&self, ops: &[String]) -> String {
+        let mut name = self.form().to_string();
+        let shown: Vec<&String> = ops.iter().filter(|op| **op != name).collect();
+        for op in shown.iter().take(4) {
+            name.push('_');
+            name.push_str(op);
+        }
+        if shown.len() > 4 {
+            name.push_str(&format!("_and_{}_more", shown.len() - 4));
+        }
+        match self.bindings().1.first() {
+            Some(dtype) => format!("{name}_{dtype}"),
+            None => name,
+        }
+    }
+
+    /// One line: form, sizes and what is stored.
+    pub fn text(&self, args: &Args) -> String {
+        let space = |body: &Body| match body.inner_rank {
+            0 => format!("{:?}", args.outer),
+            _ => {
+                let order = if body.order == Order::OuterFast { " by column" } else { "" };
+                let pieces = if body.ragged { format!(" of {}", args.limit) } else { String::new() };
+                format!("{:?} | {:?}{pieces}{order}", args.outer, args.inner)
+            }
+        };
+        match self {
+            Kernel::Loop(body) => format!("{} {}: {}", self.form(), space(body), body.stores_text()),
+            Kernel::Matmul(body) => {
+                let sizes = args.matmul.as_ref().map_or(String::new(), |m| format!("{:?} {}×{}×{}", m.batch, m.m, m.k, m.n));
+                format!("matmul {sizes}: {}", body.stores_text())
+            }
+            Kernel::Routine(r) => format!("routine {}", r.row.name),
+        }
+    }
+}
+
+impl Body {
+    /// `out0 = exp(in0 - max(in0)); …`. Values used more than once are named where they first appear.
+    pub fn stores_text(&self) -> String {
+        let mut uses = vec![0usize; self.insts.len()];
+        self.insts.iter().for_each(|inst| inst.op.for_each_reg(|r| uses[r as usize] += 1));
+        self.stores.iter().for_each(|s| uses[s.value as usize] += 1);
+        let mut texts: Vec<String> = Vec::with_capacity(self.insts.len());
+        let mut lines: Vec<String> = Vec::new();
+        for (i, inst) in self.insts.iter().enumerate() {
+            let r = |reg: &Reg| texts[*reg as usize].clone();
+            let text = match &inst.op {
+                InstOp::Load { input, .. } => format!("in{input}"),
+                InstOp::Valid { .. } => "inside".to_string(),
+                InstOp::Index { .. } => "index".to_string(),
+                InstOp::Gather { input, index, .. } => format!("in{input}[{}]", r(index)),
+                InstOp::Const(c) => format!("c{c}"),
+                InstOp::Acc => "a·b".to_string(),
+                InstOp::Unary(row, x) => format!("{}({})", row.name, r(x)),
+                InstOp::Binary(row, x, y) => format!("{}({}, {})", row.name, r(x), r(y)),
+                InstOp::Select(c, a, b) => format!("select({}, {}, {})", r(c), r(a), r(b)),
+                InstOp::Cast(x) => format!("{}({})", inst.dtype, r(x)),
+                InstOp::Custom(op, args) => {
+                    let args: Vec<String> = args.iter().map(r).collect();
+                    format!("{}({})", op.0.name, args.join(", "))
+                }
+                InstOp::Reduce(row, x) => format!("{}({})", row.name, r(x)),
+            };
+            let is_leaf = matches!(inst.op, InstOp::Load { .. } | InstOp::Const(_) | InstOp::Index { .. } | InstOp::Acc);
+            // A name keeps the text of long chains short, too.
+            if !is_leaf && (uses[i] > 1 || text.len() > 200) {
+                lines.push(format!("r{i} = {text}"));
+                texts.push(format!("r{i}"));
+            } else {
+                texts.push(text);
+            }
+        }
+        lines.extend(self.stores.iter().map(|s| format!("out{} = {}", s.output, texts[s.value as usize])));
+        lines.join("; ")
+    }
+}
+
+/// The whole structure, one instruction a line.
+impl fmt::Display for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, inst) in self.insts.iter().enumerate() {
+            writeln!(f, "  r{i}: {} {:?} = {:?}", inst.dtype, inst.scope, inst.op)?;
+        }
+        for store in &self.stores {
+            writeln!(f, "  out{} [{:?}] = r{}", store.output, self.accesses[store.access as usize], store.value)?;
+        }
+        Ok(())
+    }
+}

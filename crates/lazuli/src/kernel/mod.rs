@@ -1,0 +1,245 @@
+//! A kernel as data: the few instructions of one loop nest, in single-assignment form, with a stable text.
+//! What the CPU interprets and what WGSL is printed from. Structure and numbers are kept apart: a [`Kernel`] holds no
+//! size, stride or scalar, so that other sizes compile nothing. Decides nothing.
+
+mod display;
+
+use crate::dtype::DType;
+use crate::graph::CustomRef;
+use crate::ops::{BinaryRow, ReduceRow, RoutineRow, UnaryRow};
+use crate::view::IndexMap;
+
+/// What is compiled: the structure of one launch, free of sizes and values.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Kernel {
+    /// Map and Reduce: one loop nest over an index space (Map has no inner axes).
+    Loop(Body),
+    /// A contraction, then `body` over its result. Inputs 0 and 1 of the body are the operands.
+    Matmul(Body),
+    /// A hand-written kernel. Inputs and outputs are row-major and whole.
+    Routine(RoutineKernel),
+}
+
+/// The instructions of a loop nest over `outer × inner` axes.
+///
+/// Each instruction is evaluated for every index of its [`Scope`]. A `Reduce` turns an inner value into an outer one.
+/// Whoever runs a body finds the stages by itself: an instruction belongs to the stage after the last `Reduce` it
+/// depends on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Body {
+    /// How many outer and inner axes the index space has.
+    pub outer_rank: u8,
+    pub inner_rank: u8,
+    /// Which axes change fastest from one element to the next.
+    pub order: Order,
+    /// Whether the first outer axis counts pieces of one long inner axis, of which the last may be short:
+    /// see [`Args::limit`].
+    pub ragged: bool,
+    /// Storage type of each bound input and output.
+    pub inputs: Vec<DType>,
+    pub outputs: Vec<DType>,
+    /// The form of each index map; its numbers are in [`Args::accesses`].
+    pub accesses: Vec<AccessForm>,
+    pub insts: Vec<Inst>,
+    pub stores: Vec<Store>,
+}
+
+/// Which axes are walked fastest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// Row by row: for each outer index all inner ones. Always the order of a Map.
+    #[default]
+    InnerFast,
+    /// Column reductions: for each inner index a run of outer ones, so that memory is read in order.
+    OuterFast,
+}
+
+/// Where a value varies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Scope {
+    /// The same everywhere in the launch.
+    Uniform,
+    /// One per outer index.
+    Outer,
+    /// One per outer and inner index.
+    Inner,
+}
+
+/// The index of an instruction, and the value it makes.
+pub type Reg = u32;
+
+/// One instruction.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Inst {
+    pub op: InstOp,
+    /// The type of the value; computed in its lane ([`DType::lane`]).
+    pub dtype: DType,
+    pub scope: Scope,
+}
+
+/// What an instruction does. Registers name earlier instructions.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum InstOp {
+    /// An element of an input. Where the access is masked and there is no element: 0, and memory is not touched.
+    Load { input: u16, access: u16 },
+    /// Whether a masked access has an element (bool).
+    Valid { access: u16 },
+    /// The source index an access gives, cut to 32 bits.
+    Index { access: u16 },
+    /// An element at `access + index · stride`; an index outside `0..bound` sets the status flag and reads 0.
+    /// Stride, bound and the check's number are in [`Args::gathers`].
+    Gather { input: u16, access: u16, index: Reg, gather: u16 },
+    /// A scalar parameter, by its place in [`Args::consts`].
+    Const(u16),
+    /// The matmul's sum for this element (f32, i32 or u32). Only in a matmul's body.
+    Acc,
+    Unary(&'static UnaryRow, Reg),
+    Binary(&'static BinaryRow, Reg, Reg),
+    /// `if cond != 0 { a } else { b }`.
+    Select(Reg, Reg, Reg),
+    /// To the instruction's dtype. Floats to integers saturate, NaN gives 0; integers wrap; to bool is `!= 0`.
+    /// To f16 or bf16 it rounds.
+    Cast(Reg),
+    Custom(CustomRef, Vec<Reg>),
+    /// All of an inner value's elements of this outer index, combined.
+    Reduce(&'static ReduceRow, Reg),
+}
+
+/// A result leaving the kernel. Outer values are stored once per outer index.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Store {
+    pub value: Reg,
+    pub output: u16,
+    pub access: u16,
+}
+
+/// The structure of an index map over the index space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AccessForm {
+    /// One element for all.
+    Uniform,
+    /// Element `i` of the index space (for outer values: of the outer axes) is element `i + offset` of the buffer,
+    /// counted row-major with inner axes last.
+    Linear,
+    /// By strides.
+    Strided,
+    /// Through this many views; masked or not.
+    Chain { n_views: u8, masked: bool },
+}
+
+/// A hand-written kernel's structure.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RoutineKernel {
+    pub row: &'static RoutineRow,
+    pub inputs: Vec<DType>,
+    pub outputs: Vec<DType>,
+}
+
+/// The numbers of one launch.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Args {
+    /// Sizes of the index space, merged where all accesses allow.
+    pub outer: Vec<usize>,
+    pub inner: Vec<usize>,
+    /// For a ragged body: outer index 0 and the one inner axis together count to this, so that piece `c` has inner
+    /// elements `0..min(inner[0], limit - c · inner[0])`.
+    pub limit: usize,
+    /// Per access, its map from the index space (`outer ++ inner` for inner values, `outer` for outer ones, `[]` for
+    /// uniform ones) to elements of the buffer.
+    pub accesses: Vec<IndexMap>,
+    pub gathers: Vec<GatherArgs>,
+    /// Per `Const` of the body, which constant of the plan it is.
+    pub consts: Vec<u32>,
+    pub matmul: Option<MatmulArgs>,
+    pub routine: Option<RoutineArgs>,
+}
+
+/// The numbers of a gather.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GatherArgs {
+    pub stride: isize,
+    pub bound: usize,
+    /// Which of the plan's checks fails when an index is out of range.
+    pub check: u32,
+}
+
+/// Sizes of a contraction and how its operands lie. The body's outer axes are `[batch…, m, n]`, not merged.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MatmulArgs {
+    pub batch: Vec<usize>,
+    pub m: usize,
+    pub k: usize,
+    pub n: usize,
+    /// Strides over the batch axes, then over m (or k) and k (or n); offset.
+    pub a: OperandArgs,
+    pub b: OperandArgs,
+}
+
+/// How a matrix operand lies in its buffer, in elements.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OperandArgs {
+    pub batch_strides: Vec<isize>,
+    pub row_stride: isize,
+    pub col_stride: isize,
+    pub offset: isize,
+}
+
+/// What a routine needs to know.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RoutineArgs {
+    pub params: [i32; 2],
+    pub input_shapes: Vec<crate::shape::Shape>,
+    pub output_shape: crate::shape::Shape,
+    /// Which of the plan's checks fails when an index is out of range, for routines that index.
+    pub check: u32,
+}
+
+impl Kernel {
+    /// Storage types of inputs and outputs.
+    pub fn bindings(&self) -> (&[DType], &[DType]) {
+        match self {
+            Kernel::Loop(body) | Kernel::Matmul(body) => (&body.inputs, &body.outputs),
+            Kernel::Routine(r) => (&r.inputs, &r.outputs),
+        }
+    }
+
+    /// `map`, `reduce`, `matmul` or `routine`.
+    pub fn form(&self) -> &'static str {
+        match self {
+            Kernel::Loop(body) if body.inner_rank == 0 => "map",
+            Kernel::Loop(_) => "reduce",
+            Kernel::Matmul(_) => "matmul",
+            Kernel::Routine(_) => "routine",
+        }
+    }
+}
+
+impl InstOp {
+    /// Calls `f` with each register it reads.
+    pub fn for_each_reg(&self, mut f: impl FnMut(Reg)) {
+        match self {
+            InstOp::Load { .. } | InstOp::Valid { .. } | InstOp::Index { .. } | InstOp::Const(_) | InstOp::Acc => {}
+            InstOp::Gather { index, .. } => f(*index),
+            InstOp::Unary(_, a) | InstOp::Cast(a) | InstOp::Reduce(_, a) => f(*a),
+            InstOp::Binary(_, a, b) => [*a, *b].into_iter().for_each(f),
+            InstOp::Select(a, b, c) => [*a, *b, *c].into_iter().for_each(f),
+            InstOp::Custom(_, args) => args.iter().copied().for_each(f),
+        }
+    }
+}
+
+impl Body {
+    /// Per instruction, how many `Reduce`s one after another it depends on.
+    pub fn stages(&self) -> Vec<u16> {
+        let mut stages = vec![0u16; self.insts.len()];
+        for (i, inst) in self.insts.iter().enumerate() {
+            let mut stage = 0;
+            inst.op.for_each_reg(|r| {
+                let after_reduce = matches!(self.insts[r as usize].op, InstOp::Reduce(..)) as u16;
+                stage = stage.max(stages[r as usize] + after_reduce);
+            });
+            stages[i] = stage;
+        }
+        stages
+    }
+}

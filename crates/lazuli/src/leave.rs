@@ -1,0 +1,226 @@
+//! Leaving the lazy world: numbers out of tensors. Everything here returns a `Result`, since this is where a carried
+//! error, a device or a conversion can say no.
+
+use std::alloc::{Layout, alloc_zeroed};
+
+use crate::device::Device;
+use crate::dtype::{DType, Element};
+use crate::error::{Error, Result};
+use crate::graph::NodeRef;
+use crate::plan::Explain;
+use crate::realize;
+use crate::tensor::Tensor;
+
+impl Tensor {
+    /// Runs what is needed for this tensor, now; it stays on its device. The result is the same tensor.
+    ///
+    /// ```
+    /// # use lazuli::{DType, Device, Tensor};
+    /// let x = Tensor::ones([2], DType::F32, &Device::cpu()).add(1.0).compute()?;
+    /// assert_eq!(x.to_vec::<f32>()?, [2.0, 2.0]);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn compute(&self) -> Result<Tensor> {
+        realize::compute(&[self])?;
+        Ok(self.clone())
+    }
+
+    /// [`compute`](Tensor::compute), as a future. Needs no async runtime.
+    ///
+    /// ```
+    /// # use lazuli::{DType, Device, Tensor};
+    /// async fn two() -> lazuli::Result<Tensor> {
+    ///     Tensor::ones([2], DType::F32, &Device::cpu()).add(1.0).compute_async().await
+    /// }
+    /// # let done = std::pin::pin!(two()).poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
+    /// # assert!(matches!(done, std::task::Poll::Ready(Ok(_))));
+    /// ```
+    pub async fn compute_async(&self) -> Result<Tensor> {
+        realize::compute_async(&[self]).await?;
+        Ok(self.clone())
+    }
+
+    /// Runs it and reads all elements, row-major. `T` may be wider than the dtype, but never so that a value is lost.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[1, 2, 3], [3], &Device::cpu());
+    /// assert_eq!(x.to_vec::<i32>()?, [1, 2, 3]);
+    /// assert_eq!(x.to_vec::<i64>()?, [1, 2, 3]);
+    /// assert!(x.to_vec::<f32>().is_err());
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        let node = self.readable::<T>("to_vec")?;
+        realize::compute(&[self])?;
+        read("to_vec", node)
+    }
+
+    /// [`to_vec`](Tensor::to_vec), as a future.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// async fn numbers(x: &Tensor) -> lazuli::Result<Vec<i32>> {
+    ///     x.to_vec_async().await
+    /// }
+    /// # let x = Tensor::from_slice(&[1, 2, 3], [3], &Device::cpu());
+    /// # let done = std::pin::pin!(numbers(&x)).poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
+    /// # assert!(matches!(done, std::task::Poll::Ready(Ok(v)) if v == [1, 2, 3]));
+    /// ```
+    pub async fn to_vec_async<T: Element>(&self) -> Result<Vec<T>> {
+        let node = self.readable::<T>("to_vec_async")?;
+        realize::compute_async(&[self]).await?;
+        read("to_vec_async", node)
+    }
+
+    /// Runs it and reads its one element, whatever its rank.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[1.5f32, 2.5], [2], &Device::cpu());
+    /// assert_eq!(x.sum(..).item::<f32>()?, 4.0);
+    /// assert!(x.item::<f32>().is_err());
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn item<T: Element>(&self) -> Result<T> {
+        let node = self.single::<T>("item")?;
+        realize::compute(&[self])?;
+        first("item", node)
+    }
+
+    /// [`item`](Tensor::item), as a future.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// async fn total(x: &Tensor) -> lazuli::Result<f32> {
+    ///     x.sum(..).item_async().await
+    /// }
+    /// # let x = Tensor::from_slice(&[1.5f32, 2.5], [2], &Device::cpu());
+    /// # let done = std::pin::pin!(total(&x)).poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
+    /// # assert!(matches!(done, std::task::Poll::Ready(Ok(4.0))));
+    /// ```
+    pub async fn item_async<T: Element>(&self) -> Result<T> {
+        let node = self.single::<T>("item_async")?;
+        realize::compute_async(&[self]).await?;
+        first("item_async", node)
+    }
+
+    /// The size of each of its `N` axes; another rank is an error.
+    ///
+    /// ```
+    /// # use lazuli::{DType, Device, Tensor};
+    /// let [rows, columns] = Tensor::zeros([2, 3], DType::F32, &Device::cpu()).dims()?;
+    /// assert_eq!((rows, columns), (2, 3));
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn dims<const N: usize>(&self) -> Result<[usize; N]> {
+        let shape = &self.node()?.shape;
+        match shape[..].try_into() {
+            Ok(dims) => Ok(dims),
+            Err(_) => Err(Error::shape("dims", format!("{shape} has {} axes, not {N}", shape.rank()))),
+        }
+    }
+
+    /// What computing it would do: kernels, memory, and why neighbouring kernels are two.
+    ///
+    /// ```
+    /// # use lazuli::{DType, Device, Tensor};
+    /// let x = Tensor::ones([8], DType::F32, &Device::cpu());
+    /// assert_eq!(x.add(1.0).exp().mul(&x).explain()?.kernels.len(), 1);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn explain(&self) -> Result<Explain> {
+        realize::explain(&[self])
+    }
+
+    /// The same tensor on another device.
+    ///
+    /// ```
+    /// # use lazuli::{DType, Device, Tensor};
+    /// let cpu = Device::cpu();
+    /// assert_eq!(Tensor::ones([2], DType::F32, &cpu).to_device(&cpu).device()?, &cpu);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn to_device(&self, device: &Device) -> Tensor {
+        match self.device() {
+            Ok(here) if here == device => self.clone(),
+            Ok(here) => {
+                let (here, there) = (&here.info().name, &device.info().name);
+                Tensor::new(Err(Error::device("to_device", format!("moving from {here} to {there} is not possible yet"))))
+            }
+            Err(error) => Tensor::new(Err(error)),
+        }
+    }
+
+    /// The node, if its elements can be read as `T`: found out before anything runs.
+    #[track_caller]
+    fn readable<T: Element>(&self, op: &str) -> Result<&NodeRef> {
+        let node = self.node()?;
+        match T::load(&[], node.dtype) {
+            Ok(_) => Ok(node),
+            Err(error) => Err(Error::dtype(op, error.fault().message.as_str())),
+        }
+    }
+
+    /// The node, if it has one element that can be read as `T`.
+    #[track_caller]
+    fn single<T: Element>(&self, op: &str) -> Result<&NodeRef> {
+        let node = self.readable::<T>(op)?;
+        if node.shape.n_elems() != 1 {
+            let message = format!("{} has {} elements, not one", node.shape, node.shape.n_elems());
+            return Err(Error::shape(op, message));
+        }
+        Ok(node)
+    }
+}
+
+/// The elements of a computed node.
+#[track_caller]
+fn read<T: Element>(op: &str, node: &NodeRef) -> Result<Vec<T>> {
+    let Some(buffer) = node.buffer() else {
+        return Err(Error::device(op, "the tensor's memory was given away"));
+    };
+    let n_elems = node.shape.n_elems();
+    let backend = node.device.backend();
+    // A bool that is neither 0 nor 1 would be undefined behaviour, so bools take the checked way.
+    if T::SAME_BYTES && T::DTYPE == node.dtype && T::DTYPE != DType::Bool {
+        let mut out = zeroed::<T>(op, n_elems)?;
+        // SAFETY: elements whose bytes are the stored bytes are plain numbers: no padding, any bits are valid.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(out.as_mut_ptr().cast(), n_elems * size_of::<T>()) };
+        backend.download(&buffer, bytes)?;
+        return Ok(out);
+    }
+    let mut bytes = zeroed::<u8>(op, n_elems * node.dtype.size())?;
+    backend.download(&buffer, &mut bytes)?;
+    T::load(&bytes, node.dtype)
+}
+
+#[track_caller]
+fn first<T: Element>(op: &str, node: &NodeRef) -> Result<T> {
+    match read(op, node)?.first() {
+        Some(value) => Ok(*value),
+        None => Err(Error::shape(op, "the tensor is empty")),
+    }
+}
+
+/// `n_elems` zeros, from pages the system has zeroed already where they are many. Too many are an error, not an abort.
+#[track_caller]
+fn zeroed<T: Element>(op: &str, n_elems: usize) -> Result<Vec<T>> {
+    debug_assert!(T::SAME_BYTES && T::DTYPE != DType::Bool);
+    if n_elems == 0 {
+        return Ok(Vec::new());
+    }
+    // SAFETY: the layout is not empty.
+    let memory = Layout::array::<T>(n_elems).map(|layout| unsafe { alloc_zeroed(layout) });
+    match memory {
+        // SAFETY: allocated for this many `T`, of which all zeros is one.
+        Ok(memory) if !memory.is_null() => Ok(unsafe { Vec::from_raw_parts(memory.cast(), n_elems, n_elems) }),
+        _ => Err(Error::out_of_memory(op, format!("no memory for {n_elems} elements of {}", size_of::<T>()))),
+    }
+}

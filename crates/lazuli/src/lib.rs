@@ -1,0 +1,31 @@
+//! A lazy tensor engine: a program writes tensor maths, nothing runs until a number is wanted, then the whole
+//! expression is planned, fused into the fewest kernels, given the least memory, and run at once.
+
+// Reading order; each module uses only what stands before it (and the `Device` handle).
+mod error;
+mod dtype;
+mod shape;
+mod view;
+mod graph;
+mod tensor;
+pub mod ops;
+mod kernel;
+mod plan;
+mod backend;
+mod cpu;
+mod device;
+mod realize;
+mod leave;
+mod print;
+
+pub use backend::Stats;
+pub use device::{Device, DeviceInfo, DeviceKind};
+pub use dtype::{DType, Element};
+pub use error::{Error, Fault, Result};
+pub use graph::CustomOp;
+pub use half::{bf16, f16};
+pub use ops::{Bound, Slice, Slices, einsum};
+pub use plan::{Boundary, Explain, KernelInfo};
+pub use realize::{compute, compute_async, explain};
+pub use shape::{Axes, MAX_RANK, Shape, keep};
+pub use tensor::Tensor;

@@ -1,0 +1,368 @@
+//! Entering: tensors from host memory, from one number, from counting and from chance. Only what comes from host
+//! memory holds any; the rest is a recipe, and fuses with whatever uses it.
+
+use std::borrow::Cow;
+use std::panic::Location;
+
+use super::RANDOM;
+use super::operand::carried;
+use crate::backend::HostBytes;
+use crate::device::Device;
+use crate::dtype::{DType, Element};
+use crate::error::{Error, Result};
+use crate::graph::{Node, Op};
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+use crate::view::View;
+
+impl Tensor {
+    /// A tensor of a copy of `data`, row-major. 64-bit numbers are narrowed to 32 bits if they fit.
+    ///
+    /// ```
+    /// # use lazuli::{DType, Device, Tensor};
+    /// let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], [2, 2], &Device::cpu());
+    /// assert_eq!(x.shape()?, [2, 2]);
+    /// assert_eq!(Tensor::from_slice(&[1i64, 2], [2], &Device::cpu()).dtype()?, DType::I32);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn from_slice<T: Element>(data: &[T], shape: impl Into<Shape>, device: &Device) -> Tensor {
+        carried(entered("from_slice", Cow::Borrowed(data), shape.into(), device))
+    }
+
+    /// A tensor of `data`, row-major, without a copy where the device can use the memory as it is.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// let x = Tensor::from_vec(vec![1, 2, 3], [3], &Device::cpu());
+    /// assert_eq!(x.to_vec::<i32>()?, [1, 2, 3]);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn from_vec<T: Element>(data: Vec<T>, shape: impl Into<Shape>, device: &Device) -> Tensor {
+        carried(entered("from_vec", Cow::Owned(data), shape.into(), device))
+    }
+
+    /// One number, as a tensor of rank 0. Its dtype follows the Rust type; `f64` gives f32, `i64` gives i32.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// assert_eq!(Tensor::scalar(2.5, &Device::cpu()).item::<f32>()?, 2.5);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn scalar<T: Element>(value: T, device: &Device) -> Tensor {
+        carried(filled("scalar", Shape::default(), value.to_f64(), T::DTYPE, device))
+    }
+
+    /// Zeros.
+    ///
+    /// ```
+    /// # use lazuli::{DType, Device, Tensor};
+    /// assert_eq!(Tensor::zeros([3], DType::I32, &Device::cpu()).to_vec::<i32>()?, [0, 0, 0]);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn zeros(shape: impl Into<Shape>, dtype: DType, device: &Device) -> Tensor {
+        carried(filled("zeros", shape.into(), 0.0, dtype, device))
+    }
+
+    /// Ones.
+    ///
+    /// ```
+    /// # use lazuli::{DType, Device, Tensor};
+    /// assert_eq!(Tensor::ones([2], DType::F32, &Device::cpu()).to_vec::<f32>()?, [1.0, 1.0]);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn ones(shape: impl Into<Shape>, dtype: DType, device: &Device) -> Tensor {
+        carried(filled("ones", shape.into(), 1.0, dtype, device))
+    }
+
+    /// The same number everywhere. The dtype follows the Rust type of `value`, as for [`Tensor::scalar`].
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// assert_eq!(Tensor::full([2], 7u8, &Device::cpu()).to_vec::<u8>()?, [7, 7]);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn full<T: Element>(shape: impl Into<Shape>, value: T, device: &Device) -> Tensor {
+        carried(filled("full", shape.into(), value.to_f64(), T::DTYPE, device))
+    }
+
+    /// Zeros of this tensor's shape, dtype and device.
+    ///
+    /// ```
+    /// # use lazuli::{DType, Device, Tensor};
+    /// let x = Tensor::ones([2, 3], DType::F16, &Device::cpu());
+    /// assert_eq!(x.zeros_like().dtype()?, DType::F16);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn zeros_like(&self) -> Tensor {
+        self.filled_like(0.0)
+    }
+
+    /// Ones of this tensor's shape, dtype and device.
+    ///
+    /// ```
+    /// # use lazuli::{DType, Device, Tensor};
+    /// let x = Tensor::zeros([2], DType::I32, &Device::cpu());
+    /// assert_eq!(x.ones_like().to_vec::<i32>()?, [1, 1]);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn ones_like(&self) -> Tensor {
+        self.filled_like(1.0)
+    }
+
+    /// The identity matrix: ones where row and column are equal.
+    ///
+    /// ```
+    /// # use lazuli::{DType, Device, Tensor};
+    /// assert_eq!(Tensor::eye(2, DType::F32, &Device::cpu()).to_vec::<f32>()?, [1.0, 0.0, 0.0, 1.0]);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn eye(n: usize, dtype: DType, device: &Device) -> Tensor {
+        let shape = Shape::from([n, n]);
+        if let Err(error) = shape.check("eye") {
+            return Tensor::new(Err(error));
+        }
+        let at = Location::caller();
+        coordinate(&shape, 0, device, at).eq(&coordinate(&shape, 1, device, at)).to_dtype(dtype)
+    }
+
+    /// `start, start + step, …` up to but without `end`. Each float is within one ULP of `start + i · step`.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// let cpu = Device::cpu();
+    /// assert_eq!(Tensor::arange(0, 10, 3, &cpu).to_vec::<i32>()?, [0, 3, 6, 9]);
+    /// assert_eq!(Tensor::arange(1.0, 0.0, -0.25, &cpu).to_vec::<f32>()?, [1.0, 0.75, 0.5, 0.25]);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn arange<T: Element>(start: T, end: T, step: T, device: &Device) -> Tensor {
+        carried(counted(start.to_f64(), end.to_f64(), step.to_f64(), T::DTYPE, device))
+    }
+
+    /// `n` numbers at equal distances from `start` to `end`, both included; of a float dtype.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// let x = Tensor::linspace(0.0, 1.0, 5, &Device::cpu());
+    /// assert_eq!(x.to_vec::<f32>()?, [0.0, 0.25, 0.5, 0.75, 1.0]);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn linspace<T: Element>(start: T, end: T, n: usize, device: &Device) -> Tensor {
+        carried(spaced(start.to_f64(), end.to_f64(), n, T::DTYPE.to_float(), device))
+    }
+
+    /// Random f32 numbers, uniform in `[0, 1)`. The same seed and shape give the same bits on every device.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// let cpu = Device::cpu();
+    /// let x = Tensor::rand([100], 7, &cpu).to_vec::<f32>()?;
+    /// assert!(x.iter().all(|v| (0.0..1.0).contains(v)));
+    /// assert_eq!(x, Tensor::rand([100], 7, &cpu).to_vec::<f32>()?);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn rand(shape: impl Into<Shape>, seed: u64, device: &Device) -> Tensor {
+        let shape = shape.into();
+        if let Err(error) = shape.check("rand") {
+            return Tensor::new(Err(error));
+        }
+        let at = Location::caller();
+        // The upper 24 bits are exact in f32.
+        random_24(&shape, seed, 0, device, at).to_dtype(DType::F32).mul(UNIT_24)
+    }
+
+    /// Random f32 numbers, normally distributed with mean 0 and variance 1. The same seed and shape give the same numbers.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// let x = Tensor::randn([1000], 7, &Device::cpu());
+    /// assert!(x.mean(..).abs().item::<f32>()? < 0.1);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn randn(shape: impl Into<Shape>, seed: u64, device: &Device) -> Tensor {
+        let shape = shape.into();
+        if let Err(error) = shape.check("randn") {
+            return Tensor::new(Err(error));
+        }
+        let at = Location::caller();
+        // Box and Muller: z = √(−2 ln u) · cos(2π v) with u in (0, 1] (so that the logarithm is finite), v in [0, 1).
+        let u = random_24(&shape, seed, 1, device, at).to_dtype(DType::F32).add(1.0).mul(UNIT_24);
+        let v = random_24(&shape, seed, 2, device, at).to_dtype(DType::F32).mul(UNIT_24);
+        let radius = u.log().mul(-2.0).sqrt();
+        radius.mul(&v.mul(std::f64::consts::TAU).cos())
+    }
+
+    #[track_caller]
+    fn filled_like(&self, value: f64) -> Tensor {
+        match self.node() {
+            Ok(node) => Tensor::source(Op::Const(value), node.shape, node.dtype, &node.device, Location::caller()),
+            Err(error) => Tensor::new(Err(error)),
+        }
+    }
+}
+
+/// 2⁻²⁴: one unit of a 24-bit fraction.
+const UNIT_24: f64 = 1.0 / (1 << 24) as f64;
+
+#[track_caller]
+fn entered<T: Element>(op: &str, data: Cow<'_, [T]>, shape: Shape, device: &Device) -> Result<Tensor> {
+    shape.check(op)?;
+    if data.len() != shape.n_elems() {
+        return Err(Error::shape(op, format!("{} values do not fill {shape}, which has {}", data.len(), shape.n_elems())));
+    }
+    let bytes = if T::SAME_BYTES { HostBytes::new(data.into_owned()) } else { narrowed(op, &data)? };
+    let buffer = device.backend().upload(bytes)?;
+    Ok(Tensor::new(Ok(Node::data(buffer, shape, T::DTYPE, device.clone(), Location::caller()))))
+}
+
+/// 64-bit numbers as the 32-bit ones that are stored.
+#[track_caller]
+fn narrowed<T: Element>(op: &str, data: &[T]) -> Result<HostBytes> {
+    let mut bytes = Vec::with_capacity(data.len() * T::DTYPE.size());
+    if let Err(error) = T::store(data, &mut bytes) {
+        return Err(Error::dtype(op, error.fault().message.as_str()));
+    }
+    // As words, so that the memory is aligned for them.
+    debug_assert_eq!(T::DTYPE.size(), 4);
+    Ok(HostBytes::new(bytes.as_chunks().0.iter().map(|word| u32::from_ne_bytes(*word)).collect::<Vec<u32>>()))
+}
+
+/// Whether `value` can be an element of `dtype`: integers exactly, floats rounded but not to infinity.
+pub(super) fn fits(value: f64, dtype: DType) -> bool {
+    match dtype.int_range() {
+        Some((low, high)) => value.fract() == 0.0 && (low..=high).contains(&value),
+        None => !value.is_finite() || f32::from_bits(dtype.lane_bits(value)).is_finite(),
+    }
+}
+
+#[track_caller]
+fn filled(op: &str, shape: Shape, value: f64, dtype: DType, device: &Device) -> Result<Tensor> {
+    shape.check(op)?;
+    if !fits(value, dtype) {
+        return Err(Error::dtype(op, format!("{value} does not fit {dtype}")));
+    }
+    Ok(Tensor::source(Op::Const(value), shape, dtype, device, Location::caller()))
+}
+
+/// For each element of `shape`, where it is along `axis` (i32).
+pub(super) fn coordinate(shape: &Shape, axis: usize, device: &Device, at: &'static Location<'static>) -> Tensor {
+    let count = Tensor::source(Op::Index, Shape::from([shape[axis]]), DType::I32, device, at);
+    let steps = shape.iter().enumerate().map(|(i, &size)| (size, (i == axis) as isize));
+    match count.node() {
+        Ok(node) => Tensor::moved(node, View::from_axes(steps, 0), at),
+        Err(error) => Tensor::new(Err(error)),
+    }
+}
+
+#[track_caller]
+fn counted(start: f64, end: f64, step: f64, dtype: DType, device: &Device) -> Result<Tensor> {
+    let n = ((end - start) / step).ceil();
+    if step == 0.0 || !n.is_finite() {
+        return Err(Error::shape("arange", format!("cannot count from {start} to {end} by {step}")));
+    }
+    let n = n.max(0.0) as usize;
+    let last = start + n.saturating_sub(1) as f64 * step;
+    if dtype == DType::Bool || !fits(start, dtype) || !fits(last, dtype) {
+        return Err(Error::dtype("arange", format!("{start} to {end} by {step} does not fit {dtype}")));
+    }
+    ramp("arange", n, start, step, dtype, device)
+}
+
+#[track_caller]
+fn spaced(start: f64, end: f64, n: usize, dtype: DType, device: &Device) -> Result<Tensor> {
+    if !fits(start, dtype) || !fits(end, dtype) {
+        return Err(Error::dtype("linspace", format!("{start} to {end} does not fit {dtype}")));
+    }
+    let step = if n > 1 { (end - start) / (n - 1) as f64 } else { 0.0 };
+    let all = ramp("linspace", n, start, step, dtype, device)?;
+    if n < 2 {
+        return Ok(all);
+    }
+    // The last is `end` itself, however the steps were rounded.
+    let at = Location::caller();
+    let is_last = coordinate(&Shape::from([n]), 0, device, at).eq((n - 1) as i32);
+    Ok(is_last.select(end, &all))
+}
+
+/// `start + i · step` for `i` in `0..n`.
+#[track_caller]
+fn ramp(op: &str, n: usize, start: f64, step: f64, dtype: DType, device: &Device) -> Result<Tensor> {
+    let shape = Shape::from([n]);
+    shape.check(op)?;
+    if n > i32::MAX as usize {
+        return Err(Error::shape(op, format!("{n} elements are more than can be counted in i32")));
+    }
+    let at = Location::caller();
+    if !dtype.is_float() {
+        // Wrapping arithmetic ends where exact arithmetic would, since start and last value fit.
+        let lane = if dtype == DType::I32 { DType::I32 } else { DType::U32 };
+        let mut y = Tensor::source(Op::Index, shape, lane, device, at);
+        if step != 1.0 {
+            y = y.mul(step as i64);
+        }
+        if start != 0.0 {
+            y = y.add(start as i64);
+        }
+        return Ok(y.to_dtype(dtype));
+    }
+    let i = Tensor::source(Op::Index, shape, DType::I32, device, at).to_dtype(DType::F32);
+    // The step in two parts, step = high + low, where high has 12 significant bits: i · high is exact for i < 4096,
+    // and start + i · step is rounded only where its parts are added.
+    let high = f32::from_bits((step as f32).to_bits() & !0xfff);
+    let low = step - high as f64;
+    let mut y = if high == 1.0 { i.clone() } else { i.mul(high) };
+    match (low as f32 != 0.0, start != 0.0) {
+        (true, true) => y = y.add(&i.mul(low).add(start)),
+        (true, false) => y = y.add(&i.mul(low)),
+        (false, true) => y = y.add(start),
+        (false, false) => {}
+    }
+    Ok(y.to_dtype(dtype))
+}
+
+/// 24 random bits per element, as u32. Streams of one seed are independent of each other.
+fn random_24(shape: &Shape, seed: u64, stream: u64, device: &Device, at: &'static Location<'static>) -> Tensor {
+    let key = scramble(seed.wrapping_add(scramble(stream)));
+    let mut bits = Tensor::source(Op::Index, *shape, DType::U32, device, at);
+    for half in [key as u32, (key >> 32) as u32] {
+        let half = Tensor::source(Op::Const(half as f64), *shape, DType::U32, device, at);
+        bits = match (bits.node(), half.node()) {
+            (Ok(x), Ok(y)) => Tensor::record(Op::Binary(&RANDOM), &[x, y], *shape, DType::U32, at),
+            _ => unreachable!("sources carry no error"),
+        };
+    }
+    bits.shr(8)
+}
+
+/// A bijection of 64 bits in which each bit depends on all (the finaliser of splitmix64), so that seeds that differ
+/// little give keys that differ much.
+fn scramble(seed: u64) -> u64 {
+    let x = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn integers_fit_exactly_and_floats_without_overflow() {
+        assert!(fits(255.0, DType::U8) && !fits(256.0, DType::U8) && !fits(-1.0, DType::U32) && !fits(0.5, DType::I32));
+        assert!(fits(0.1, DType::F16) && !fits(1e6, DType::F16) && fits(1e6, DType::BF16) && !fits(1e39, DType::F32));
+        assert!(fits(f64::INFINITY, DType::F16) && fits(f64::NAN, DType::F32) && !fits(f64::NAN, DType::I32));
+    }
+}

@@ -1,0 +1,336 @@
+//! The CPU's loops: one generic loop per family of op, compiled for each instruction set. A row says what is done to
+//! one lane; here that becomes a function over slices, written so that LLVM makes vector code of it.
+//! Knows lanes, not dtypes, tensors or tiles.
+
+use std::sync::OnceLock;
+
+use super::math::Level;
+use super::row::{BinaryLoop, BinaryLoops, Isa, PerIsa, ReduceLoops, UnaryLoop};
+
+/// What a 32-bit lane can be read as.
+///
+/// # Safety
+/// The type must be 4 bytes, aligned to 4, and any bits must be a value of it.
+pub unsafe trait Word: Copy + 'static {}
+// SAFETY: plain 32-bit numbers.
+unsafe impl Word for f32 {}
+// SAFETY: as above.
+unsafe impl Word for i32 {}
+// SAFETY: as above.
+unsafe impl Word for u32 {}
+
+/// A function of one lane.
+pub trait Unary<X, Y> {
+    /// The function. Without branches, so that a loop over it vectorises.
+    fn eval<L: Level>(x: X) -> Y;
+    /// Whether there are arguments that `eval` cannot take; they are put right one at a time, afterwards.
+    const HAS_SLOW: bool = false;
+    /// Whether this is one.
+    fn is_slow(_: X) -> bool {
+        false
+    }
+    /// The function for those.
+    fn slow(x: X) -> Y;
+}
+
+/// A function of two lanes.
+pub trait Binary<X, Y> {
+    /// The function. Without branches, so that a loop over it vectorises.
+    fn eval<L: Level>(x: X, y: X) -> Y;
+    /// As in [`Unary`].
+    const HAS_SLOW: bool = false;
+    /// As in [`Unary`].
+    fn is_slow(_: X, _: X) -> bool {
+        false
+    }
+    /// As in [`Unary`].
+    fn slow(x: X, y: X) -> Y;
+}
+
+/// An associative combination of lanes.
+pub trait Combine<X> {
+    /// The value that changes nothing.
+    const IDENTITY: X;
+    /// Two into one.
+    fn eval(x: X, y: X) -> X;
+}
+
+/// The loops of a unary op.
+pub const fn unary<F: Unary<X, Y>, X: Word, Y: Word>() -> PerIsa<UnaryLoop> {
+    [baseline::unary::<F, X, Y>, avx2::unary::<F, X, Y>, avx512::unary::<F, X, Y>]
+}
+
+/// The loops of a binary op.
+pub const fn binary<F: Binary<X, Y>, X: Word, Y: Word>() -> PerIsa<BinaryLoops> {
+    const fn forms(vv: BinaryLoop, vs: BinaryLoop, sv: BinaryLoop) -> BinaryLoops {
+        BinaryLoops { vv, vs, sv }
+    }
+    [
+        forms(baseline::vv::<F, X, Y>, baseline::vs::<F, X, Y>, baseline::sv::<F, X, Y>),
+        forms(avx2::vv::<F, X, Y>, avx2::vs::<F, X, Y>, avx2::sv::<F, X, Y>),
+        forms(avx512::vv::<F, X, Y>, avx512::vs::<F, X, Y>, avx512::sv::<F, X, Y>),
+    ]
+}
+
+/// The loops of a reduction; `identity` is [`Combine::IDENTITY`] as bits.
+pub const fn reduce<F: Combine<X>, X: Word>(identity: u32) -> PerIsa<ReduceLoops> {
+    [
+        ReduceLoops { fold: baseline::fold::<F, X>, accumulate: baseline::accumulate::<F, X>, identity },
+        ReduceLoops { fold: avx2::fold::<F, X>, accumulate: avx2::accumulate::<F, X>, identity },
+        ReduceLoops { fold: avx512::fold::<F, X>, accumulate: avx512::accumulate::<F, X>, identity },
+    ]
+}
+
+/// The best instruction set of this machine, or a lesser one that `LAZULI_ISA` names: `baseline`, `avx2`, `avx512`.
+pub fn isa() -> Isa {
+    static ISA: OnceLock<Isa> = OnceLock::new();
+    *ISA.get_or_init(|| {
+        let wanted = match std::env::var("LAZULI_ISA").as_deref() {
+            Ok("baseline") => Isa::Baseline,
+            Ok("avx2") => Isa::Avx2,
+            _ => Isa::Avx512,
+        };
+        wanted.min(best())
+    })
+}
+
+#[cfg(target_arch = "x86_64")]
+fn best() -> Isa {
+    let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+    let avx512 = is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("avx512bw");
+    match (avx2, avx512) {
+        (true, true) => Isa::Avx512,
+        (true, false) => Isa::Avx2,
+        _ => Isa::Baseline,
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn best() -> Isa {
+    Isa::Baseline
+}
+
+/// Every instruction set this machine has.
+pub fn isas() -> impl Iterator<Item = Isa> {
+    [Isa::Baseline, Isa::Avx2, Isa::Avx512].into_iter().filter(|isa| *isa <= best())
+}
+
+/// One module per instruction set, each with the loops below compiled for it.
+macro_rules! versions {
+    ($($isa:ident $level:ident $($features:literal)?;)*) => {$(
+        mod $isa {
+            use super::*;
+            use crate::ops::math::$level;
+
+            $(#[target_feature(enable = $features)])?
+            pub unsafe fn unary<F: Unary<X, Y>, X: Word, Y: Word>(x: &[u32], y: &mut [u32]) {
+                unary_loop::<$level, F, X, Y>(words(x), words_mut(y));
+            }
+            $(#[target_feature(enable = $features)])?
+            pub unsafe fn vv<F: Binary<X, Y>, X: Word, Y: Word>(x: &[u32], y: &[u32], out: &mut [u32]) {
+                vv_loop::<$level, F, X, Y>(words(x), words(y), words_mut(out));
+            }
+            $(#[target_feature(enable = $features)])?
+            pub unsafe fn vs<F: Binary<X, Y>, X: Word, Y: Word>(x: &[u32], y: &[u32], out: &mut [u32]) {
+                vs_loop::<$level, F, X, Y>(words(x), words(y)[0], words_mut(out));
+            }
+            $(#[target_feature(enable = $features)])?
+            pub unsafe fn sv<F: Binary<X, Y>, X: Word, Y: Word>(x: &[u32], y: &[u32], out: &mut [u32]) {
+                sv_loop::<$level, F, X, Y>(words(x)[0], words(y), words_mut(out));
+            }
+            $(#[target_feature(enable = $features)])?
+            pub unsafe fn accumulate<F: Combine<X>, X: Word>(acc: &mut [u32], x: &[u32]) {
+                accumulate_loop::<F, X>(words_mut(acc), words(x));
+            }
+            $(#[target_feature(enable = $features)])?
+            pub unsafe fn fold<F: Combine<X>, X: Word>(x: &[u32]) -> u32 {
+                let (rows, rest) = words::<X>(x).as_chunks::<WIDTH>();
+                let short = fold_short::<F, X>(rest);
+                if rows.is_empty() {
+                    return bits(short);
+                }
+                // SAFETY: the caller has made sure of the instruction set.
+                let lanes = unsafe { tree::<F, X>(rows) };
+                bits(F::eval(fold_lanes::<F, X, WIDTH>(lanes), short))
+            }
+            /// Blocks combined as the leaves of a tree whose form depends on the length alone.
+            $(#[target_feature(enable = $features)])?
+            unsafe fn tree<F: Combine<X>, X: Word>(rows: &[[X; WIDTH]]) -> [X; WIDTH] {
+                if rows.len() <= DEPTH {
+                    return fold_rows::<F, X, WIDTH>(rows);
+                }
+                // The left half is the largest power of two of blocks that leaves something for the right.
+                let (left, right) = rows.split_at(DEPTH * (rows.len().div_ceil(DEPTH).next_power_of_two() / 2));
+                // SAFETY: the caller has made sure of the instruction set.
+                let (mut left, right) = unsafe { (tree::<F, X>(left), tree::<F, X>(right)) };
+                combine::<F, X, WIDTH>(&mut left, &right);
+                left
+            }
+        }
+    )*};
+}
+
+#[cfg(target_arch = "x86_64")]
+versions! {
+    baseline Plain;
+    avx2 Fused "avx2,fma";
+    avx512 Fused "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma";
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+versions! {
+    baseline Plain;
+}
+#[cfg(not(target_arch = "x86_64"))]
+use {baseline as avx2, baseline as avx512};
+
+#[inline(always)]
+fn words<X: Word>(lanes: &[u32]) -> &[X] {
+    // SAFETY: a word has the size and alignment of u32, and any bits are one.
+    unsafe { std::slice::from_raw_parts(lanes.as_ptr().cast(), lanes.len()) }
+}
+
+#[inline(always)]
+fn words_mut<X: Word>(lanes: &mut [u32]) -> &mut [X] {
+    // SAFETY: as in `words`; what is written back is 32 bits, which any u32 may be.
+    unsafe { std::slice::from_raw_parts_mut(lanes.as_mut_ptr().cast(), lanes.len()) }
+}
+
+#[inline(always)]
+fn bits<X: Word>(x: X) -> u32 {
+    // SAFETY: a word is 32 bits, which any u32 may be.
+    unsafe { std::mem::transmute_copy(&x) }
+}
+
+// The loops count by hand, without closures: a closure is a function of its own, which would not be compiled for the
+// instruction set of the function around it.
+
+#[inline(always)]
+fn unary_loop<L: Level, F: Unary<X, Y>, X: Word, Y: Word>(x: &[X], y: &mut [Y]) {
+    let n = x.len();
+    let y = &mut y[..n];
+    for i in 0..n {
+        y[i] = F::eval::<L>(x[i]);
+    }
+    if F::HAS_SLOW {
+        let mut any = false;
+        for i in 0..n {
+            any |= F::is_slow(x[i]);
+        }
+        if any {
+            (0..n).filter(|&i| F::is_slow(x[i])).for_each(|i| y[i] = F::slow(x[i]));
+        }
+    }
+}
+
+#[inline(always)]
+fn vv_loop<L: Level, F: Binary<X, Y>, X: Word, Y: Word>(x: &[X], y: &[X], out: &mut [Y]) {
+    let n = out.len();
+    let (x, y) = (&x[..n], &y[..n]);
+    for i in 0..n {
+        out[i] = F::eval::<L>(x[i], y[i]);
+    }
+    if F::HAS_SLOW {
+        put_right::<F, X, Y>(n, |i| x[i], |i| y[i], out);
+    }
+}
+
+#[inline(always)]
+fn vs_loop<L: Level, F: Binary<X, Y>, X: Word, Y: Word>(x: &[X], y: X, out: &mut [Y]) {
+    let n = out.len();
+    let x = &x[..n];
+    for i in 0..n {
+        out[i] = F::eval::<L>(x[i], y);
+    }
+    if F::HAS_SLOW {
+        put_right::<F, X, Y>(n, |i| x[i], |_| y, out);
+    }
+}
+
+#[inline(always)]
+fn sv_loop<L: Level, F: Binary<X, Y>, X: Word, Y: Word>(x: X, y: &[X], out: &mut [Y]) {
+    let n = out.len();
+    let y = &y[..n];
+    for i in 0..n {
+        out[i] = F::eval::<L>(x, y[i]);
+    }
+    if F::HAS_SLOW {
+        put_right::<F, X, Y>(n, |_| x, |i| y[i], out);
+    }
+}
+
+/// Replaces the results that [`Binary::eval`] could not give.
+#[inline(always)]
+fn put_right<F: Binary<X, Y>, X, Y>(n: usize, x: impl Fn(usize) -> X, y: impl Fn(usize) -> X, out: &mut [Y]) {
+    let mut any = false;
+    for i in 0..n {
+        any |= F::is_slow(x(i), y(i));
+    }
+    if any {
+        (0..n).filter(|&i| F::is_slow(x(i), y(i))).for_each(|i| out[i] = F::slow(x(i), y(i)));
+    }
+}
+
+#[inline(always)]
+fn accumulate_loop<F: Combine<X>, X: Word>(acc: &mut [X], x: &[X]) {
+    let n = acc.len();
+    let x = &x[..n];
+    for i in 0..n {
+        acc[i] = F::eval(acc[i], x[i]);
+    }
+}
+
+/// How many accumulators a fold has: enough vectors that none waits for the one before it.
+const WIDTH: usize = 64;
+/// How many lanes one accumulator at most takes in a row: the error of a sum grows with this, then with the logarithm
+/// of the length only.
+const DEPTH: usize = 16;
+/// How many accumulators there are for what does not fill a row of [`WIDTH`].
+const SHORT: usize = 8;
+
+/// Row upon row. Each accumulator takes as many lanes as there are rows.
+#[inline(always)]
+fn fold_rows<F: Combine<X>, X: Word, const N: usize>(rows: &[[X; N]]) -> [X; N] {
+    let mut acc = [F::IDENTITY; N];
+    for row in rows {
+        combine::<F, X, N>(&mut acc, row);
+    }
+    acc
+}
+
+/// Fewer than [`WIDTH`] lanes into one.
+#[inline(always)]
+fn fold_short<F: Combine<X>, X: Word>(x: &[X]) -> X {
+    let (rows, rest) = x.as_chunks::<SHORT>();
+    let mut last = F::IDENTITY;
+    for x in rest {
+        last = F::eval(last, *x);
+    }
+    if rows.is_empty() {
+        return last;
+    }
+    F::eval(fold_lanes::<F, X, SHORT>(fold_rows::<F, X, SHORT>(rows)), last)
+}
+
+#[inline(always)]
+fn combine<F: Combine<X>, X: Word, const N: usize>(acc: &mut [X; N], x: &[X; N]) {
+    for i in 0..N {
+        acc[i] = F::eval(acc[i], x[i]);
+    }
+}
+
+/// All lanes into one: the upper half onto the lower, again and again.
+#[inline(always)]
+fn fold_lanes<F: Combine<X>, X: Word, const N: usize>(mut lanes: [X; N]) -> X {
+    let mut n = N / 2;
+    while n > 0 {
+        for i in 0..n {
+            lanes[i] = F::eval(lanes[i], lanes[i + n]);
+        }
+        n /= 2;
+    }
+    lanes[0]
+}

@@ -1,0 +1,77 @@
+//! The ops: a row for every primitive, and the methods that record them. What can be written with other ops is, and
+//! needs no row. Knows the graph; nothing of plans, kernels or devices.
+
+mod row;
+mod operand;
+pub(crate) mod math;
+pub(crate) mod lanes;
+
+// Primitives: one row each.
+mod unary;
+mod transcendental;
+mod binary;
+mod compare;
+mod reduce;
+
+// Written with the rows above.
+mod operators;
+mod select;
+mod cast;
+mod custom;
+mod activation;
+mod statistics;
+mod normalize;
+
+// Tensors from nothing, movement, contraction and the rest.
+mod create;
+mod movement;
+mod slicing;
+mod joining;
+mod contraction;
+mod einsum;
+mod indexing;
+mod sorting;
+
+#[cfg(test)]
+mod tests;
+
+pub use binary::*;
+pub use compare::*;
+pub use einsum::einsum;
+pub use indexing::SCATTER_ADD;
+pub use lanes::{isa, isas};
+pub use operand::{Number, Operand};
+pub use reduce::{MAX, MIN, PROD, SUM};
+pub use row::*;
+pub use slicing::{Bound, Slice, Slices};
+pub use sorting::{ARGSORT, CUMSUM, SORT};
+pub use transcendental::*;
+pub use unary::*;
+
+/// Every row, by family, in the order docs list them.
+///
+/// ```
+/// let table = lazuli::ops::table();
+/// assert!(table.unary.iter().any(|row| row.name == "exp"));
+/// ```
+pub fn table() -> Table {
+    Table {
+        unary: [unary::ROWS, transcendental::ROWS].concat(),
+        binary: [binary::ROWS, compare::ROWS].concat(),
+        reduce: reduce::ROWS.to_vec(),
+        routines: vec![&CUMSUM, &SORT, &ARGSORT, &SCATTER_ADD],
+    }
+}
+
+/// The rows of each family.
+#[derive(Debug)]
+pub struct Table {
+    /// Functions of one element.
+    pub unary: Vec<&'static UnaryRow>,
+    /// Functions of two.
+    pub binary: Vec<&'static BinaryRow>,
+    /// Reductions.
+    pub reduce: Vec<&'static ReduceRow>,
+    /// Hand-written kernels.
+    pub routines: Vec<&'static RoutineRow>,
+}

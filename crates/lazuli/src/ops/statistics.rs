@@ -1,0 +1,234 @@
+//! Reductions written with the four that have rows: means, spreads, norms, truths and places.
+
+use std::panic::Location;
+
+use super::operand::{broadcast, carried};
+use super::reduce::{Keep, n_reduced, reduce};
+use super::{MAX, MIN, ReduceRow, SUM};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::graph::{NodeRef, Op};
+use crate::shape::{Axes, AxisSet};
+use crate::tensor::Tensor;
+
+impl Tensor {
+    /// The mean along `axes`; of integers a float. Of nothing it is NaN.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[1i32, 2, 3, 4], [2, 2], &Device::cpu());
+    /// assert_eq!(x.mean(-1).to_vec::<f32>()?, [1.5, 3.5]);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn mean(&self, axes: impl Into<Axes>) -> Tensor {
+        carried(try_mean(self, &axes.into()))
+    }
+
+    /// The variance along `axes`: the mean squared distance from the mean, with `n − ddof` for `n`.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], [4], &Device::cpu());
+    /// assert_eq!(x.var(.., 0).item::<f32>()?, 1.25);
+    /// assert_eq!(x.var(.., 1).item::<f32>()?, 5.0 / 3.0);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn var(&self, axes: impl Into<Axes>, ddof: usize) -> Tensor {
+        carried(try_var("var", self, &axes.into(), ddof))
+    }
+
+    /// The standard deviation along `axes`: the root of [`var`](Tensor::var).
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[1.0f32, 3.0], [2], &Device::cpu());
+    /// assert_eq!(x.std(.., 0).item::<f32>()?, 1.0);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn std(&self, axes: impl Into<Axes>, ddof: usize) -> Tensor {
+        carried(try_var("std", self, &axes.into(), ddof)).sqrt()
+    }
+
+    /// The Euclidean norm along `axes`: the root of the sum of squares.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[3.0f32, 4.0], [2], &Device::cpu());
+    /// assert_eq!(x.norm(..).item::<f32>()?, 5.0);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn norm(&self, axes: impl Into<Axes>) -> Tensor {
+        carried(try_norm(self, &axes.into()))
+    }
+
+    /// `ln Σ eˣ` along `axes`, without overflow.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[1000.0f32, 1000.0], [2], &Device::cpu());
+    /// assert_eq!(x.logsumexp(..).item::<f32>()?, 1000.0 + 2f32.ln());
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn logsumexp(&self, axes: impl Into<Axes>) -> Tensor {
+        carried(try_logsumexp(self, &axes.into()))
+    }
+
+    /// Whether any element along `axes` is true (or not zero).
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[false, true, false, false], [2, 2], &Device::cpu());
+    /// assert_eq!(x.any(-1).to_vec::<bool>()?, [true, false]);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn any(&self, axes: impl Into<Axes>) -> Tensor {
+        carried(try_truth("any", &MAX, self, &axes.into()))
+    }
+
+    /// Whether all elements along `axes` are true (or not zero).
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[false, true, true, true], [2, 2], &Device::cpu());
+    /// assert_eq!(x.all(-1).to_vec::<bool>()?, [false, true]);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn all(&self, axes: impl Into<Axes>) -> Tensor {
+        carried(try_truth("all", &MIN, self, &axes.into()))
+    }
+
+    /// Where the greatest element along `axes` is, as i32: the first of equal ones, or the first NaN. Over several
+    /// axes, the place in them together, counted row-major.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[1.0f32, 5.0, 2.0, 7.0], [2, 2], &Device::cpu());
+    /// assert_eq!(x.argmax(-1).to_vec::<i32>()?, [1, 1]);
+    /// assert_eq!(x.argmax(..).item::<i32>()?, 3);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn argmax(&self, axes: impl Into<Axes>) -> Tensor {
+        carried(try_place("argmax", &MAX, self, &axes.into()))
+    }
+
+    /// Where the least element along `axes` is, as [`argmax`](Tensor::argmax) says it.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[1.0f32, 5.0, 2.0, 0.0], [2, 2], &Device::cpu());
+    /// assert_eq!(x.argmin(-1).to_vec::<i32>()?, [0, 1]);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn argmin(&self, axes: impl Into<Axes>) -> Tensor {
+        carried(try_place("argmin", &MIN, self, &axes.into()))
+    }
+}
+
+/// A tensor whose elements are about to be added up, in the float they are added in, and the dtype of the result:
+/// half floats would overflow and lose digits.
+pub(super) struct Wide {
+    pub x: Tensor,
+    pub result: DType,
+}
+
+impl Wide {
+    #[track_caller]
+    pub(super) fn new(x: &Tensor) -> Result<Wide> {
+        Ok(Wide { x: x.to_dtype(DType::F32), result: x.dtype()?.to_float() })
+    }
+}
+
+#[track_caller]
+fn try_mean(x: &Tensor, axes: &Axes) -> Result<Tensor> {
+    let (axes, keep) = axes.resolve("mean", &x.node()?.shape)?;
+    let wide = Wide::new(x)?;
+    Ok(mean_over("mean", &wide.x, axes, Keep(keep), 0)?.to_dtype(wide.result))
+}
+
+/// The sum over `axes` divided by how many there are, less `ddof`.
+#[track_caller]
+pub(super) fn mean_over(op: &str, x: &Tensor, axes: AxisSet, keep: Keep, ddof: usize) -> Result<Tensor> {
+    let x = x.node()?;
+    let n = n_reduced(&x.shape, &axes).saturating_sub(ddof);
+    Ok(reduce(&SUM, op, x, axes, keep)?.div(n))
+}
+
+#[track_caller]
+fn try_var(op: &str, x: &Tensor, axes: &Axes, ddof: usize) -> Result<Tensor> {
+    let (axes, keep) = axes.resolve(op, &x.node()?.shape)?;
+    let wide = Wide::new(x)?;
+    let mean = mean_over(op, &wide.x, axes, Keep(true), 0)?;
+    let squares = wide.x.sub(mean).square();
+    Ok(mean_over(op, &squares, axes, Keep(keep), ddof)?.to_dtype(wide.result))
+}
+
+#[track_caller]
+fn try_norm(x: &Tensor, axes: &Axes) -> Result<Tensor> {
+    let (axes, keep) = axes.resolve("norm", &x.node()?.shape)?;
+    let wide = Wide::new(x)?;
+    let sum = reduce(&SUM, "norm", wide.x.square().node()?, axes, Keep(keep))?;
+    Ok(sum.sqrt().to_dtype(wide.result))
+}
+
+#[track_caller]
+fn try_logsumexp(x: &Tensor, axes: &Axes) -> Result<Tensor> {
+    let shape = x.node()?.shape;
+    let (axes, keep) = axes.resolve("logsumexp", &shape)?;
+    let wide = Wide::new(x)?;
+    let max = reduce(&MAX, "logsumexp", wide.x.node()?, axes, Keep(true))?;
+    // Infinities are not taken out of the exponent: inf − inf would be NaN.
+    let max = max.is_finite().select(&max, 0.0);
+    let sum = reduce(&SUM, "logsumexp", wide.x.sub(&max).exp().node()?, axes, Keep(true))?;
+    let out = sum.log().add(max).to_dtype(wide.result);
+    Ok(if keep { out } else { out.reshaped(shape.reduced(&axes, false))? })
+}
+
+#[track_caller]
+fn try_truth(op: &str, row: &'static ReduceRow, x: &Tensor, axes: &Axes) -> Result<Tensor> {
+    let x = x.to_dtype(DType::Bool);
+    let x = x.node()?;
+    let (axes, keep) = axes.resolve(op, &x.shape)?;
+    if n_reduced(&x.shape, &axes) == 0 {
+        // Of nothing, none is true, and all are.
+        let shape = x.shape.reduced(&axes, keep);
+        let value = (row == &MIN) as u8 as f64;
+        return Ok(Tensor::source(Op::Const(value), shape, DType::Bool, &x.device, Location::caller()));
+    }
+    reduce(row, op, x, axes, Keep(keep))
+}
+
+#[track_caller]
+fn try_place(op: &str, row: &'static ReduceRow, x: &Tensor, axes: &Axes) -> Result<Tensor> {
+    let node = x.node()?;
+    let (axes, keep) = axes.resolve(op, &node.shape)?;
+    let n = n_reduced(&node.shape, &axes);
+    if n > i32::MAX as usize {
+        return Err(Error::unsupported(op, format!("{} has more places along these axes than i32 can count", node.shape)));
+    }
+    let best = reduce(row, op, node, axes, Keep(true))?;
+    let mut is_best = x.eq(best);
+    if node.dtype.is_float() {
+        is_best = is_best.logical_or(x.is_nan());
+    }
+    // The least place of those that are best.
+    let places = is_best.select(places(node, axes), n);
+    reduce(&MIN, op, places.node()?, axes, Keep(keep))
+}
+
+/// For each element of `x`, its place along `axes`, counted row-major in them together.
+#[track_caller]
+fn places(x: &NodeRef, axes: AxisSet) -> Tensor {
+    let at = Location::caller();
+    let shape = (0..x.shape.rank()).map(|axis| if axes.contains(axis) { x.shape[axis] } else { 1 }).collect();
+    let index = Tensor::source(Op::Index, shape, DType::I32, &x.device, at);
+    Tensor::new(index.node().map(|index| broadcast(index.clone(), &x.shape, at)))
+}

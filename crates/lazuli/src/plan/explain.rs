@@ -1,0 +1,312 @@
+//! A plan told to people and to their tests: kernels, memory, traffic, and how far each is from the least possible.
+
+use std::fmt;
+
+use super::{Launch, Plan, SlotKind};
+use crate::dtype::DType;
+use crate::kernel::{Body, InstOp, Kernel, Scope};
+use crate::view::IndexMap;
+
+/// What computing some tensors does. Deterministic, so that tests can assert on it.
+///
+/// ```
+/// use lazuli::{Device, Tensor};
+/// let cpu = Device::cpu();
+/// let x = Tensor::from_vec(vec![1.0f32; 1000], [1000], &cpu);
+/// let plan = x.add(1.0).mul(&x).exp().explain()?;
+/// assert_eq!(plan.kernels.len(), 1);
+/// assert_eq!(plan.peak_temp_bytes, 0);
+/// assert_eq!(plan.bytes_moved, plan.bytes_moved_lower_bound);
+/// println!("{plan}");
+/// # Ok::<(), lazuli::Error>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Explain {
+    /// The kernels, in the order they run.
+    pub kernels: Vec<KernelInfo>,
+    /// Kernels launched.
+    pub dispatches: usize,
+    /// Times the device is handed work.
+    pub submits: usize,
+    /// Bytes held only while it runs, beside inputs and outputs.
+    pub peak_temp_bytes: usize,
+    /// The least that these kernels in this order need.
+    pub peak_temp_lower_bound: usize,
+    /// How many separate temporaries there are.
+    pub temp_slots: usize,
+    /// Bytes read and written by all kernels.
+    pub bytes_moved: usize,
+    /// Each input read once, each output written once.
+    pub bytes_moved_lower_bound: usize,
+    /// For each pair of kernels of which one reads what the other made: why they are not one.
+    pub boundaries: Vec<Boundary>,
+}
+
+/// One kernel of a plan.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct KernelInfo {
+    /// What it computes, as a profiler shows it.
+    pub name: String,
+    /// `map`, `reduce`, `matmul` or `routine`.
+    pub form: String,
+    /// The ops it computes, in order.
+    pub ops: Vec<String>,
+    /// The index space.
+    pub shape: Vec<usize>,
+    pub bytes_read: usize,
+    pub bytes_written: usize,
+    /// Floating-point (or integer) operations, counted in additions.
+    pub flops: usize,
+    /// The shader, on devices that have one.
+    pub wgsl: Option<String>,
+    /// The kernel in one line.
+    pub text: String,
+}
+
+/// Two kernels that could not be one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Boundary {
+    /// The kernel that makes the value.
+    pub before: usize,
+    /// The kernel that reads it.
+    pub after: usize,
+    /// Why they did not fuse.
+    pub why: String,
+}
+
+impl Explain {
+    /// Tells a plan.
+    pub(crate) fn new(plan: &Plan) -> Explain {
+        let kernels: Vec<KernelInfo> = plan.launches.iter().map(|l| kernel_info(plan, l)).collect();
+        let is_temp = |s: &&super::Slot| s.kind == SlotKind::Temp;
+        Explain {
+            dispatches: kernels.len(),
+            submits: !kernels.is_empty() as usize,
+            peak_temp_bytes: plan.slots.iter().filter(is_temp).map(|s| s.size_bytes).sum(),
+            peak_temp_lower_bound: plan.temp_lower_bound,
+            temp_slots: plan.slots.iter().filter(is_temp).count(),
+            bytes_moved: kernels.iter().map(|k| k.bytes_read + k.bytes_written).sum(),
+            bytes_moved_lower_bound: least_bytes(plan),
+            boundaries: plan.boundaries.clone(),
+            kernels,
+        }
+    }
+
+    /// The same as JSON.
+    pub fn to_json(&self) -> String {
+        let kernels: Vec<String> = self.kernels.iter().map(KernelInfo::to_json).collect();
+        let boundary = |b: &Boundary| format!("{{\"before\":{},\"after\":{},\"why\":{}}}", b.before, b.after, quoted(&b.why));
+        let boundaries: Vec<String> = self.boundaries.iter().map(boundary).collect();
+        format!(
+            "{{\"dispatches\":{},\"submits\":{},\"peak_temp_bytes\":{},\"peak_temp_lower_bound\":{},\"temp_slots\":{},\
+             \"bytes_moved\":{},\"bytes_moved_lower_bound\":{},\"kernels\":[{}],\"boundaries\":[{}]}}",
+            self.dispatches,
+            self.submits,
+            self.peak_temp_bytes,
+            self.peak_temp_lower_bound,
+            self.temp_slots,
+            self.bytes_moved,
+            self.bytes_moved_lower_bound,
+            kernels.join(","),
+            boundaries.join(","),
+        )
+    }
+
+    /// The kernels and who reads from whom, for Graphviz.
+    pub fn to_dot(&self) -> String {
+        let mut dot = String::from("digraph plan {\n");
+        for (i, kernel) in self.kernels.iter().enumerate() {
+            dot += &format!("  k{i} [shape=box, label={}];\n", quoted(&format!("{}\n{:?}", kernel.name, kernel.shape)));
+        }
+        for b in &self.boundaries {
+            dot += &format!("  k{} -> k{} [label={}];\n", b.before, b.after, quoted(&b.why));
+        }
+        dot + "}\n"
+    }
+}
+
+impl KernelInfo {
+    fn to_json(&self) -> String {
+        let ops: Vec<String> = self.ops.iter().map(|op| quoted(op)).collect();
+        let wgsl = self.wgsl.as_ref().map_or("null".to_string(), |w| quoted(w));
+        format!(
+            "{{\"name\":{},\"form\":{},\"ops\":[{}],\"shape\":{:?},\"bytes_read\":{},\"bytes_written\":{},\"flops\":{},\
+             \"text\":{},\"wgsl\":{wgsl}}}",
+            quoted(&self.name),
+            quoted(&self.form),
+            ops.join(","),
+            self.shape,
+            self.bytes_read,
+            self.bytes_written,
+            self.flops,
+            quoted(&self.text),
+        )
+    }
+}
+
+/// A JSON (and DOT) string.
+fn quoted(text: &str) -> String {
+    let mut out = String::from("\"");
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            c if c < ' ' => out.push_str(&format!("\\u{:04x}", c as u32)),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+fn kernel_info(plan: &Plan, launch: &Launch) -> KernelInfo {
+    let args = &launch.args;
+    let mut shape: Vec<usize> = args.outer.iter().chain(&args.inner).copied().collect();
+    if let Some(routine) = &args.routine {
+        shape = routine.output_shape.to_vec();
+    }
+    let flops = match &launch.kernel {
+        Kernel::Loop(body) => body_flops(body, &args.outer, &args.inner),
+        Kernel::Matmul(body) => {
+            let k = args.matmul.as_ref().map_or(0, |m| m.k);
+            shape.iter().product::<usize>() * 2 * k + body_flops(body, &args.outer, &args.inner)
+        }
+        Kernel::Routine(_) => shape.iter().product(),
+    };
+    let (reads, writes) = launch.kernel.bindings();
+    let bytes_read = (0..reads.len()).map(|i| read_bytes(plan, launch, i)).sum();
+    let bytes_written = writes.iter().enumerate().map(|(i, d)| write_bytes(plan, launch, i, *d)).sum();
+    KernelInfo {
+        name: launch.kernel.name(&launch.ops),
+        form: launch.kernel.form().to_string(),
+        ops: launch.ops.clone(),
+        shape,
+        bytes_read,
+        bytes_written,
+        flops,
+        wgsl: None,
+        text: launch.kernel.text(args),
+    }
+}
+
+fn body_flops(body: &Body, outer: &[usize], inner: &[usize]) -> usize {
+    let (n_outer, n_inner): (usize, usize) = (outer.iter().product(), inner.iter().product());
+    let cost = |op: &InstOp| match op {
+        InstOp::Unary(row, _) => row.cost as usize,
+        InstOp::Binary(row, ..) => row.cost as usize,
+        InstOp::Select(..) | InstOp::Cast(_) => 1,
+        InstOp::Reduce(..) => n_inner,
+        InstOp::Custom(..) => 32,
+        _ => 0,
+    };
+    let times = |scope: Scope| match scope {
+        Scope::Uniform => 1,
+        Scope::Outer => n_outer,
+        Scope::Inner => n_outer * n_inner,
+    };
+    body.insts.iter().map(|i| cost(&i.op) * times(i.scope)).sum()
+}
+
+/// Bytes a launch reads of one input: each element it touches once.
+fn read_bytes(plan: &Plan, launch: &Launch, input: usize) -> usize {
+    let dtype = launch.kernel.bindings().0[input];
+    let whole = plan.value_elems[launch.read_values[input] as usize] * dtype.size();
+    let body = match &launch.kernel {
+        Kernel::Loop(body) => body,
+        Kernel::Matmul(body) if input >= 2 => body,
+        _ => return whole,
+    };
+    let mut touched = 0;
+    for inst in &body.insts {
+        match inst.op {
+            InstOp::Load { input: i, access } if i as usize == input => touched += elements(&launch.args.accesses[access as usize]),
+            // Which rows a gather reads is not known beforehand: one element for each index.
+            InstOp::Gather { input: i, .. } if i as usize == input => {
+                let inner = if inst.scope == Scope::Inner { &launch.args.inner[..] } else { &[] };
+                touched += launch.args.outer.iter().chain(inner).product::<usize>();
+            }
+            _ => {}
+        }
+    }
+    (touched * dtype.size()).min(whole)
+}
+
+/// How many different elements a map names: along axes without a step it is always the same one.
+fn elements(map: &IndexMap) -> usize {
+    let view = map.views().last().expect("never empty");
+    view.shape.iter().zip(view.strides).map(|(d, s)| if s == 0 { (*d).min(1) } else { *d }).product()
+}
+
+fn write_bytes(plan: &Plan, launch: &Launch, output: usize, dtype: DType) -> usize {
+    let n_elems = match &launch.kernel {
+        Kernel::Loop(body) | Kernel::Matmul(body) => elements(&launch.args.accesses[body.stores[output].access as usize]),
+        Kernel::Routine(_) => plan.value_elems[launch.write_values[output] as usize],
+    };
+    n_elems * dtype.size()
+}
+
+/// What of each input is needed at all, once, and each output once.
+fn least_bytes(plan: &Plan) -> usize {
+    let mut inputs = 0;
+    for value in &plan.input_values {
+        let mut needed = 0;
+        for launch in &plan.launches {
+            for (i, _) in launch.read_values.iter().enumerate().filter(|(_, v)| *v == value) {
+                needed = needed.max(read_bytes(plan, launch, i));
+            }
+        }
+        inputs += needed;
+    }
+    let mut outputs: Vec<_> = plan.outputs.iter().zip(&plan.output_values).filter(|(_, v)| !plan.input_values.contains(v)).collect();
+    outputs.sort();
+    outputs.dedup();
+    inputs + outputs.iter().map(|(slot, _)| plan.slots[slot.0 as usize].size_bytes).sum::<usize>()
+}
+
+impl fmt::Display for Explain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = |n: usize| if n == 1 { "" } else { "s" };
+        writeln!(
+            f,
+            "{} kernel{}, {} submit{}; temporaries {} B (least {} B); traffic {} (least {})",
+            self.dispatches,
+            plural(self.dispatches),
+            self.submits,
+            plural(self.submits),
+            self.peak_temp_bytes,
+            self.peak_temp_lower_bound,
+            bytes(self.bytes_moved),
+            bytes(self.bytes_moved_lower_bound),
+        )?;
+        for (i, kernel) in self.kernels.iter().enumerate() {
+            writeln!(
+                f,
+                "{i:>4}  {}  reads {}, writes {}, {} flops",
+                kernel.name,
+                bytes(kernel.bytes_read),
+                bytes(kernel.bytes_written),
+                kernel.flops
+            )?;
+            let text: String = kernel.text.chars().take(300).collect();
+            let dots = if text.len() < kernel.text.len() { " …" } else { "" };
+            writeln!(f, "      {text}{dots}")?;
+        }
+        for b in &self.boundaries {
+            writeln!(f, "      {} and {} are two kernels: {}", b.before, b.after, b.why)?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes as people read them.
+fn bytes(n: usize) -> String {
+    match n {
+        0..10_000 => format!("{n} B"),
+        10_000..10_000_000 => format!("{:.1} KiB", n as f64 / 1024.0),
+        _ => format!("{:.1} MiB", n as f64 / (1 << 20) as f64),
+    }
+}

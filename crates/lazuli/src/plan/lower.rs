@@ -1,0 +1,350 @@
+//! Writes each group as a kernel: instructions, index maps, sizes. Knows how elements lie; decides nothing about what
+//! shares a kernel (that is `fuse`) nor where values are kept (that is `memory`).
+
+use std::collections::HashMap;
+
+use super::body::BodyBuilder;
+use super::fuse::{Form, Group, Groups, Target, memory_of, strided_source};
+use super::{Limits, ValueId};
+use crate::dtype::{DType, Lane};
+use crate::graph::{Graph, NodeIdx, Op};
+use crate::kernel::{Args, InstOp, Kernel, MatmulArgs, OperandArgs, Reg, RoutineArgs, RoutineKernel, Scope};
+use crate::shape::{AxisSet, MAX_RANK, Shape};
+use crate::view::View;
+
+/// A kernel over values that have no place yet.
+pub struct Step {
+    pub kernel: Kernel,
+    pub args: Args,
+    pub reads: Vec<ValueId>,
+    pub writes: Vec<ValueId>,
+    pub ops: Vec<String>,
+}
+
+/// Something stored: an input, a node's value, or a piece of work in between.
+#[derive(Clone, Debug)]
+pub struct Value {
+    pub n_elems: usize,
+    pub dtype: DType,
+    /// For an input: which, and whether its memory may be reused.
+    pub input: Option<(u32, bool)>,
+    /// Why those who read it are not part of the kernel that makes it.
+    pub reason: Option<&'static str>,
+}
+
+impl Value {
+    /// Bytes it takes.
+    pub fn size_bytes(&self) -> usize {
+        self.n_elems * self.dtype.size()
+    }
+}
+
+/// All kernels, in no particular order, and the values between them.
+pub struct Lowered {
+    pub steps: Vec<Step>,
+    pub values: Vec<Value>,
+    pub outputs: Vec<ValueId>,
+    pub checks: Vec<NodeIdx>,
+}
+
+/// Writes every group as one kernel, or two where a long reduction is cut.
+pub fn lower(graph: &Graph, groups: &Groups, limits: &Limits) -> Lowered {
+    let mut lowering = Lowering {
+        graph,
+        groups,
+        limits,
+        values: Vec::new(),
+        value_of: vec![None; graph.nodes.len()],
+        steps: Vec::new(),
+        checks: Vec::new(),
+    };
+    // Inputs first, in their order, so that a value's number says where it came from.
+    for (idx, node) in graph.nodes.iter().enumerate() {
+        if let Op::Data = node.op {
+            lowering.value(idx as NodeIdx);
+        }
+    }
+    for (number, group) in groups.groups.iter().enumerate() {
+        lowering.group(number as u32, group);
+    }
+    let outputs = graph.outputs.iter().map(|o| lowering.memory(*o)).collect();
+    Lowered { steps: lowering.steps, values: lowering.values, outputs, checks: lowering.checks }
+}
+
+pub(super) struct Lowering<'a> {
+    pub graph: &'a Graph,
+    pub groups: &'a Groups,
+    limits: &'a Limits,
+    values: Vec<Value>,
+    value_of: Vec<Option<ValueId>>,
+    steps: Vec<Step>,
+    pub checks: Vec<NodeIdx>,
+}
+
+impl Lowering<'_> {
+    /// The value of an input or stored node.
+    pub fn value(&mut self, idx: NodeIdx) -> ValueId {
+        if let Some(value) = self.value_of[idx as usize] {
+            return value;
+        }
+        let node = &self.graph.nodes[idx as usize];
+        let input = matches!(node.op, Op::Data).then_some((node.slot, node.donated));
+        let reason = self.groups.reasons[idx as usize];
+        let value = self.add_value(Value { n_elems: node.shape.n_elems(), dtype: node.dtype, input, reason });
+        self.value_of[idx as usize] = Some(value);
+        value
+    }
+
+    fn add_value(&mut self, value: Value) -> ValueId {
+        self.values.push(value);
+        self.values.len() as ValueId - 1
+    }
+
+    /// The value that a node is as it stands: its own, or that of what it is only a reshape of.
+    fn memory(&mut self, idx: NodeIdx) -> ValueId {
+        let source = memory_of(self.graph, &self.groups.stored, idx).expect("fusing stored it");
+        self.value(source)
+    }
+
+    /// The numbers that an index out of range at this node is reported under.
+    pub fn check(&mut self, idx: NodeIdx) -> u32 {
+        self.checks.push(self.graph.nodes[idx as usize].origin);
+        self.checks.len() as u32 - 1
+    }
+
+    fn group(&mut self, number: u32, group: &Group) {
+        match group.form {
+            Form::Map => {
+                let map = View::contiguous(group.domain);
+                let mut body = BodyBuilder::new(number, group.domain.to_vec(), Vec::new(), None);
+                self.store_all(&mut body, &group.stores, |_| map);
+                self.finish_loop(body);
+            }
+            Form::Reduce { full, axes, split } => self.reduce(number, group, full, axes, split),
+            Form::Matmul(node) => self.matmul(number, group, node),
+            Form::Routine(node) => self.routine(node),
+        }
+    }
+
+    /// Evaluates what leaves a kernel, each through the map its size asks for, and adds the stores.
+    fn store_all(&mut self, body: &mut BodyBuilder, stores: &[Target], map_of: impl Fn(usize) -> View) {
+        let regs: Vec<(Reg, View)> = stores
+            .iter()
+            .map(|target| {
+                let map = map_of(self.graph.nodes[target.value as usize].shape.n_elems());
+                let map_id = body.map(map.into());
+                (body.eval(self, target.value, map_id), map)
+            })
+            .collect();
+        for (target, (reg, map)) in stores.iter().zip(regs) {
+            let value_shape = self.graph.nodes[target.value as usize].shape;
+            let (value, access) = match target.part_of {
+                None => (self.value(target.value), map.into()),
+                Some(part) => {
+                    let cat = &self.graph.nodes[part.cat as usize];
+                    let Op::Cat(axis) = cat.op else { unreachable!("parts belong to concatenations") };
+                    let strides = cat.shape.strides();
+                    let offset = part.start as isize * strides[axis];
+                    let place = View::from_axes(value_shape.iter().copied().zip(strides), offset);
+                    (self.value(part.cat), crate::view::IndexMap::from(map).of(&place))
+                }
+            };
+            body.store(reg, value, self.values[value as usize].dtype, access);
+        }
+    }
+
+    fn finish_loop(&mut self, body: BodyBuilder) {
+        let built = body.finish();
+        if built.writes.iter().all(|v| self.values[*v as usize].n_elems == 0) {
+            return;
+        }
+        self.steps.push(Step {
+            kernel: Kernel::Loop(built.body),
+            args: built.args,
+            reads: built.reads,
+            writes: built.writes,
+            ops: built.ops,
+        });
+    }
+
+    fn reduce(&mut self, number: u32, group: &Group, full: Shape, axes: AxisSet, split: bool) {
+        let rows = full.reduced(&axes, false);
+        if split && self.split_reduce(number, group, full, axes) {
+            return;
+        }
+        let (full_map, row_map, outer, inner) = row_maps(&full, &axes);
+        let mut body = BodyBuilder::new(number, outer, inner, Some((full_map, row_map)));
+        let n_rows = rows.n_elems();
+        self.store_all(&mut body, &group.stores, |n| if n == n_rows { row_map } else { full_map });
+        self.finish_loop(body);
+    }
+
+    /// A long reduction with few results: first many pieces side by side, then the pieces. False if the way its input
+    /// lies does not allow it.
+    fn split_reduce(&mut self, number: u32, group: &Group, full: Shape, axes: AxisSet) -> bool {
+        let Some(reduce) = self.only_reduce(number, group) else { return false };
+        let node = &self.graph.nodes[reduce as usize];
+        let Op::Reduce(row, _) = node.op else { unreachable!("just found") };
+        let rows = full.reduced(&axes, false);
+        // Pieces in between are kept as they are computed, so that they lose nothing.
+        let dtype = match node.dtype.lane() {
+            Lane::F32 => DType::F32,
+            Lane::I32 => DType::I32,
+            Lane::U32 => DType::U32,
+        };
+        let n_checks = self.checks.len();
+        let (full_map, row_map, outer, inner) = row_maps(&full, &axes);
+        let mut first = BodyBuilder::new(number, outer, inner, Some((full_map, row_map)));
+        let map_id = first.map(row_map.into());
+        let reg = first.eval(self, reduce, map_id);
+        let pieces = self.values.len() as ValueId;
+        first.store(reg, pieces, dtype, row_map.into());
+        let Some((built, n_pieces)) = first.finish_in_pieces(self.limits.max_reduce) else {
+            self.checks.truncate(n_checks);
+            return false;
+        };
+        let n_rows = rows.n_elems();
+        let reason = Some("a long reduction with few results is cut into pieces that are combined afterwards");
+        let value = self.add_value(Value { n_elems: n_pieces * n_rows, dtype, input: None, reason });
+        debug_assert_eq!(value, pieces);
+        self.steps.push(Step {
+            kernel: Kernel::Loop(built.body),
+            args: built.args,
+            reads: built.reads,
+            writes: built.writes,
+            ops: built.ops,
+        });
+
+        // The pieces lie as [n_pieces, rows…]: combined along their first axis, then what follows.
+        let rows = if rows.rank() < MAX_RANK { rows } else { Shape::from([n_rows]) };
+        let from = rows.strides();
+        let axes = |inner: isize| {
+            let outer = rows.iter().copied().zip(from);
+            View::from_axes(outer.chain([(n_pieces, inner)]), 0)
+        };
+        let (piece_map, row_map) = (axes(n_rows as isize), axes(0));
+        let mut second = BodyBuilder::new(number, rows.to_vec(), vec![n_pieces], Some((piece_map, row_map)));
+        let load = second.load(pieces, dtype, piece_map.into());
+        let reg = second.push(InstOp::Reduce(row, load), node.dtype, Scope::Outer);
+        let row_id = second.map(row_map.into());
+        second.know(reduce, row_id, reg);
+        self.store_all(&mut second, &group.stores, |_| row_map);
+        self.finish_loop(second);
+        true
+    }
+
+    /// The one reduction of a group.
+    fn only_reduce(&self, number: u32, group: &Group) -> Option<NodeIdx> {
+        let mut found = None;
+        let mut stack: Vec<NodeIdx> = group.stores.iter().map(|t| t.value).collect();
+        let mut seen: HashMap<NodeIdx, ()> = HashMap::new();
+        while let Some(idx) = stack.pop() {
+            if self.groups.group_of[idx as usize] != Some(number) || seen.insert(idx, ()).is_some() {
+                continue;
+            }
+            let node = &self.graph.nodes[idx as usize];
+            match node.op {
+                Op::Reduce(..) if found.is_some() => return None,
+                Op::Reduce(..) => found = Some(idx),
+                _ => stack.extend(&node.inputs),
+            }
+        }
+        found
+    }
+
+    fn matmul(&mut self, number: u32, group: &Group, idx: NodeIdx) {
+        let node = &self.graph.nodes[idx as usize];
+        let map = View::contiguous(node.shape);
+        let mut body = BodyBuilder::new(number, node.shape.to_vec(), Vec::new(), None);
+        let operand = |this: &mut Self, input: NodeIdx| {
+            let (source, view) = strided_source(this.graph, &this.groups.stored, input).expect("fusing saw to it");
+            (this.value(source), view)
+        };
+        let (a_value, a) = operand(self, node.inputs[0]);
+        let (b_value, b) = operand(self, node.inputs[1]);
+        body.bind(a_value, self.values[a_value as usize].dtype);
+        body.bind(b_value, self.values[b_value as usize].dtype);
+        self.store_all(&mut body, &group.stores, |_| map);
+
+        let rank = node.shape.rank();
+        let lies = |view: &View| OperandArgs {
+            batch_strides: view.strides[..rank - 2].to_vec(),
+            row_stride: view.strides[rank - 2],
+            col_stride: view.strides[rank - 1],
+            offset: view.offset,
+        };
+        let mut args = MatmulArgs {
+            batch: node.shape[..rank - 2].to_vec(),
+            m: node.shape[rank - 2],
+            k: a.shape[rank - 1],
+            n: node.shape[rank - 1],
+            a: lies(&a),
+            b: lies(&b),
+        };
+        // One matrix for the whole batch: x[b, m, k] · w[k, n] is one product of b·m rows.
+        while let Some(&size) = args.batch.last() {
+            let axis = args.batch.len() - 1;
+            let runs_on = args.a.batch_strides[axis] == args.m as isize * args.a.row_stride;
+            if args.b.batch_strides[axis] != 0 || !runs_on || !body.merge_axes(axis) {
+                break;
+            }
+            args.batch.pop();
+            args.a.batch_strides.pop();
+            args.b.batch_strides.pop();
+            args.m *= size;
+        }
+        let mut built = body.finish_unmerged();
+        built.args.matmul = Some(args);
+        if built.writes.iter().all(|v| self.values[*v as usize].n_elems == 0) {
+            return;
+        }
+        self.steps.push(Step {
+            kernel: Kernel::Matmul(built.body),
+            args: built.args,
+            reads: built.reads,
+            writes: built.writes,
+            ops: built.ops,
+        });
+    }
+
+    fn routine(&mut self, idx: NodeIdx) {
+        let node = &self.graph.nodes[idx as usize];
+        let Op::Routine(row, params) = node.op else { unreachable!("a routine's group") };
+        if node.shape.n_elems() == 0 {
+            self.value(idx);
+            return;
+        }
+        let reads: Vec<ValueId> = node.inputs.iter().map(|i| self.memory(*i)).collect();
+        let value = self.value(idx);
+        let routine = RoutineArgs {
+            params,
+            input_shapes: node.inputs.iter().map(|i| self.graph.nodes[*i as usize].shape).collect(),
+            output_shape: node.shape,
+            check: self.check(idx),
+        };
+        let inputs = reads.iter().map(|v| self.values[*v as usize].dtype).collect();
+        self.steps.push(Step {
+            kernel: Kernel::Routine(RoutineKernel { row, inputs, outputs: vec![node.dtype] }),
+            args: Args { routine: Some(routine), ..Args::default() },
+            reads,
+            writes: vec![value],
+            ops: vec![row.name.to_string()],
+        });
+    }
+}
+
+/// The index space of a reduction, outer axes then inner: how it meets the elements of what is reduced, and those of
+/// the result.
+fn row_maps(full: &Shape, axes: &AxisSet) -> (View, View, Vec<usize>, Vec<usize>) {
+    let order = |inner: bool| (0..full.rank()).filter(move |i| axes.contains(*i) == inner);
+    let size = |i: usize| full[i];
+    let (outer, inner): (Vec<usize>, Vec<usize>) = (order(false).map(size).collect(), order(true).map(size).collect());
+    let all: Vec<usize> = order(false).chain(order(true)).collect();
+    let full_map = View::permute(full, &all);
+    let rows = full.reduced(axes, false).strides();
+    let row_map = View::from_axes(
+        outer.iter().copied().zip(rows).chain(inner.iter().map(|d| (*d, 0))),
+        0,
+    );
+    (full_map, row_map, outer, inner)
+}

@@ -1,0 +1,227 @@
+//! Gives every value a slot. First, values that can replace one another in place become one allocation; then
+//! allocations share slots where their lifetimes allow, largest first, each where it fits best.
+
+use std::collections::BTreeMap;
+
+use super::lower::{Lowered, Step, Value};
+use super::{Boundary, Launch, Plan, Slot, SlotId, SlotKind, ValueId};
+use crate::kernel::{AccessForm, InstOp, Kernel, Order};
+
+/// The finished plan.
+pub fn assign(lowered: Lowered) -> Plan {
+    let Lowered { steps, values, outputs, checks } = lowered;
+    let lives = lifetimes(&steps, &values, &outputs);
+    let allocations = in_place(&steps, &values, &lives, &outputs);
+    let temp_lower_bound = live_bytes(&allocations, steps.len());
+    let (slots, slot_of) = pack(&allocations, values.len());
+    let boundaries = boundaries(&steps, &values);
+    let launches = steps
+        .into_iter()
+        .map(|step| Launch {
+            reads: step.reads.iter().map(|v| slot_of[*v as usize]).collect(),
+            writes: step.writes.iter().map(|v| slot_of[*v as usize]).collect(),
+            read_values: step.reads,
+            write_values: step.writes,
+            kernel: step.kernel,
+            args: step.args,
+            ops: step.ops,
+        })
+        .collect();
+    Plan {
+        launches,
+        slots,
+        outputs: outputs.iter().map(|v| slot_of[*v as usize]).collect(),
+        output_values: outputs,
+        input_values: (0..values.len() as ValueId).filter(|v| values[*v as usize].input.is_some()).collect(),
+        value_elems: values.iter().map(|v| v.n_elems).collect(),
+        checks,
+        temp_lower_bound,
+        boundaries,
+    }
+}
+
+/// From which step to which a value must be kept: the first that writes it to the last that reads it.
+#[derive(Clone, Copy, Debug)]
+struct Life {
+    start: usize,
+    end: usize,
+}
+
+fn lifetimes(steps: &[Step], values: &[Value], outputs: &[ValueId]) -> Vec<Option<Life>> {
+    let mut lives: Vec<Option<Life>> = values.iter().map(|v| v.input.map(|_| Life { start: 0, end: 0 })).collect();
+    for (i, step) in steps.iter().enumerate() {
+        for value in step.reads.iter().chain(&step.writes) {
+            lives[*value as usize].get_or_insert(Life { start: i, end: i }).end = i;
+        }
+    }
+    for output in outputs {
+        lives[*output as usize].get_or_insert(Life { start: 0, end: 0 }).end = usize::MAX;
+    }
+    lives
+}
+
+/// Values that share memory because each replaces the one before it, and how long that memory is needed.
+struct Allocation {
+    kind: SlotKind,
+    size_bytes: usize,
+    life: Life,
+    values: Vec<ValueId>,
+}
+
+/// One allocation per value, joined where a kernel can write its result over an input that nobody reads again.
+fn in_place(steps: &[Step], values: &[Value], lives: &[Option<Life>], outputs: &[ValueId]) -> Vec<Allocation> {
+    let mut allocations: Vec<Allocation> = Vec::new();
+    let mut allocation_of: Vec<Option<usize>> = vec![None; values.len()];
+    let mut is_output = vec![false; values.len()];
+    outputs.iter().for_each(|o| is_output[*o as usize] = true);
+    let mut n_makers = vec![0; values.len()];
+    steps.iter().flat_map(|s| &s.writes).for_each(|v| n_makers[*v as usize] += 1);
+    let mut open = |value: ValueId, allocations: &mut Vec<Allocation>| {
+        let v = &values[value as usize];
+        let kind = match v.input {
+            Some((idx, donated)) => SlotKind::Input { idx, donated },
+            None if is_output[value as usize] => SlotKind::Output,
+            None => SlotKind::Temp,
+        };
+        let life = lives[value as usize].unwrap_or(Life { start: 0, end: 0 });
+        allocations.push(Allocation { kind, size_bytes: v.size_bytes(), life, values: vec![value] });
+        allocations.len() - 1
+    };
+    for (value, v) in values.iter().enumerate() {
+        if v.input.is_some() {
+            allocation_of[value] = Some(open(value as ValueId, &mut allocations));
+        }
+    }
+    for (i, step) in steps.iter().enumerate() {
+        for (output, &written) in step.writes.iter().enumerate() {
+            if allocation_of[written as usize].is_some() {
+                continue;
+            }
+            // Only a value that one kernel writes whole can take over another's place.
+            let replaced = step.reads.iter().enumerate().find(|(input, read)| {
+                let ends_here = lives[**read as usize].is_some_and(|l| l.end == i);
+                let same_size = values[**read as usize].size_bytes() == values[written as usize].size_bytes()
+                    && values[**read as usize].dtype.size() == values[written as usize].dtype.size();
+                let Some(at) = allocation_of[**read as usize] else { return false };
+                let a = &allocations[at];
+                let free = match a.kind {
+                    SlotKind::Input { donated, .. } => donated,
+                    // An output's memory must not pass from one output to another.
+                    SlotKind::Output => false,
+                    SlotKind::Temp => true,
+                };
+                // The allocation may hold a later value already, if another output of this step took it.
+                let latest = a.values.last() == Some(*read);
+                n_makers[written as usize] == 1 && ends_here && same_size && free && latest && reads_then_writes(step, *input, output)
+            });
+            let at = match replaced {
+                Some((_, read)) => {
+                    let at = allocation_of[*read as usize].expect("just found");
+                    let a = &mut allocations[at];
+                    a.values.push(written);
+                    a.life.end = lives[written as usize].map_or(i, |l| l.end);
+                    if a.kind == SlotKind::Temp && is_output[written as usize] {
+                        a.kind = SlotKind::Output;
+                    }
+                    at
+                }
+                None => open(written, &mut allocations),
+            };
+            allocation_of[written as usize] = Some(at);
+        }
+    }
+    // What is read or wanted without a kernel that writes it is empty.
+    for value in steps.iter().flat_map(|s| &s.reads).chain(outputs) {
+        if allocation_of[*value as usize].is_none() {
+            allocation_of[*value as usize] = Some(open(*value, &mut allocations));
+        }
+    }
+    allocations
+}
+
+/// Whether a kernel reads each element of an input only to write the same element of an output.
+fn reads_then_writes(step: &Step, input: usize, output: usize) -> bool {
+    let Kernel::Loop(body) = &step.kernel else { return false };
+    let whole = |access: u16| {
+        let map = &step.args.accesses[access as usize];
+        body.accesses[access as usize] == AccessForm::Linear && map.strided().is_some_and(|v| v.offset == 0)
+    };
+    let store = &body.stores[output];
+    let written = &step.args.accesses[store.access as usize];
+    // A result per row, written while other rows are still read, must not lie over them.
+    let n_axes = (body.outer_rank + body.inner_rank) as usize;
+    if body.order != Order::InnerFast || !whole(store.access) || written.shape().rank() != n_axes {
+        return false;
+    }
+    body.insts.iter().all(|inst| match inst.op {
+        InstOp::Load { input: i, access } => i as usize != input || access == store.access,
+        InstOp::Gather { input: i, .. } => i as usize != input,
+        _ => true,
+    })
+}
+
+/// The most bytes of temporaries that are needed at once.
+fn live_bytes(allocations: &[Allocation], n_steps: usize) -> usize {
+    let mut change = vec![0isize; n_steps + 1];
+    for a in allocations.iter().filter(|a| a.kind == SlotKind::Temp) {
+        change[a.life.start] += a.size_bytes as isize;
+        change[(a.life.end + 1).min(n_steps)] -= a.size_bytes as isize;
+    }
+    let mut live = 0;
+    change.iter().map(|c| { live += c; live }).max().unwrap_or(0) as usize
+}
+
+/// Slots for all allocations: one each, but temporaries share.
+fn pack(allocations: &[Allocation], n_values: usize) -> (Vec<Slot>, Vec<SlotId>) {
+    let mut slots: Vec<Slot> = Vec::new();
+    // Per temporary slot, when it is taken: start to end.
+    let mut taken: Vec<(SlotId, BTreeMap<usize, usize>)> = Vec::new();
+    let mut slot_of = vec![SlotId(u32::MAX); n_values];
+    let mut by_size: Vec<usize> = (0..allocations.len()).collect();
+    by_size.sort_by_key(|i| (allocations[*i].kind == SlotKind::Temp, std::cmp::Reverse(allocations[*i].size_bytes)));
+    for i in by_size {
+        let a = &allocations[i];
+        let shared = (a.kind == SlotKind::Temp).then(|| taken.iter_mut().rev().find(|(_, lives)| is_free(lives, a.life))).flatten();
+        let slot = match shared {
+            // Largest first, so every slot so far is large enough; the latest is the smallest.
+            Some((slot, lives)) => {
+                lives.insert(a.life.start, a.life.end);
+                *slot
+            }
+            None => {
+                slots.push(Slot { kind: a.kind, size_bytes: a.size_bytes });
+                let slot = SlotId(slots.len() as u32 - 1);
+                if a.kind == SlotKind::Temp {
+                    taken.push((slot, BTreeMap::from([(a.life.start, a.life.end)])));
+                }
+                slot
+            }
+        };
+        a.values.iter().for_each(|v| slot_of[*v as usize] = slot);
+    }
+    (slots, slot_of)
+}
+
+fn is_free(lives: &BTreeMap<usize, usize>, life: Life) -> bool {
+    // The last one that starts at or before our end must have ended before our start.
+    lives.range(..=life.end).next_back().is_none_or(|(_, end)| *end < life.start)
+}
+
+/// For each value that one kernel makes and another reads, why they are two.
+fn boundaries(steps: &[Step], values: &[Value]) -> Vec<Boundary> {
+    let mut maker: Vec<Vec<usize>> = vec![Vec::new(); values.len()];
+    let mut found: Vec<Boundary> = Vec::new();
+    for (after, step) in steps.iter().enumerate() {
+        for read in &step.reads {
+            for &before in &maker[*read as usize] {
+                let why = values[*read as usize].reason.unwrap_or("its result is kept for others too");
+                let boundary = Boundary { before, after, why: why.to_string() };
+                if !found.iter().rev().take_while(|b| b.after == after).any(|b| *b == boundary) {
+                    found.push(boundary);
+                }
+            }
+        }
+        step.writes.iter().for_each(|v| maker[*v as usize].push(after));
+    }
+    found
+}

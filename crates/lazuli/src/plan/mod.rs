@@ -1,0 +1,115 @@
+//! From a graph to what is run: launches over slots. Knows shapes, kernels and the limits it is handed; no device.
+
+mod body;
+mod cache;
+mod display;
+mod explain;
+mod fuse;
+mod lower;
+mod memory;
+mod order;
+mod simplify;
+mod verify;
+#[cfg(test)]
+mod tests;
+
+pub use cache::{Cache, Entry};
+pub use explain::{Boundary, Explain, KernelInfo};
+
+use crate::graph::{Graph, NodeIdx};
+use crate::kernel::{Args, Kernel};
+
+/// What a device can take, as the planner needs to know it. Everything about a device that changes a plan is here.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limits {
+    /// Inputs plus outputs that one kernel may bind.
+    pub max_bindings: usize,
+    /// Instructions that one kernel may have.
+    pub max_insts: usize,
+    /// A reduction longer than this is cut into pieces, if there are fewer than `min_rows` of them side by side.
+    pub max_reduce: usize,
+    /// How many outer indices keep the device busy.
+    pub min_rows: usize,
+    /// Inner elements that a kernel with several stages may keep while it looks at them again.
+    pub max_row: usize,
+    /// Off: every op is a kernel of its own, for comparison.
+    pub fuse: bool,
+}
+
+/// A place for a value while the plan runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SlotId(pub u32);
+
+/// A value that is stored while a plan runs: a node's, or a piece of work in between.
+pub type ValueId = u32;
+
+/// What memory a slot is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slot {
+    pub kind: SlotKind,
+    pub size_bytes: usize,
+}
+
+/// Where a slot's memory comes from, and where it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotKind {
+    /// The caller's memory: this input of the plan. Written only if it was donated.
+    Input { idx: u32, donated: bool },
+    /// New memory that outlives the run.
+    Output,
+    /// Memory for the time of the run.
+    Temp,
+}
+
+/// One kernel to run.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    pub kernel: Kernel,
+    pub args: Args,
+    /// Bound to the kernel's inputs, in order.
+    pub reads: Vec<SlotId>,
+    /// Bound to its outputs, in order. May name a slot that is also read: then each element is read before it is
+    /// written, by the same index.
+    pub writes: Vec<SlotId>,
+    /// The value in each slot that is read and written: what the verifier follows.
+    pub read_values: Vec<ValueId>,
+    pub write_values: Vec<ValueId>,
+    /// The ops it computes, in order, for people.
+    pub ops: Vec<String>,
+}
+
+/// What is run: launches in order, over slots. A plain value with a stable text.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    pub launches: Vec<Launch>,
+    pub slots: Vec<Slot>,
+    /// Where each wanted output is found when all has run. May be an input's slot.
+    pub outputs: Vec<SlotId>,
+    pub output_values: Vec<ValueId>,
+    /// The value that each input brings.
+    pub input_values: Vec<ValueId>,
+    /// Per value, how many elements it has.
+    pub value_elems: Vec<usize>,
+    /// For each check a kernel may fail: the node of the graph whose index was out of range.
+    pub checks: Vec<NodeIdx>,
+    /// The least temporary memory any assignment of slots could use for these launches in this order.
+    pub temp_lower_bound: usize,
+    /// Why neighbouring kernels are two.
+    pub boundaries: Vec<Boundary>,
+}
+
+/// Plans a graph. Each pass is a function from value to value; in debug builds each result is verified.
+pub fn compile(graph: &Graph, limits: &Limits) -> Plan {
+    let graph = simplify::simplify(graph);
+    if cfg!(debug_assertions) {
+        verify::verify_graph(&graph).unwrap_or_else(|fault| panic!("bug in simplify: {fault}"));
+    }
+    let groups = fuse::fuse(&graph, limits);
+    let kernels = lower::lower(&graph, &groups, limits);
+    let kernels = order::order(kernels);
+    let plan = memory::assign(kernels);
+    if cfg!(debug_assertions) {
+        verify::verify(&plan, limits).unwrap_or_else(|fault| panic!("bug in the planner: {fault}\n{plan}"));
+    }
+    plan
+}

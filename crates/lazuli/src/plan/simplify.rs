@@ -1,0 +1,161 @@
+//! Rewrites a graph into an equal, smaller one: equal nodes are shared, views of views become one view, what does
+//! nothing goes. Each rule says its equation. Knows ops by family; nothing about kernels.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::graph::{Graph, GraphNode, NodeIdx, Op};
+use crate::view::View;
+
+/// The simplified graph. Nodes that are no longer reached are gone.
+pub fn simplify(graph: &Graph) -> Graph {
+    let mut out = Builder::default();
+    let mut new_idx: Vec<NodeIdx> = Vec::with_capacity(graph.nodes.len());
+    for node in &graph.nodes {
+        let inputs = node.inputs.iter().map(|i| new_idx[*i as usize]).collect();
+        let node = GraphNode { inputs, op: node.op.clone(), ..*node };
+        new_idx.push(out.add(node));
+    }
+    let outputs = graph.outputs.iter().map(|o| new_idx[*o as usize]).collect();
+    reachable(Graph { nodes: out.nodes, outputs })
+}
+
+#[derive(Default)]
+struct Builder {
+    nodes: Vec<GraphNode>,
+    // By hash; where two differ that hash alike, the earlier is simply not found again.
+    known: HashMap<u64, NodeIdx>,
+}
+
+impl Builder {
+    fn node(&self, idx: NodeIdx) -> &GraphNode {
+        &self.nodes[idx as usize]
+    }
+
+    /// Adds a node, or finds one that is equal or that it comes down to.
+    fn add(&mut self, node: GraphNode) -> NodeIdx {
+        match &node.op {
+            // cast(x) to its own dtype = x
+            Op::Cast if self.node(node.inputs[0]).dtype == node.dtype => return node.inputs[0],
+            Op::View(view) => return self.add_view(&node, **view),
+            // Over axes of size 1 there is nothing to combine: reduce(x) = cast(reshape(x))
+            Op::Reduce(_, axes) => {
+                let x = self.node(node.inputs[0]);
+                if (0..x.shape.rank()).all(|i| !axes.contains(i) || x.shape[i] == 1) {
+                    let (inputs, dtype) = (node.inputs.clone(), x.dtype);
+                    let view = View::contiguous(node.shape);
+                    let seen = self.add_view(&GraphNode { inputs, dtype, ..node.clone() }, view);
+                    return self.add(GraphNode { op: Op::Cast, inputs: smallvec![seen], ..node });
+                }
+            }
+            _ => {}
+        }
+        self.share(node)
+    }
+
+    fn add_view(&mut self, node: &GraphNode, view: View) -> NodeIdx {
+        let x = self.node(node.inputs[0]);
+        // x seen as it is = x
+        if view.is_linear() && view.shape == x.shape {
+            return node.inputs[0];
+        }
+        match &x.op {
+            // A number is the same wherever it is seen from.
+            Op::Const(_) => {
+                let constant = GraphNode { shape: view.shape, ..x.clone() };
+                return self.share(constant);
+            }
+            // A view of a view is one view, where strides can say it.
+            Op::View(inner) => {
+                if let Some(both) = inner.then(&view) {
+                    let inputs = x.inputs.clone();
+                    return self.add_view(&GraphNode { inputs, ..node.clone() }, both);
+                }
+            }
+            _ => {}
+        }
+        self.share(GraphNode { op: Op::View(Box::new(view)), shape: view.shape, ..node.clone() })
+    }
+
+    fn share(&mut self, node: GraphNode) -> NodeIdx {
+        let hash = hash(&node);
+        if let Some(&idx) = self.known.get(&hash)
+            && equal(self.node(idx), &node)
+        {
+            return idx;
+        }
+        let idx = self.nodes.len() as NodeIdx;
+        self.known.insert(hash, idx);
+        self.nodes.push(node);
+        idx
+    }
+}
+
+/// Inputs in an order that does not tell `a + b` from `b + a`.
+fn operands(node: &GraphNode) -> SmallVec<[NodeIdx; 3]> {
+    let mut inputs = node.inputs.clone();
+    if let Op::Binary(row) = &node.op
+        && row.commutes
+    {
+        inputs.sort_unstable();
+    }
+    inputs
+}
+
+fn hash(node: &GraphNode) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    std::mem::discriminant(&node.op).hash(&mut hasher);
+    operands(node).hash(&mut hasher);
+    (node.shape, node.dtype, node.slot).hash(&mut hasher);
+    match &node.op {
+        Op::Unary(row) => row.hash(&mut hasher),
+        Op::Binary(row) => row.hash(&mut hasher),
+        Op::Custom(op) => op.hash(&mut hasher),
+        Op::View(view) | Op::Pad(view) => view.hash(&mut hasher),
+        Op::Reduce(row, axes) => (row, axes).hash(&mut hasher),
+        Op::Gather(axis) | Op::Cat(axis) => axis.hash(&mut hasher),
+        Op::Routine(row, params) => (row, params).hash(&mut hasher),
+        Op::Data | Op::Const(_) | Op::Index | Op::Select | Op::Cast | Op::Matmul => {}
+    }
+    hasher.finish()
+}
+
+fn equal(a: &GraphNode, b: &GraphNode) -> bool {
+    let same_op = match (&a.op, &b.op) {
+        // Numbers and inputs are told apart by their slot.
+        (Op::Data, Op::Data) | (Op::Const(_), Op::Const(_)) | (Op::Index, Op::Index) => true,
+        (Op::Select, Op::Select) | (Op::Cast, Op::Cast) | (Op::Matmul, Op::Matmul) => true,
+        (Op::Unary(a), Op::Unary(b)) => a == b,
+        (Op::Binary(a), Op::Binary(b)) => a == b,
+        (Op::Custom(a), Op::Custom(b)) => a == b,
+        (Op::View(a), Op::View(b)) | (Op::Pad(a), Op::Pad(b)) => a == b,
+        (Op::Reduce(a, x), Op::Reduce(b, y)) => (a, x) == (b, y),
+        (Op::Gather(a), Op::Gather(b)) | (Op::Cat(a), Op::Cat(b)) => a == b,
+        (Op::Routine(a, x), Op::Routine(b, y)) => (a, x) == (b, y),
+        _ => false,
+    };
+    same_op && operands(a) == operands(b) && (a.shape, a.dtype, a.slot) == (b.shape, b.dtype, b.slot)
+}
+
+/// Only the nodes that outputs depend on, in the same order.
+fn reachable(graph: Graph) -> Graph {
+    let mut live = vec![false; graph.nodes.len()];
+    graph.outputs.iter().for_each(|o| live[*o as usize] = true);
+    for (i, node) in graph.nodes.iter().enumerate().rev() {
+        if live[i] {
+            node.inputs.iter().for_each(|i| live[*i as usize] = true);
+        }
+    }
+    let mut new_idx = vec![0; graph.nodes.len()];
+    let mut nodes = Vec::with_capacity(graph.nodes.len());
+    for (i, mut node) in graph.nodes.into_iter().enumerate() {
+        if live[i] {
+            new_idx[i] = nodes.len() as NodeIdx;
+            node.inputs.iter_mut().for_each(|i| *i = new_idx[*i as usize]);
+            nodes.push(node);
+        }
+    }
+    Graph { nodes, outputs: graph.outputs.iter().map(|o| new_idx[*o as usize]).collect() }
+}

@@ -1,0 +1,198 @@
+//! Plans as text, and a verifier that is shown to find what is wrong.
+
+use super::*;
+use crate::graph::{NodeRef, capture};
+use crate::{DType, Device, Tensor, keep};
+
+fn limits() -> Limits {
+    Limits { max_bindings: 32, max_insts: 256, max_reduce: 65536, min_rows: 64, max_row: 16384, fuse: true }
+}
+
+fn plan_with(outputs: &[&Tensor], limits: &Limits) -> Plan {
+    let nodes: Vec<&NodeRef> = outputs.iter().map(|t| t.node().expect("a good tensor")).collect();
+    let device = nodes[0].device.clone();
+    let _lock = device.cache().lock();
+    compile(&capture(&nodes).graph(), limits)
+}
+
+fn data(shape: impl Into<crate::Shape>) -> Tensor {
+    let shape = shape.into();
+    Tensor::from_vec(vec![1.0f32; shape.n_elems()], shape, &Device::cpu())
+}
+
+/// The launches of a plan, one line each.
+#[track_caller]
+fn check_plan(outputs: &[&Tensor], expect: &[&str]) {
+    let plan = plan_with(outputs, &limits());
+    let lines: Vec<String> = plan.launches.iter().map(|l| l.kernel.text(&l.args)).collect();
+    assert_eq!(lines, expect, "\n{plan}");
+}
+
+#[test]
+fn a_chain_is_one_kernel() {
+    let (a, b) = (data([8]), data([8]));
+    check_plan(&[&a.add(&b).mul(5.0).sub(&a).tanh()], &["map [8]: out0 = tanh(sub(mul(add(in0, in1), c0), in0))"]);
+}
+
+#[test]
+fn equal_nodes_are_computed_once() {
+    let (a, b) = (data([8]), data([8]));
+    let y = (&a * &b).exp() + (&b * &a).exp();
+    check_plan(&[&y], &["map [8]: r3 = exp(mul(in0, in1)); out0 = add(r3, r3)"]);
+}
+
+#[test]
+fn softmax_is_one_kernel() {
+    check_plan(
+        &[&data([4, 8]).softmax(-1)],
+        &["reduce [4] | [8]: r3 = exp(sub(in0, max(in0))); out0 = div(r3, sum(r3))"],
+    );
+}
+
+#[test]
+fn a_reduction_over_the_first_axis_goes_by_column() {
+    check_plan(&[&data([64, 32]).sum(0)], &["reduce [32] | [64] by column: out0 = sum(in0)"]);
+}
+
+#[test]
+fn a_long_reduction_is_cut_into_pieces() {
+    check_plan(
+        &[&data([200_000]).square().sum(..).sqrt()],
+        &["reduce [4] | [50176] of 200000: out0 = sum(mul(in0, in0))", "reduce [] | [4]: out0 = sqrt(sum(in0))"],
+    );
+}
+
+#[test]
+fn views_cost_no_kernel() {
+    let (a, b) = (data([6, 4]), data([4, 6]));
+    let y = a.t().add(&b).flip(0).mul(&data([6]));
+    assert_eq!(plan_with(&[&y], &limits()).launches.len(), 1);
+}
+
+#[test]
+fn matmul_takes_in_what_follows() {
+    let (x, w, b, r) = (data([8, 16]), data([16, 32]), data([32]), data([8, 32]));
+    let y = x.matmul(&w).add(&b).relu().mul(0.5).add(&r);
+    let plan = plan_with(&[&y], &limits());
+    assert_eq!(plan.launches.len(), 1, "{plan}");
+    assert_eq!(plan.launches[0].kernel.form(), "matmul");
+}
+
+#[test]
+fn a_batch_times_one_matrix_is_one_product() {
+    let plan = plan_with(&[&data([5, 8, 16]).matmul(&data([16, 32])).add(&data([32]))], &limits());
+    let args = plan.launches[0].args.matmul.as_ref().expect("a matmul");
+    assert_eq!((args.batch.len(), args.m), (0, 40), "{plan}");
+}
+
+#[test]
+fn parts_of_a_concatenation_are_computed_in_place() {
+    let (a, b) = (data([2, 3]), data([4, 3]));
+    let y = Tensor::cat(&[&a.exp(), &b.matmul(&data([3, 3]))], 0);
+    let plan = plan_with(&[&y], &limits());
+    assert_eq!(plan.launches.len(), 2, "{plan}");
+    assert!(plan.slots.iter().all(|s| s.kind != SlotKind::Temp), "{plan}");
+}
+
+#[test]
+fn results_that_share_their_inputs_share_a_kernel() {
+    // An optimiser's update: two moments and the weight, all in one pass.
+    let (w, g, m, v) = (data([64]), data([64]), data([64]), data([64]));
+    let m2 = m.mul(0.9).add(g.mul(0.1));
+    let v2 = v.mul(0.99).add(g.square().mul(0.01));
+    let w2 = &w - &m2 / (v2.sqrt() + 1e-8) * 0.001;
+    let plan = plan_with(&[&w2, &m2, &v2], &limits());
+    assert_eq!(plan.launches.len(), 1, "{plan}");
+    assert_eq!(plan.launches[0].writes.len(), 3);
+}
+
+#[test]
+fn forty_inputs_fit_any_number_of_bindings() {
+    let inputs: Vec<Tensor> = (0..40).map(|_| data([8])).collect();
+    let sum = inputs[1..].iter().fold(inputs[0].clone(), |sum, x| sum + x);
+    for max_bindings in [4, 8, 16] {
+        let plan = plan_with(&[&sum], &Limits { max_bindings, ..limits() });
+        assert!(plan.launches.len() <= 40 / (max_bindings - 3) + 1, "{plan}");
+    }
+}
+
+#[test]
+fn without_fusion_every_op_is_a_kernel() {
+    let (a, b) = (data([4, 8]), data([4, 8]));
+    let y = (&a + &b).exp().sum(keep(-1)) * &a;
+    assert_eq!(plan_with(&[&y], &Limits { fuse: false, ..limits() }).launches.len(), 4);
+}
+
+#[test]
+fn a_long_chain_is_cut_and_runs_in_place() {
+    let a = data([8]);
+    let y = (0..10_000).fold(a.clone(), |y, i| if i % 2 == 0 { y * 1.5 } else { y + &a });
+    let plan = plan_with(&[&y], &limits());
+    assert!((30..100).contains(&plan.launches.len()), "{}", plan.launches.len());
+    assert!(plan.slots.iter().all(|s| s.kind != SlotKind::Temp));
+}
+
+#[test]
+fn a_hundred_matmuls_need_two_temporaries() {
+    let w = data([8, 8]);
+    let y = (0..100).fold(w.clone(), |y, _| y.matmul(&w));
+    let plan = plan_with(&[&y], &limits());
+    assert_eq!(plan.slots.iter().filter(|s| s.kind == SlotKind::Temp).count(), 2);
+}
+
+#[test]
+fn the_same_graph_gives_the_same_text() {
+    let build = || {
+        let (a, b) = (data([4, 6]), data([6, 4]));
+        a.matmul(&b).softmax(-1).sum(0) + b.mean(..)
+    };
+    assert_eq!(plan_with(&[&build()], &limits()).to_string(), plan_with(&[&build()], &limits()).to_string());
+}
+
+#[test]
+fn the_verifier_finds_what_is_wrong() {
+    let (a, b) = (data([8, 8]), data([8, 8]));
+    let y = a.matmul(&b).matmul(&a).softmax(0).matmul(&b).add(1.0);
+    let good = plan_with(&[&y], &limits());
+    assert_eq!(verify::verify(&good, &limits()), Ok(()));
+    let breaks: [(&str, fn(&mut Plan)); 8] = [
+        ("a launch is missing", |p| drop(p.launches.remove(1))),
+        ("launches are swapped", |p| p.launches.swap(0, 1)),
+        ("a launch runs twice", |p| p.launches.insert(1, p.launches[0].clone())),
+        ("an input is written over", |p| p.launches[0].writes[0] = p.launches[0].reads[0]),
+        ("a slot is too small", |p| p.slots[p.launches[0].writes[0].0 as usize].size_bytes = 4),
+        ("the wrong slot is read", |p| p.launches[1].reads[0] = p.launches[0].reads[0]),
+        ("an output is lost", |p| p.outputs[0] = p.launches[0].writes[0]),
+        ("a load reaches outside", |p| {
+            let args = &mut p.launches[2].args;
+            args.accesses.iter_mut().for_each(|m| *m = m.with_last(crate::view::View { offset: 1000, ..m.views()[0] }));
+        }),
+    ];
+    for (what, break_it) in breaks {
+        let mut plan = good.clone();
+        break_it(&mut plan);
+        assert!(verify::verify(&plan, &limits()).is_err(), "not found: {what}\n{plan}");
+    }
+}
+
+#[test]
+fn planning_many_nodes_is_linear() {
+    // A diamond of depth 60 has 2^60 paths.
+    let mut x = data([8]);
+    for _ in 0..60 {
+        x = x.sin() + x.cos();
+    }
+    let plan = plan_with(&[&x], &limits());
+    let n_insts: usize = plan.launches.iter().map(|l| if let Kernel::Loop(b) = &l.kernel { b.insts.len() } else { 0 }).sum();
+    assert!(n_insts < 300, "{n_insts}");
+}
+
+#[test]
+fn a_number_is_a_parameter() {
+    let a = data([8]);
+    let text = |s: f64| plan_with(&[&(&a * s + 3.0)], &limits()).to_string();
+    assert_eq!(text(5.0), text(6.0));
+    let kernel = |n: usize| plan_with(&[&(data([n, 4]) * 2.0).softmax(-1)], &limits()).launches.remove(0).kernel;
+    assert_eq!(kernel(5), kernel(7));
+    let _ = DType::F32;
+}

@@ -1,0 +1,268 @@
+//! Proves a plan legal, sharing no code with what made it: every read finds the value it expects, every element of
+//! every value is written exactly once before it is read, nothing is touched outside its slot, what was not donated is
+//! not overwritten, and limits are kept.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::{Launch, Limits, Plan, SlotKind, ValueId};
+use crate::graph::{Graph, Op};
+use crate::kernel::{AccessForm, Body, InstOp, Kernel, Scope};
+use crate::view::IndexMap;
+
+/// Above this many elements, coverage is checked by counting instead of element by element.
+const EXACT: usize = 1 << 12;
+
+/// Says what is wrong with a graph, if anything: inputs come first and elementwise nodes have the shape of their inputs.
+pub fn verify_graph(graph: &Graph) -> Result<(), String> {
+    for (i, node) in graph.nodes.iter().enumerate() {
+        for &input in &node.inputs {
+            if input as usize >= i {
+                return Err(format!("node {i} reads node {input}, which does not come before it"));
+            }
+            let x = &graph.nodes[input as usize];
+            if node.op.is_elementwise() && x.shape != node.shape {
+                return Err(format!("node {i} ({}) of {} reads {}", node.op.name(), node.shape, x.shape));
+            }
+        }
+        let seen = match &node.op {
+            Op::View(view) | Op::Pad(view) => view.shape == node.shape,
+            _ => true,
+        };
+        if !seen {
+            return Err(format!("node {i} has another shape than its view"));
+        }
+    }
+    match graph.outputs.iter().find(|o| **o as usize >= graph.nodes.len()) {
+        Some(output) => Err(format!("output {output} does not exist")),
+        None => Ok(()),
+    }
+}
+
+/// Says what is wrong with a plan, if anything.
+pub fn verify(plan: &Plan, limits: &Limits) -> Result<(), String> {
+    // What each slot holds, and how much of it has been written.
+    let mut holds: Vec<Option<ValueId>> = vec![None; plan.slots.len()];
+    let mut written: HashMap<ValueId, Coverage> = HashMap::new();
+    let mut next_input = plan.input_values.iter();
+    let mut inputs: Vec<(u32, usize)> = Vec::new();
+    for (i, slot) in plan.slots.iter().enumerate() {
+        if let SlotKind::Input { idx, .. } = slot.kind {
+            inputs.push((idx, i));
+        }
+    }
+    inputs.sort_unstable();
+    for (_, slot) in inputs {
+        let value = next_input.next().ok_or("more input slots than inputs")?;
+        holds[slot] = Some(*value);
+        written.insert(*value, Coverage::All);
+    }
+    for (i, launch) in plan.launches.iter().enumerate() {
+        step(plan, launch, limits, &mut holds, &mut written).map_err(|fault| format!("launch {i}: {fault}"))?;
+    }
+    for (slot, value) in plan.outputs.iter().zip(&plan.output_values) {
+        let n_elems = plan.value_elems[*value as usize];
+        if n_elems > 0 && holds[slot.0 as usize] != Some(*value) {
+            return Err(format!("output value {value} is not in slot {} at the end", slot.0));
+        }
+        if n_elems > 0 && !written.get(value).is_some_and(|c| c.is_all(n_elems)) {
+            return Err(format!("output value {value} is not written whole"));
+        }
+    }
+    Ok(())
+}
+
+/// Which elements of a value have been written.
+enum Coverage {
+    All,
+    Some(BTreeSet<usize>),
+    /// Too many to keep: how many.
+    Count(usize),
+}
+
+impl Coverage {
+    fn is_all(&self, n_elems: usize) -> bool {
+        match self {
+            Coverage::All => true,
+            Coverage::Some(set) => set.len() == n_elems,
+            Coverage::Count(n) => *n == n_elems,
+        }
+    }
+}
+
+fn step(
+    plan: &Plan,
+    launch: &Launch,
+    limits: &Limits,
+    holds: &mut [Option<ValueId>],
+    written: &mut HashMap<ValueId, Coverage>,
+) -> Result<(), String> {
+    let (reads, writes) = launch.kernel.bindings();
+    if reads.len() != launch.reads.len() || writes.len() != launch.writes.len() {
+        return Err("slots and bindings differ in number".into());
+    }
+    if reads.len() + writes.len() > limits.max_bindings {
+        return Err(format!("{} bindings are above the limit of {}", reads.len() + writes.len(), limits.max_bindings));
+    }
+    for (slot, value) in launch.reads.iter().zip(&launch.read_values) {
+        let n_elems = plan.value_elems[*value as usize];
+        if n_elems > 0 && holds[slot.0 as usize] != Some(*value) {
+            return Err(format!("reads value {value} from slot {}, which holds {:?}", slot.0, holds[slot.0 as usize]));
+        }
+        if n_elems > 0 && !written.get(value).is_some_and(|c| c.is_all(n_elems)) {
+            return Err(format!("reads value {value} before all of it is written"));
+        }
+    }
+    if let Kernel::Loop(body) | Kernel::Matmul(body) = &launch.kernel {
+        inside(plan, launch, body)?;
+    }
+    for (output, (slot, value)) in launch.writes.iter().zip(&launch.write_values).enumerate() {
+        let n_elems = plan.value_elems[*value as usize];
+        let held = &plan.slots[slot.0 as usize];
+        if let SlotKind::Input { donated: false, idx } = held.kind {
+            return Err(format!("writes over input {idx}, which was not donated"));
+        }
+        if held.size_bytes < n_elems * writes[output].size() {
+            return Err(format!("value {value} does not fit slot {}", slot.0));
+        }
+        if let Some(input) = launch.reads.iter().position(|r| r == slot) {
+            in_place(launch, input, output)?;
+        }
+        if launch.writes.iter().filter(|w| *w == slot).count() > 1 && launch.write_values.iter().any(|v| v != value && launch.writes[position(launch, *v)] == *slot) {
+            return Err(format!("two values are written to slot {}", slot.0));
+        }
+        let elements = stored_elements(launch, output, n_elems);
+        cover(written, *value, elements, n_elems)?;
+    }
+    for (slot, value) in launch.writes.iter().zip(&launch.write_values) {
+        holds[slot.0 as usize] = Some(*value);
+    }
+    Ok(())
+}
+
+fn position(launch: &Launch, value: ValueId) -> usize {
+    launch.write_values.iter().position(|v| *v == value).expect("one of its own")
+}
+
+/// A map's elements, if they are few enough to list, and how many there are.
+fn stored_elements(launch: &Launch, output: usize, n_elems: usize) -> (Option<Vec<usize>>, usize) {
+    let (Kernel::Loop(body) | Kernel::Matmul(body)) = &launch.kernel else {
+        return ((n_elems <= EXACT).then(|| (0..n_elems).collect()), n_elems);
+    };
+    let map = &launch.args.accesses[body.stores[output].access as usize];
+    let n = map.shape().n_elems();
+    let all = (n <= EXACT).then(|| every_index(map).map(|c| map.at(&c).unwrap_or(usize::MAX)).collect());
+    (all, n)
+}
+
+/// Every coordinate of a map's shape.
+fn every_index(map: &IndexMap) -> impl Iterator<Item = Vec<usize>> + '_ {
+    let shape = *map.shape();
+    (0..shape.n_elems()).map(move |mut i| {
+        let mut at = vec![0; shape.rank()];
+        for axis in (0..shape.rank()).rev() {
+            (at[axis], i) = (i % shape[axis], i / shape[axis]);
+        }
+        at
+    })
+}
+
+fn cover(
+    written: &mut HashMap<ValueId, Coverage>,
+    value: ValueId,
+    elements: (Option<Vec<usize>>, usize),
+    n_elems: usize,
+) -> Result<(), String> {
+    let empty = if n_elems <= EXACT { Coverage::Some(BTreeSet::new()) } else { Coverage::Count(0) };
+    match (written.entry(value).or_insert(empty), elements) {
+        (Coverage::Some(set), (Some(elements), _)) => {
+            for element in elements {
+                if element >= n_elems || !set.insert(element) {
+                    return Err(format!("element {element} of value {value} is outside it or written twice"));
+                }
+            }
+        }
+        (Coverage::Count(n), (_, more)) => {
+            *n += more;
+            if *n > n_elems {
+                return Err(format!("value {value} is written more often than it has elements"));
+            }
+        }
+        _ => return Err(format!("value {value} is written again after it was whole")),
+    }
+    Ok(())
+}
+
+/// Every access of every instruction stays inside what it reads or writes.
+fn inside(plan: &Plan, launch: &Launch, body: &Body) -> Result<(), String> {
+    for (i, inst) in body.insts.iter().enumerate() {
+        let mut late = None;
+        inst.op.for_each_reg(|r| late = late.or((r as usize >= i).then_some(r)));
+        if let Some(r) = late {
+            return Err(format!("instruction {i} reads {r}, which does not come before it"));
+        }
+        match inst.op {
+            InstOp::Load { input, access } => {
+                let n_elems = plan.value_elems[launch.read_values[input as usize] as usize];
+                reach(launch, access, n_elems, 0).map_err(|e| format!("load {i}: {e}"))?;
+            }
+            InstOp::Gather { input, access, gather, .. } => {
+                let n_elems = plan.value_elems[launch.read_values[input as usize] as usize];
+                let args = launch.args.gathers[gather as usize];
+                let more = args.stride * (args.bound as isize - 1).max(0);
+                reach(launch, access, n_elems, more).map_err(|e| format!("gather {i}: {e}"))?;
+            }
+            InstOp::Reduce(..) if inst.scope != Scope::Outer || body.inner_rank == 0 => {
+                return Err(format!("reduction {i} has nothing to reduce over"));
+            }
+            _ => {}
+        }
+    }
+    for store in &body.stores {
+        let n_elems = plan.value_elems[launch.write_values[store.output as usize] as usize];
+        reach(launch, store.access, n_elems, 0).map_err(|e| format!("store {}: {e}", store.output))?;
+    }
+    Ok(())
+}
+
+/// The lowest and highest element an access can name, if it is strides, must exist.
+fn reach(launch: &Launch, access: u16, n_elems: usize, more: isize) -> Result<(), String> {
+    let map = &launch.args.accesses[access as usize];
+    let view = &map.views()[0];
+    if map.shape().n_elems() == 0 || n_elems == 0 || map.is_masked() {
+        return Ok(());
+    }
+    let (mut low, mut high) = (view.offset + more.min(0), view.offset + more.max(0));
+    // The last piece of a cut reduction is short: its axes together end at the limit.
+    let ragged = matches!(&launch.kernel, Kernel::Loop(b) if b.ragged) && view.shape.rank() == launch.args.outer.len() + 1;
+    for (axis, (&size, &stride)) in view.shape.iter().zip(&view.strides).enumerate() {
+        let last_axis = axis + 1 == view.shape.rank();
+        let count = match ragged {
+            true if axis == 0 => 1,
+            true if last_axis => launch.args.limit,
+            _ => size,
+        };
+        low += (stride * (count as isize - 1)).min(0);
+        high += (stride * (count as isize - 1)).max(0);
+    }
+    if low < 0 || high >= n_elems as isize {
+        return Err(format!("reaches elements {low} to {high} of {n_elems}"));
+    }
+    Ok(())
+}
+
+/// An output may lie over an input only if each element is read by the index that writes it, and no other way.
+fn in_place(launch: &Launch, input: usize, output: usize) -> Result<(), String> {
+    let Kernel::Loop(body) = &launch.kernel else { return Err("only loops write in place".into()) };
+    let form = |access: u16| body.accesses[access as usize];
+    let stored = body.stores[output].access;
+    let other_way = body.insts.iter().any(|inst| match inst.op {
+        InstOp::Load { input: i, access } => i as usize == input && access != stored,
+        InstOp::Gather { input: i, .. } => i as usize == input,
+        _ => false,
+    });
+    let same_size = body.inputs[input].size() == body.outputs[output].size();
+    if other_way || form(stored) != AccessForm::Linear || !same_size {
+        return Err(format!("output {output} lies over input {input}, which is read in another order"));
+    }
+    Ok(())
+}

@@ -1,0 +1,297 @@
+//! Sizes and axes: how long each axis is, how shapes broadcast, which axes an op names. Knows nothing of strides.
+
+use std::fmt;
+use std::ops::{Deref, RangeFull};
+
+use crate::error::{Error, Result};
+
+/// The highest rank a tensor may have.
+pub const MAX_RANK: usize = 8;
+
+/// The size of each axis of a tensor: rank 0 (a scalar) to 8, any size may be zero.
+///
+/// ```
+/// use lazuli::Shape;
+/// let shape = Shape::from([2, 3]);
+/// assert_eq!(shape.n_elems(), 6);
+/// assert_eq!(shape.to_string(), "[2, 3]");
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Shape {
+    dims: [usize; MAX_RANK],
+    // May exceed MAX_RANK for a shape that came from outside; `check` refuses it before a tensor is made.
+    rank: u8,
+}
+
+impl Shape {
+    /// The number of elements; 1 for a scalar. Tensors are only made of shapes for which this does not overflow.
+    pub fn n_elems(&self) -> usize {
+        self.iter().product()
+    }
+
+    /// The number of axes.
+    pub fn rank(&self) -> usize {
+        self.len()
+    }
+
+    /// Refuses what no tensor can have: more than [`MAX_RANK`] axes, or more elements than can be addressed.
+    #[track_caller]
+    pub(crate) fn check(&self, op: &str) -> Result<()> {
+        if self.rank as usize > MAX_RANK {
+            return Err(Error::shape(op, format!("rank {} is above the limit of {MAX_RANK}", self.rank)));
+        }
+        // Zero-sized axes must not hide an overflow of the others: strides are computed from all of them.
+        let n = self.iter().map(|d| (*d).max(1)).try_fold(4usize, |n, d| n.checked_mul(d));
+        if n.is_none_or(|n| n > isize::MAX as usize) {
+            return Err(Error::shape(op, format!("{self} has more elements than can be addressed")));
+        }
+        Ok(())
+    }
+
+    /// Row-major strides, in elements.
+    pub(crate) fn strides(&self) -> [isize; MAX_RANK] {
+        let mut strides = [0; MAX_RANK];
+        let mut step = 1;
+        for axis in (0..self.rank()).rev() {
+            strides[axis] = step as isize;
+            step *= self[axis].max(1);
+        }
+        strides
+    }
+
+    /// The shape both broadcast to, if they do.
+    pub(crate) fn broadcast(&self, other: &Shape) -> Option<Shape> {
+        let rank = self.rank().max(other.rank());
+        let dim = |s: &Shape, i: usize| (i + s.rank()).checked_sub(rank).map_or(1, |j| s[j]);
+        let mut out = Shape { dims: [0; MAX_RANK], rank: rank as u8 };
+        for i in 0..rank {
+            out.dims[i] = match (dim(self, i), dim(other, i)) {
+                (1, d) => d,
+                (d, 1) => d,
+                (a, b) if a == b => a,
+                _ => return None,
+            };
+        }
+        Some(out)
+    }
+
+    /// The shape with `axis` set to `size`.
+    pub(crate) fn with(mut self, axis: usize, size: usize) -> Shape {
+        self.dims[axis] = size;
+        self
+    }
+
+    /// The shape with the axes in `mask` gone, or kept with size 1.
+    pub(crate) fn reduced(&self, axes: &AxisSet, keep: bool) -> Shape {
+        (0..self.rank())
+            .filter_map(|i| match axes.contains(i) {
+                true => keep.then_some(1),
+                false => Some(self[i]),
+            })
+            .collect()
+    }
+
+    /// Turns a possibly negative axis into an index, or says what is allowed.
+    #[track_caller]
+    pub(crate) fn axis(&self, op: &str, axis: i32) -> Result<usize> {
+        let rank = self.rank() as i32;
+        let at = if axis < 0 { axis + rank } else { axis };
+        if (0..rank).contains(&at) {
+            return Ok(at as usize);
+        }
+        let allowed = match rank {
+            0 => "a scalar has no axes".to_string(),
+            _ => format!("it has axes {} to {}", -rank, rank - 1),
+        };
+        Err(Error::shape(op, format!("axis {axis} is out of range for {self}: {allowed}")))
+    }
+}
+
+impl Deref for Shape {
+    type Target = [usize];
+    fn deref(&self) -> &[usize] {
+        &self.dims[..(self.rank as usize).min(MAX_RANK)]
+    }
+}
+
+impl FromIterator<usize> for Shape {
+    fn from_iter<I: IntoIterator<Item = usize>>(dims: I) -> Shape {
+        let mut shape = Shape::default();
+        for dim in dims {
+            if let Some(slot) = shape.dims.get_mut(shape.rank as usize) {
+                *slot = dim;
+            }
+            shape.rank = shape.rank.saturating_add(1);
+        }
+        shape
+    }
+}
+
+impl From<&[usize]> for Shape {
+    fn from(dims: &[usize]) -> Shape {
+        dims.iter().copied().collect()
+    }
+}
+
+impl<const N: usize> From<[usize; N]> for Shape {
+    fn from(dims: [usize; N]) -> Shape {
+        Shape::from(&dims[..])
+    }
+}
+
+impl<const N: usize> From<&[usize; N]> for Shape {
+    fn from(dims: &[usize; N]) -> Shape {
+        Shape::from(&dims[..])
+    }
+}
+
+impl From<Vec<usize>> for Shape {
+    fn from(dims: Vec<usize>) -> Shape {
+        Shape::from(&dims[..])
+    }
+}
+
+impl From<&Vec<usize>> for Shape {
+    fn from(dims: &Vec<usize>) -> Shape {
+        Shape::from(&dims[..])
+    }
+}
+
+impl From<usize> for Shape {
+    fn from(dim: usize) -> Shape {
+        Shape::from([dim])
+    }
+}
+
+impl From<()> for Shape {
+    fn from(_: ()) -> Shape {
+        Shape::default()
+    }
+}
+
+impl From<&Shape> for Shape {
+    fn from(shape: &Shape) -> Shape {
+        *shape
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", &self[..])
+    }
+}
+
+impl fmt::Debug for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl PartialEq<[usize]> for Shape {
+    fn eq(&self, other: &[usize]) -> bool {
+        self[..] == *other
+    }
+}
+
+impl<const N: usize> PartialEq<[usize; N]> for Shape {
+    fn eq(&self, other: &[usize; N]) -> bool {
+        self[..] == other[..]
+    }
+}
+
+/// Which axes a reduction runs over, and whether they stay with size 1: `-1`, `2`, `[0, 2]`, `..` for all, [`keep`] of any.
+///
+/// ```
+/// # use lazuli::{keep, Device, Tensor};
+/// let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], [2, 2], &Device::cpu());
+/// assert_eq!(x.sum(-1).to_vec::<f32>()?, [3.0, 7.0]);
+/// assert_eq!(x.sum(keep(0)).shape()?, [1, 2]);
+/// assert_eq!(x.sum(..).item::<f32>()?, 10.0);
+/// # Ok::<(), lazuli::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Axes {
+    // None: all of them.
+    axes: Option<Vec<i32>>,
+    keep: bool,
+}
+
+/// The same axes, kept with size 1 so that the result broadcasts against the input.
+pub fn keep(axes: impl Into<Axes>) -> Axes {
+    Axes { keep: true, ..axes.into() }
+}
+
+impl Axes {
+    /// Whether it is `..`, all axes without naming one.
+    pub(crate) fn is_all(&self) -> bool {
+        self.axes.is_none()
+    }
+
+    /// The axes as indices into `shape`, and whether they stay.
+    #[track_caller]
+    pub(crate) fn resolve(&self, op: &str, shape: &Shape) -> Result<(AxisSet, bool)> {
+        let mut set = AxisSet::default();
+        match &self.axes {
+            None => (0..shape.rank()).for_each(|i| set.insert(i)),
+            Some(axes) => {
+                for &axis in axes {
+                    let axis = shape.axis(op, axis)?;
+                    if set.contains(axis) {
+                        return Err(Error::shape(op, format!("axis {axis} of {shape} is named twice")));
+                    }
+                    set.insert(axis);
+                }
+            }
+        }
+        Ok((set, self.keep))
+    }
+}
+
+impl From<i32> for Axes {
+    fn from(axis: i32) -> Axes {
+        Axes { axes: Some(vec![axis]), keep: false }
+    }
+}
+
+impl<const N: usize> From<[i32; N]> for Axes {
+    fn from(axes: [i32; N]) -> Axes {
+        Axes { axes: Some(axes.to_vec()), keep: false }
+    }
+}
+
+impl From<&[i32]> for Axes {
+    fn from(axes: &[i32]) -> Axes {
+        Axes { axes: Some(axes.to_vec()), keep: false }
+    }
+}
+
+impl From<RangeFull> for Axes {
+    fn from(_: RangeFull) -> Axes {
+        Axes { axes: None, keep: false }
+    }
+}
+
+/// A set of axes of one tensor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct AxisSet(u8);
+
+impl AxisSet {
+    /// Whether `axis` is in the set.
+    pub fn contains(&self, axis: usize) -> bool {
+        self.0 >> axis & 1 == 1
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0 == 0
+    }
+
+    pub(crate) fn insert(&mut self, axis: usize) {
+        self.0 |= 1 << axis;
+    }
+
+    /// The set as bits, axis 0 lowest.
+    pub(crate) fn bits(&self) -> u8 {
+        self.0
+    }
+}

@@ -1,0 +1,173 @@
+//! `docs/ops.md`: every row, and every method written with other ops.
+
+use lazuli::ops::{self, Gives, Takes};
+
+use super::page::{code, table};
+use crate::workspace::{files, read};
+
+const HEAD: &str = "\
+<!-- Written by `cargo xtask docs` from the rows in crates/lazuli/src/ops. Do not edit. -->
+
+# Ops
+
+Primitives are rows of a table: one row holds the CPU loops of an op, its f64 oracle, its WGSL expression, its
+gradient, known values and tolerance. Everything else is written with other ops, and the planner makes one kernel of
+what can be one. Accuracy and special values are in [numerics.md](numerics.md).
+
+The columns *WGSL* and *gradient* show what a row already holds for what is to come: there is no GPU backend and no
+`grad` call yet. In WGSL, `$x` and `$y` are the operands and `$t` is their type; names ending in `_f32` and so on are
+functions that the row brings along.
+";
+
+/// The page.
+pub fn page() -> Result<String, String> {
+    let rows = ops::table();
+    let mut text = String::from(HEAD);
+
+    text += "\n## Functions of one element\n\n";
+    let headings = ["method", "what it is", "takes", "gives", "WGSL", "gradient"];
+    text += &table(
+        &headings,
+        rows.unary.iter().map(|row| {
+            let about = [code(row.name), row.doc.to_string(), takes(row.takes).into(), gives(row.gives).into()];
+            [&about[..], &[code(row.wgsl), yes(row.grad.is_some())]].concat()
+        }),
+    );
+
+    text += "\n## Functions of two elements\n\n\
+             The right side is a tensor, which broadcasts, or a number. `random` is inside `Tensor::rand` and `randn`; it \
+             has no method.\n\n";
+    text += &table(
+        &headings,
+        rows.binary.iter().map(|row| {
+            let about = [code(row.name), row.doc.to_string(), takes(row.takes).into(), gives(row.gives).into()];
+            [&about[..], &[code(row.wgsl), yes(row.grad.is_some())]].concat()
+        }),
+    );
+
+    text += "\n## Reductions\n\n\
+             Over an axis, several (`[0, 2]`) or all (`..`); `keep(…)` of any leaves them with size 1.\n\n";
+    text += &table(
+        &headings,
+        rows.reduce.iter().map(|row| {
+            let about = [code(row.name), row.doc.to_string(), takes(row.takes).into(), gives(row.gives).into()];
+            [&about[..], &[code(row.wgsl), yes(row.grad.is_some())]].concat()
+        }),
+    );
+
+    text += "\n## Routines\n\nKernels written by hand, because each element depends on many.\n\n";
+    text += &table(
+        &["routine", "what it is", "gradient"],
+        rows.routines.iter().map(|row| vec![code(row.name), row.doc.to_string(), yes(row.grad.is_some())]),
+    );
+
+    text += "\n## Methods\n\n\
+             What is recorded directly or written with the rows above. Methods of `Tensor`, by the file that has them.\n";
+    for path in files("crates/lazuli/src/ops", &[".rs"])? {
+        let methods = methods(&read(&path)?);
+        if !methods.is_empty() {
+            text += &format!("\n### {}\n\n", path.trim_start_matches("crates/lazuli/src/"));
+            text += &table(&["method", "what it is"], methods.into_iter().map(|(name, about)| vec![code(&name), about]));
+        }
+    }
+    Ok(text)
+}
+
+fn takes(takes: Takes) -> &'static str {
+    match takes {
+        Takes::Float => "floats; others become f32",
+        Takes::Number => "numbers; bool becomes i32",
+        Takes::Int => "integers",
+        Takes::Bits => "integers, bool",
+        Takes::Bool => "bool; others are `≠ 0`",
+        Takes::Any => "all",
+    }
+}
+
+fn gives(gives: Gives) -> &'static str {
+    match gives {
+        Gives::Same => "the same",
+        Gives::Bool => "bool",
+        Gives::Wide => "the same; u32 of u8, i32 of bool",
+    }
+}
+
+fn yes(is_so: bool) -> String {
+    if is_so { "yes" } else { "–" }.to_string()
+}
+
+/// The public methods of `impl Tensor` blocks that are written out, with their signatures and the first sentence of
+/// their docs.
+fn methods(text: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let (mut is_tensor, mut about) = (false, Vec::new());
+    for line in text.lines() {
+        match line {
+            "impl Tensor {" => is_tensor = true,
+            "}" => is_tensor = false,
+            _ => {}
+        }
+        let line = line.trim();
+        if let Some(doc) = line.strip_prefix("///") {
+            about.push(doc.trim().to_string());
+        } else if let Some(signature) = line.strip_prefix("pub fn ").filter(|_| is_tensor) {
+            found.push((shortened(signature), first_sentence(&about)));
+            about.clear();
+        } else if !line.starts_with("#[") {
+            about.clear();
+        }
+    }
+    found
+}
+
+/// `sum(&self, axes: impl Into<Axes>) -> Tensor {` as `sum(axes)`; what is no method as `Tensor::cat(tensors, axis)`.
+fn shortened(signature: &str) -> String {
+    let name: String = signature.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+    let inside = signature.find('(').zip(signature.rfind(')'));
+    let inside = inside.map_or("", |(open, _)| &signature[open + 1..closing(signature, open)]);
+    let mut depth = 0;
+    let parameters = inside.split(|c: char| {
+        depth += ['(', '[', '<'].contains(&c) as i32 - [')', ']', '>'].contains(&c) as i32;
+        c == ',' && depth == 0
+    });
+    let names: Vec<&str> = parameters.filter_map(|p| p.split(':').next()).map(str::trim).filter(|p| !p.is_empty()).collect();
+    match names.split_first() {
+        Some((&("&self" | "self"), rest)) => format!("{name}({})", rest.join(", ")),
+        _ => format!("Tensor::{name}({})", names.join(", ")),
+    }
+}
+
+/// Where the parenthesis at `open` closes.
+fn closing(text: &str, open: usize) -> usize {
+    let mut depth = 0;
+    for (i, c) in text.char_indices().skip_while(|(i, _)| *i < open) {
+        depth += (c == '(') as i32 - (c == ')') as i32;
+        if depth == 0 {
+            return i;
+        }
+    }
+    text.len()
+}
+
+fn first_sentence(lines: &[String]) -> String {
+    let paragraph: Vec<&str> = lines.iter().map(String::as_str).take_while(|line| !line.is_empty()).collect();
+    let text = paragraph.join(" ");
+    match text.find(". ") {
+        Some(end) => text[..=end].to_string(),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn methods_are_found_with_their_docs() {
+        let text = "impl Tensor {\n    /// The mean. And more.\n    ///\n    /// ```\n    /// ```\n    #[track_caller]\n    \
+                    pub fn mean(&self, axes: impl Into<Axes>, n: (u8, u8)) -> Tensor {\n    }\n    /// Joins\n    /// all.\n    \
+                    pub fn cat(tensors: &[&Tensor], axis: i32) -> Tensor {\n    fn hidden(&self) {}\n}\n";
+        let expect = [("mean(axes, n)", "The mean."), ("Tensor::cat(tensors, axis)", "Joins all.")];
+        assert_eq!(methods(text), expect.map(|(a, b)| (a.to_string(), b.to_string())));
+    }
+}

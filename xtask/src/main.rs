@@ -1,0 +1,75 @@
+//! `cargo xtask`: set-up and conventions as code. Each command is a file; this one only finds it.
+
+mod workspace;
+mod source;
+mod tidy;
+mod docs;
+mod test;
+mod fixtures;
+
+use std::process::{Command, ExitCode};
+
+use workspace::cargo;
+
+/// A command of `cargo xtask`.
+struct Task {
+    name: &'static str,
+    about: &'static str,
+    run: fn(&[String]) -> Result<(), String>,
+}
+
+const TASKS: &[Task] = &[
+    Task { name: "test", about: "everything that must hold: lint, tidy, tests, examples, tour, docs", run: test::run },
+    Task { name: "lint", about: "formatting and clippy", run: |_| test::lint() },
+    Task { name: "tidy", about: "the conventions of STYLE.md and ARCHITECTURE.md that a program can check", run: |_| tidy::run() },
+    Task { name: "docs", about: "write docs/ops.md and docs/numerics.md from the rows", run: |_| docs::write() },
+    Task { name: "soak", about: "random graphs against the oracle for some seconds (60): soak [SECONDS]", run: soak },
+    Task { name: "bench", about: "the benchmarks of bench/; what follows is handed to them", run: bench },
+    Task { name: "fixtures", about: "fetch NumPy's validation set again (needs python3 and a network)", run: |_| fixtures::run() },
+];
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let Some((name, rest)) = words.split_first() else {
+        print!("{}", usage());
+        return ExitCode::from(2);
+    };
+    if ["help", "--help", "-h"].contains(&name.as_str()) {
+        print!("{}", usage());
+        return ExitCode::SUCCESS;
+    }
+    let Some(task) = TASKS.iter().find(|task| task.name == name) else {
+        eprint!("xtask: there is no command `{name}`\n\n{}", usage());
+        return ExitCode::from(2);
+    };
+    match (task.run)(rest) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("xtask {name}: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn usage() -> String {
+    let lines = TASKS.iter().map(|task| format!("  {:<9} {}\n", task.name, task.about));
+    format!("Usage: cargo xtask COMMAND\n\n{}", lines.collect::<String>())
+}
+
+/// Random graphs for as long as there is patience.
+fn soak(words: &[String]) -> Result<(), String> {
+    let seconds = match words.first() {
+        Some(word) => word.parse::<u64>().map_err(|_| format!("`{word}` is no number of seconds"))?,
+        None => 60,
+    };
+    let mut command = Command::new(cargo());
+    command.args(["test", "--package", "lazuli", "--test", "random", "--", "--nocapture"]);
+    workspace::succeed(command.env("LAZULI_SOAK_SECONDS", seconds.to_string()))
+}
+
+/// The benchmarks have a workspace of their own, because of what the peers depend on.
+fn bench(words: &[String]) -> Result<(), String> {
+    let mut command = Command::new(cargo());
+    command.args(["run", "--release", "--manifest-path", "bench/Cargo.toml", "--bin", "cpu", "--"]).args(words);
+    workspace::succeed(&mut command)
+}

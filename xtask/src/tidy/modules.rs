@@ -1,0 +1,131 @@
+//! Dependencies inside the engine point one way: a module names only modules that `lib.rs` lists before it. Exceptions
+//! are listed here with their reasons; one that is no longer needed is a finding, too.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Finding;
+use super::rules::ENGINE;
+use crate::source::Source;
+
+/// `(from, to, reason)`: where an arrow points up all the same.
+const UPWARD: &[(&str, &str, &str)] = &[
+    ("error", "shape", "an error says which shapes; a shape raises errors"),
+    ("graph", "device", "a node holds the handle of its device, and nothing else of it"),
+    ("graph", "ops", "an op of the graph is a pointer to its row"),
+    ("graph", "tensor", "a custom op's gradient is a function of tensors"),
+    ("tensor", "device", "a tensor's device is part of what a user asks it"),
+    ("ops", "device", "entering needs to know where to"),
+    ("ops", "backend", "host memory enters through the backend's upload"),
+    ("plan", "backend", "the cache keeps a plan together with its form on the device"),
+    ("backend", "device", "a backend says what it is in the words that users read"),
+    ("cpu", "device", "a backend says what it is in the words that users read"),
+];
+
+/// Every arrow between modules points down, or is a known exception.
+pub fn direction(sources: &[Source]) -> Vec<Finding> {
+    let lib_path = format!("{ENGINE}lib.rs");
+    let Some(lib) = sources.iter().find(|source| source.path == lib_path) else {
+        return vec![Finding::of(&lib_path, "the engine's list of modules is gone")];
+    };
+    let order = modules(lib);
+    let rank = |module: &str| order.iter().position(|m| m == module);
+    let exported = exports(lib);
+    let mut used = BTreeSet::new();
+    let mut findings = Vec::new();
+    for source in sources {
+        let Some(inside) = source.path.strip_prefix(ENGINE) else { continue };
+        let path: Vec<&str> = inside.trim_end_matches(".rs").trim_end_matches("/mod").split('/').collect();
+        let from = path[0];
+        let Some(from_rank) = rank(from) else {
+            if from != "lib" {
+                findings.push(Finding::of(&source.path, format!("`{from}` is not among the modules of lib.rs")));
+            }
+            continue;
+        };
+        for (i, line) in source.code.iter().enumerate() {
+            for name in names(line, path.len()) {
+                let to = exported.get(name).map_or(name, String::as_str);
+                let Some(to_rank) = rank(to) else { continue };
+                if to_rank <= from_rank {
+                    continue;
+                }
+                match UPWARD.iter().find(|(a, b, _)| *a == from && *b == to) {
+                    Some(arrow) => drop(used.insert(arrow)),
+                    None => findings.push(Finding::at(
+                        &source.path,
+                        i,
+                        format!("`{from}` names `{to}`, which stands after it in lib.rs: a new arrow is a design change"),
+                    )),
+                }
+            }
+        }
+    }
+    for (from, to, _) in UPWARD.iter().filter(|arrow| !used.contains(arrow)) {
+        findings.push(Finding::of("xtask/src/tidy/modules.rs", format!("the exception `{from}` → `{to}` is not needed any more")));
+    }
+    findings
+}
+
+/// The modules of `lib.rs`, in reading order.
+fn modules(lib: &Source) -> Vec<String> {
+    let declared = lib.code.iter().filter_map(|line| {
+        let line = line.trim().trim_start_matches("pub ").trim_start_matches("pub(crate) ");
+        line.strip_prefix("mod ")?.strip_suffix(';')
+    });
+    declared.map(String::from).collect()
+}
+
+/// What `lib.rs` exports, with the module it comes from: `crate::Tensor` is a name of `tensor`.
+fn exports(lib: &Source) -> BTreeMap<String, String> {
+    let mut exported = BTreeMap::new();
+    let text = lib.code.join(" ");
+    for item in text.split("pub use ").skip(1) {
+        let item = item.split(';').next().unwrap_or_default();
+        let Some((module, names)) = item.split_once("::") else { continue };
+        for name in names.trim_matches(['{', '}', ' ']).split(',') {
+            exported.insert(name.trim().to_string(), module.trim().to_string());
+        }
+    }
+    exported
+}
+
+/// The first names after `crate::` (or after as many `super::` as lead to the crate) in a line.
+fn names(line: &str, depth: usize) -> Vec<&str> {
+    let mut found = Vec::new();
+    for prefix in ["crate::".to_string(), "super::".repeat(depth)] {
+        for (at, _) in line.match_indices(&prefix) {
+            // Not the tail of a longer path or word.
+            if line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':') {
+                continue;
+            }
+            let rest = &line[at + prefix.len()..];
+            match rest.strip_prefix('{') {
+                Some(group) => found.extend(group.split('}').next().unwrap_or_default().split(',').map(first_word)),
+                None => found.push(first_word(rest)),
+            }
+        }
+    }
+    found.retain(|name| !name.is_empty());
+    found
+}
+
+fn first_word(text: &str) -> &str {
+    let text = text.trim_start();
+    let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
+    &text[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_from_paths() {
+        assert_eq!(names("use crate::plan::Plan;", 1), ["plan"]);
+        assert_eq!(names("    f(crate::a::b, $crate::C)", 2), ["a", "C"]);
+        assert_eq!(names("use crate::{a::b, c};", 1), ["a", "c"]);
+        assert_eq!(names("use super::x;", 1), ["x"]);
+        assert_eq!(names("use super::x;", 2), [""; 0]);
+        assert_eq!(names("use super::super::x;", 2), ["x"]);
+    }
+}
