@@ -20,8 +20,8 @@ fn main() -> Result<()> {
 
     // Softmax is written with other ops (max, subtract, exp, sum, divide), and is one kernel all the same.
     let p = x.softmax(-1);
-    println!("{p}");
     assert_eq!(p.explain()?.kernels.len(), 1);
+    println!("{p}");
     for sum in p.sum(-1).to_vec::<f32>()? {
         assert!((sum - 1.0).abs() <= f32::EPSILON);
     }

@@ -63,8 +63,9 @@ fn main() -> Result<()> {
         ten = step(&ten, 0.25);
     }
     let plan = ten.explain()?;
-    println!("ten steps as one plan: {} kernels, {} temporaries", plan.kernels.len(), plan.temp_slots);
-    assert!(plan.temp_slots <= 2);
+    println!("ten steps as one plan: {} submit, {} B of temporaries", plan.submits, plan.peak_temp_bytes);
+    assert_eq!(plan.submits, 1);
+    assert_eq!(plan.peak_temp_bytes, plan.peak_temp_lower_bound);
     ten.compute()?;
     Ok(())
 }

@@ -11,8 +11,8 @@ fn main() -> Result<()> {
     let cpu = Device::cpu();
 
     // The plane: real parts along a row, imaginary parts down a column. They broadcast against each other.
-    let re = Tensor::linspace(-2.2, 0.8, WIDTH, &cpu);
-    let im = Tensor::linspace(-1.2, 1.2, HEIGHT, &cpu).unsqueeze(-1);
+    let re = Tensor::linspace(-2.2, 0.8, WIDTH, &cpu).compute()?;
+    let im = Tensor::linspace(-1.2, 1.2, HEIGHT, &cpu).unsqueeze(-1).compute()?;
 
     let (mut x, mut y) = (re.zeros_like(), im.zeros_like());
     let mut count = Tensor::zeros([HEIGHT, WIDTH], DType::I32, &cpu);

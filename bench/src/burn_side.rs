@@ -73,5 +73,5 @@ fn read(y: &AnyRank) -> Result<Vec<f32>> {
         AnyRank::One(y) => y.to_data(),
         AnyRank::Two(y) => y.to_data(),
     };
-    data.to_vec().map_err(|error| format!("{error:?}"))
+    data.try_to_vec().map_err(|error| format!("{error:?}"))
 }

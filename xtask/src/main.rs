@@ -70,6 +70,8 @@ fn soak(words: &[String]) -> Result<(), String> {
 /// The benchmarks have a workspace of their own, because of what the peers depend on.
 fn bench(words: &[String]) -> Result<(), String> {
     let mut command = Command::new(cargo());
-    command.args(["run", "--release", "--manifest-path", "bench/Cargo.toml", "--bin", "cpu", "--"]).args(words);
+    command.args(["run", "--release", "--manifest-path", "bench/Cargo.toml", "--bin", "cpu", "--"]);
+    // `cargo xtask bench -- --help` and `cargo xtask bench --help` mean the same.
+    command.args(words.iter().skip_while(|word| *word == "--"));
     workspace::succeed(&mut command)
 }

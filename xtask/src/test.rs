@@ -87,7 +87,7 @@ fn examples() -> Result<(), String> {
     for path in files("examples", &[".rs"])? {
         let name = path.trim_start_matches("examples/").trim_end_matches(".rs");
         println!("\n{name}");
-        succeed(Command::new(cargo()).args(["run", "--quiet", "--package", "lazuli-cli", "--example", name]))?;
+        succeed(Command::new(cargo()).args(["run", "--quiet", "--package", "lazuli-examples", "--example", name]))?;
     }
     Ok(())
 }

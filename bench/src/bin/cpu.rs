@@ -71,8 +71,7 @@ fn measure_all(options: &Options) -> Result<Report> {
         let mut rows = measure(workload, &contenders, options);
         judge(&mut rows, yardsticks);
         if workload.work.is_yardstick() {
-            yardsticks.copy_gb_per_s = yardsticks.copy_gb_per_s.or(rows[0].gb_per_s);
-            yardsticks.peak_gflop_per_s = yardsticks.peak_gflop_per_s.or(rows[0].gflop_per_s);
+            yardsticks.note(&rows[0], options.n_threads);
         }
         print(table(&rows).trim_end());
         report.rows.extend(rows);

@@ -152,7 +152,10 @@ impl Tensor {
             Ok(here) if here == device => self.clone(),
             Ok(here) => {
                 let (here, there) = (&here.info().name, &device.info().name);
-                Tensor::new(Err(Error::device("to_device", format!("moving from {here} to {there} is not possible yet"))))
+                Tensor::new(Err(Error::device(
+                    "to_device",
+                    format!("moving from {here} to {there} is not possible yet"),
+                )))
             }
             Err(error) => Tensor::new(Err(error)),
         }

@@ -187,7 +187,13 @@ impl Decimal {
             })
         };
         // Nine digits are enough for every f32.
-        let text = (0..8).map(|n| format!("{v:.n$e}")).find(|text| same(text)).unwrap_or_else(|| format!("{v:.8e}"));
+        let n_fraction = (0..8).find(|n| same(&format!("{v:.n$e}"))).unwrap_or(8);
+        Decimal::scientific(v, n_fraction)
+    }
+
+    /// This many digits after the point, in scientific notation.
+    fn scientific(v: f64, n_fraction: usize) -> Decimal {
+        let text = format!("{v:.n_fraction$e}");
         let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
         let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
         Decimal { whole: whole.into(), fraction: fraction.into(), exponent: exponent.parse().unwrap_or(0) }
@@ -262,8 +268,11 @@ fn floats(values: &[f64], dtype: DType) -> Vec<String> {
     let (n_whole, n_fraction) = (widest(|d| d.whole.len()), widest(|d| d.fraction.len()));
     let word = |(value, part): (&f64, &Option<Decimal>)| match part {
         None => not_finite(*value).into(),
-        // In scientific notation the places after the point are filled up with zeros, else with spaces.
-        Some(d) if scientific => format!("{:>n_whole$}.{:0<n_fraction$}{}", d.whole, d.fraction, d.exponent()),
+        // In scientific notation all have as many digits as the longest, else spaces take their place.
+        Some(_) if scientific => {
+            let d = Decimal::scientific(*value, n_fraction);
+            format!("{:>n_whole$}.{}{}", d.whole, d.fraction, d.exponent())
+        }
         Some(d) => format!("{:>n_whole$}.{:<n_fraction$}", d.whole, d.fraction),
     };
     let words: Vec<String> = values.iter().zip(&parts).map(word).collect();
@@ -311,7 +320,13 @@ mod tests {
         check([1], DType::F32, &[16777216.0], "[1.6777216e+07]");
         check([1], DType::F32, &[99999990.0], "[9.999999e+07]");
         check([2], DType::F32, &[12345678.0, 0.5], "[1.2345678e+07 5.0000000e-01]");
-        check([2, 2, 3], DType::F32, &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0], "[[[ 0.  1.  2.]\n  [ 3.  4.  5.]]\n\n [[ 6.  7.  8.]\n  [ 9. 10. 11.]]]");
+        check(
+            [2, 2, 3],
+            DType::F32,
+            &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0],
+            "[[[ 0.  1.  2.]\n  [ 3.  4.  5.]]\n\n [[ 6.  7.  8.]\n  [ 9. 10. 11.]]]",
+        );
+        check([2], DType::F16, &[3.65e-5, 5.466e-5], "[3.648e-05 5.466e-05]");
         check([3], DType::F16, &[0.1, 0.5, 65504.0], "[1.00e-01 5.00e-01 6.55e+04]");
         check([3], DType::F16, &[0.1, 0.3333, 2.0], "[0.1    0.3333 2.    ]");
         check((), DType::F16, &[0.1], "0.1");

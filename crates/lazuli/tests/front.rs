@@ -51,7 +51,10 @@ fn numbers_enter_by_their_rust_type_and_leave_without_loss() {
     assert_eq!(ints(&[-1]).to_vec::<i64>().unwrap(), [-1]);
     assert!(matches!(ints(&[-1]).to_vec::<u32>(), Err(Error::DType(_))));
     check_error(&Tensor::from_slice(&[1i64 << 40], [1], &cpu()), "from_slice: 1099511627776 does not fit i32");
-    check_error(&Tensor::from_slice(&[1.0f32; 3], [2, 2], &cpu()), "from_slice: 3 values do not fill [2, 2], which has 4");
+    check_error(
+        &Tensor::from_slice(&[1.0f32; 3], [2, 2], &cpu()),
+        "from_slice: 3 values do not fill [2, 2], which has 4",
+    );
     check_error(&Tensor::full([2], 1e300, &cpu()), &format!("full: {} does not fit f32", 1e300));
     check_error(&Tensor::zeros([1; 9], DType::F32, &cpu()), "zeros: rank 9 is above the limit of 8");
     check_error(
@@ -129,7 +132,10 @@ fn movements_are_views() {
     check_error(&x.pad(&[(1, 1)], 0.5), "pad: 0.5 does not fit i32");
     check_error(&x.narrow(1, 2, 2), "narrow: 2 elements from 2 do not fit axis 1 of [2, 3]");
     check_error(&x.unsqueeze(4), "unsqueeze: axis 4 is out of range for [2, 3]: a new axis may stand at -3 to 2");
-    check_error(&x.pad(&[(usize::MAX, 1)], 0), "pad: [18446744073709551615, 3] has more elements than can be addressed");
+    check_error(
+        &x.pad(&[(usize::MAX, 1)], 0),
+        "pad: [18446744073709551615, 3] has more elements than can be addressed",
+    );
     check_error(&x.flatten().tril(), "tril: [6] has no matrix: at least two axes are needed");
 }
 
@@ -191,13 +197,22 @@ fn matmul_is_numpys() {
     check(&count([2, 0, 3]).matmul(&count([2, 3, 2])), [2, 0, 2], &[]);
     check(&count([0]).dot(&count([0])), (), &[0.0]);
     let zeros = |shape: &[usize]| Tensor::zeros(shape, DType::F32, &cpu());
-    check_error(&zeros(&[4, 3]).matmul(&zeros(&[5, 3])), "matmul: inner sizes differ: [4, 3] × [5, 3]; did you mean b.t()?");
-    check_error(&zeros(&[4, 3]).matmul(&zeros(&[4, 5])), "matmul: inner sizes differ: [4, 3] × [4, 5]; did you mean a.t()?");
+    check_error(
+        &zeros(&[4, 3]).matmul(&zeros(&[5, 3])),
+        "matmul: inner sizes differ: [4, 3] × [5, 3]; did you mean b.t()?",
+    );
+    check_error(
+        &zeros(&[4, 3]).matmul(&zeros(&[4, 5])),
+        "matmul: inner sizes differ: [4, 3] × [4, 5]; did you mean a.t()?",
+    );
     check_error(&zeros(&[4, 3]).matmul(&zeros(&[2, 5])), "matmul: inner sizes differ: [4, 3] × [2, 5]");
     check_error(&zeros(&[3]).matmul(&zeros(&[5, 3])), "matmul: inner sizes differ: [3] × [5, 3]; did you mean b.t()?");
     check_error(&zeros(&[2, 3]).matmul(&zeros(&[2])), "matmul: inner sizes differ: [2, 3] × [2]; did you mean a.t()?");
     check_error(&zeros(&[3]).matmul(&zeros(&[2])), "matmul: inner sizes differ: [3] × [2]");
-    check_error(&zeros(&[2, 4, 3]).matmul(&zeros(&[3, 3, 5])), "matmul: batch axes do not broadcast: [2, 4, 3] × [3, 3, 5]");
+    check_error(
+        &zeros(&[2, 4, 3]).matmul(&zeros(&[3, 3, 5])),
+        "matmul: batch axes do not broadcast: [2, 4, 3] × [3, 3, 5]",
+    );
     check_error(&zeros(&[]).matmul(&zeros(&[3])), "matmul: a scalar has no axis to contract: [] × [3]");
 }
 
@@ -212,7 +227,11 @@ fn einsum_is_numpys() {
     check(&einsum("ba", &[&a]), [3, 2], &[0.0, 3.0, 1.0, 4.0, 2.0, 5.0]);
     check(&einsum("ii->i", &[&square]), [3], &[0.0, 5.0, 10.0]);
     check(&einsum("ii", &[&square]), (), &[15.0]);
-    check(&einsum("i,j->ij", &[&a.select_index(0, 0), &b.select_index(1, 0)]), [3, 3], &[0.0, 0.0, 0.0, 0.0, 4.0, 8.0, 0.0, 8.0, 16.0]);
+    check(
+        &einsum("i,j->ij", &[&a.select_index(0, 0), &b.select_index(1, 0)]),
+        [3, 3],
+        &[0.0, 0.0, 0.0, 0.0, 4.0, 8.0, 0.0, 8.0, 16.0],
+    );
     check(&einsum("ij,ij->i", &[&a, &a]), [2], &[5.0, 50.0]);
     check(&einsum("ij,ij->", &[&a, &a]), (), &[55.0]);
     check(&einsum("ij,j", &[&a, &a.select_index(0, 0)]), [2], &[5.0, 14.0]);
@@ -243,8 +262,10 @@ fn einsum_is_numpys() {
     check_error(&einsum("ii->i", &[&a]), "einsum: i names axes of different sizes of [2, 3]");
     let wide = Tensor::zeros([1; 5], DType::F32, &cpu());
     check_error(&einsum("abcde,fghij->abcdefghij", &[&wide, &wide]), "einsum: rank 10 is above the limit of 8");
-    check_error(&einsum("abcde,efghi->abcdfghi", &[&wide, &Tensor::zeros([1; 6], DType::F32, &cpu())]),
-        "einsum: \"abcde,efghi->abcdfghi\" names 5 axes of an operand of shape [1, 1, 1, 1, 1, 1]");
+    check_error(
+        &einsum("abcde,efghi->abcdfghi", &[&wide, &Tensor::zeros([1; 6], DType::F32, &cpu())]),
+        "einsum: \"abcde,efghi->abcdfghi\" names 5 axes of an operand of shape [1, 1, 1, 1, 1, 1]",
+    );
 }
 
 #[test]

@@ -5,7 +5,7 @@ use lazuli::ops::{self, Takes};
 use lazuli::{DType, Device, Tensor};
 
 use super::numpy;
-use super::page::{code, number, table, thousands};
+use super::page::{code, number, paragraph, table, thousands};
 
 const HEAD: &str = "\
 <!-- Written by `cargo xtask docs`; examples in it were run while it was written. Do not edit. -->
@@ -14,8 +14,7 @@ const HEAD: &str = "\
 
 What each op promises, and what the tests hold it to. The rules in short:
 
-- **f32 results** are within the stated number of units in the last place (ULP) of the exact result, over all inputs
-  of the op, not only those tests draw.
+- **f32 results** are within the stated number of units in the last place (ULP) of the exact result.
 - **NaN, ±∞, −0 and subnormals** behave as in NumPy. NaN goes through `maximum`, `minimum`, `max`, `min`, `clamp` and
   `relu`; nothing is flushed to zero.
 - **Sums** are pairwise or better: their error grows with the logarithm of the length, not with the length.
@@ -53,14 +52,18 @@ fn promotion() -> Result<String, String> {
         [vec![code("1")], meet(&|t| t.maximum(1))?].concat(),
         [vec![code("1.0")], meet(&|t| t.maximum(1.0))?].concat(),
     ];
-    Ok(format!(
-        "## Which dtype two operands meet in\n\nAs NumPy's, without 64-bit types: an integer and a float give that float, \
-         f16 and bf16 give f32, i32 and u32 give i32.\n\n{between_tensors}\nA plain number takes the tensor's dtype, unless \
-         it is of a higher kind (bool, integer, float):\n\n{}\nAn integer that does not fit the tensor's dtype is an error, \
-         except in comparisons, where it is beyond all of them. `f64`, `i64`, `u64` and `usize` enter narrowed to 32 bits; \
-         what does not fit is an error the tensor carries.\n",
-        table(&headings, numbers)
-    ))
+    let rule = paragraph(
+        "As NumPy's, without 64-bit types: an integer and a float give that float, f16 and bf16 give f32, i32 and u32 give \
+         i32.",
+    );
+    let of_numbers = paragraph("A plain number takes the tensor's dtype, unless it is of a higher kind (bool, integer, float):");
+    let misfits = paragraph(
+        "An integer that does not fit the tensor's dtype is an error, except in comparisons, where it is beyond all of \
+         them. `f64`, `i64`, `u64` and `usize` enter narrowed to 32 bits; what does not fit is an error the tensor carries.",
+    );
+    let by_numbers = table(&headings, numbers);
+    let misfits = misfits.trim_end();
+    Ok(format!("## Which dtype two operands meet in\n\n{rule}{between_tensors}\n{of_numbers}{by_numbers}\n{misfits}\n"))
 }
 
 /// Code and what it gives, run now.
@@ -160,10 +163,11 @@ fn integers() -> Result<String, String> {
         ("70000.0 to f16", |t| t.f(70000.0).to_dtype(DType::F16)),
         ("200 + 100, summed u8", |t| Tensor::cat(&[&t.b(200), &t.b(100)], 0).sum(..)),
     ])?;
-    Ok(format!(
-        "## Integers and casts\n\nIntegers wrap; floats become integers by losing their fraction and stopping at the ends \
-         of the range; integers become narrower ones by losing their upper bits.\n\n{rows}"
-    ))
+    let rule = paragraph(
+        "Integers wrap; floats become integers by losing their fraction and stopping at the ends of the range; integers \
+         become narrower ones by losing their upper bits.",
+    );
+    Ok(format!("## Integers and casts\n\n{rule}{rows}"))
 }
 
 fn accuracy() -> String {
@@ -179,12 +183,13 @@ fn accuracy() -> String {
             specials.map(|(x, y, z)| format!("({}, {}) → {}", number(*x), number(*y), number(*z))).collect();
         vec![code(row.name), stated(row.ulps), range(row.takes, row.range), specials.join(", ")]
     });
-    format!(
-        "## Elementwise ops: error and special values\n\nThe error is for f32, in ULP of the exact result; *exact* means \
-         that the result is the exact one, 0.5 that it is the exact one correctly rounded. The range is where tests draw \
-         their random arguments from, besides the special values.\n\n{}",
-        table(&["op", "at most, ULP", "tests draw from", "special values"], unary.chain(binary))
-    )
+    let legend = paragraph(
+        "The error is for f32, in ULP of the exact result; *exact* means that the result is the exact one, 0.5 that it is \
+         the exact one correctly rounded. The range is where tests draw their random arguments from, besides the special \
+         values.",
+    );
+    let all = table(&["op", "at most, ULP", "tests draw from", "special values"], unary.chain(binary));
+    format!("## Elementwise ops: error and special values\n\n{legend}{all}")
 }
 
 fn is_special(value: f64) -> bool {
@@ -207,11 +212,11 @@ fn reductions() -> String {
         let empty = if row.needs_one { "an error".to_string() } else { number(row.identity) };
         vec![code(row.name), stated(row.ulps), empty]
     });
-    format!(
-        "## Reductions\n\nThe error is for f32, in ULP of the same reduction of magnitudes, over all lengths. `mean`, `var`, \
-         `std`, `norm`, `logsumexp`, `softmax` and the like are written with these. Integers of 8 bits are summed in 32.\n\n{}",
-        table(&["op", "at most, ULP", "of nothing"], rows)
-    )
+    let legend = paragraph(
+        "The error is for f32, in ULP of the same reduction of magnitudes, over all lengths. `mean`, `var`, `std`, `norm`, \
+         `logsumexp`, `softmax` and the like are written with these. Integers of 8 bits are summed in 32.",
+    );
+    format!("## Reductions\n\n{legend}{}", table(&["op", "at most, ULP", "of nothing"], rows))
 }
 
 fn routines() -> String {
@@ -224,11 +229,11 @@ fn validation() -> Result<String, String> {
     let (n_rows, n_passed) = results.iter().fold((0, 0), |(n, p), v| (n + v.n_rows, p + v.n_passed));
     let rows = results.iter().map(|v| vec![code(v.name), thousands(v.n_rows), thousands(v.n_passed)]);
     let verdict = if n_passed == n_rows { "all of them pass".to_string() } else { format!("{} fail", n_rows - n_passed) };
-    Ok(format!(
-        "## NumPy's own validation\n\nNumPy ships a validation set for its elementary functions: arguments that are hard, \
-         with the result in higher precision and the error that is allowed. Its {} rows for f32 were run through tensors \
-         while this page was written: {verdict}.\n\n{}",
-        thousands(n_rows),
-        table(&["function", "rows", "passed"], rows)
-    ))
+    let verdict = paragraph(&format!(
+        "NumPy ships a validation set for its elementary functions: arguments that are hard, with the result in higher \
+         precision and the error that is allowed. Its {} rows for f32 were run through tensors while this page was \
+         written: {verdict}.",
+        thousands(n_rows)
+    ));
+    Ok(format!("## NumPy's own validation\n\n{verdict}{}", table(&["function", "rows", "passed"], rows)))
 }

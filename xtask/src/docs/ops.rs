@@ -2,7 +2,7 @@
 
 use lazuli::ops::{self, Gives, Takes};
 
-use super::page::{code, table};
+use super::page::{code, paragraph, table};
 use crate::workspace::{files, read};
 
 const HEAD: &str = "\
@@ -34,9 +34,11 @@ pub fn page() -> Result<String, String> {
         }),
     );
 
-    text += "\n## Functions of two elements\n\n\
-             The right side is a tensor, which broadcasts, or a number. `random` is inside `Tensor::rand` and `randn`; it \
-             has no method.\n\n";
+    text += "\n## Functions of two elements\n\n";
+    text += &paragraph(
+        "The right side is a tensor, which broadcasts, or a number. `random` is inside `Tensor::rand` and `randn`; it has \
+         no method.",
+    );
     text += &table(
         &headings,
         rows.binary.iter().map(|row| {
@@ -45,8 +47,8 @@ pub fn page() -> Result<String, String> {
         }),
     );
 
-    text += "\n## Reductions\n\n\
-             Over an axis, several (`[0, 2]`) or all (`..`); `keep(…)` of any leaves them with size 1.\n\n";
+    text += "\n## Reductions\n\n";
+    text += &paragraph("Over an axis, several (`[0, 2]`) or all (`..`); `keep(…)` of any leaves them with size 1.");
     text += &table(
         &headings,
         rows.reduce.iter().map(|row| {
@@ -62,7 +64,7 @@ pub fn page() -> Result<String, String> {
     );
 
     text += "\n## Methods\n\n\
-             What is recorded directly or written with the rows above. Methods of `Tensor`, by the file that has them.\n";
+             What is recorded directly or written with the rows above: methods of `Tensor`, by the file that has them.\n";
     for path in files("crates/lazuli/src/ops", &[".rs"])? {
         let methods = methods(&read(&path)?);
         if !methods.is_empty() {
@@ -151,11 +153,26 @@ fn closing(text: &str, open: usize) -> usize {
 
 fn first_sentence(lines: &[String]) -> String {
     let paragraph: Vec<&str> = lines.iter().map(String::as_str).take_while(|line| !line.is_empty()).collect();
-    let text = paragraph.join(" ");
-    match text.find(". ") {
-        Some(end) => text[..=end].to_string(),
+    let text = without_links(&paragraph.join(" "));
+    // A full stop, not two of them as in a range, and a new sentence after it.
+    let is_end = |at: usize| !text[..at].ends_with('.') && text[at + 2..].starts_with(char::is_uppercase);
+    match text.match_indices(". ").find(|(at, _)| is_end(*at)) {
+        Some((at, _)) => text[..=at].to_string(),
         None => text,
     }
+}
+
+/// ``[`sum`](Tensor::sum)`` as `` `sum` ``: such links lead somewhere in rustdoc only.
+fn without_links(text: &str) -> String {
+    let mut parts = text.split("](");
+    let mut out = parts.next().unwrap_or_default().to_string();
+    for part in parts {
+        if let Some(open) = out.rfind('[') {
+            out.remove(open);
+        }
+        out += part.split_once(')').map_or("", |(_, after)| after);
+    }
+    out
 }
 
 #[cfg(test)]
@@ -169,5 +186,12 @@ mod tests {
                     pub fn cat(tensors: &[&Tensor], axis: i32) -> Tensor {\n    fn hidden(&self) {}\n}\n";
         let expect = [("mean(axes, n)", "The mean."), ("Tensor::cat(tensors, axis)", "Joins all.")];
         assert_eq!(methods(text), expect.map(|(a, b)| (a.to_string(), b.to_string())));
+    }
+
+    #[test]
+    fn a_sentence_ends_at_its_full_stop() {
+        let first = |text: &str| first_sentence(&[text.to_string()]);
+        assert_eq!(first("Elements `start .. end`. More."), "Elements `start .. end`.");
+        assert_eq!(first("The root of [`var`](Tensor::var), kept."), "The root of `var`, kept.");
     }
 }

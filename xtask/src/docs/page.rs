@@ -11,6 +11,23 @@ pub fn table(headings: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> 
     text
 }
 
+/// A paragraph, in lines of at most 115 letters, as texts are written here.
+pub fn paragraph(text: &str) -> String {
+    const MOST: usize = 115;
+    let (mut out, mut n_letters) = (String::new(), 0);
+    for word in text.split_whitespace() {
+        let n = word.chars().count();
+        if n_letters > 0 {
+            let fits = n_letters + 1 + n <= MOST;
+            out.push(if fits { ' ' } else { '\n' });
+            n_letters = if fits { n_letters + 1 } else { 0 };
+        }
+        out.push_str(word);
+        n_letters += n;
+    }
+    out + "\n\n"
+}
+
 /// Text as code.
 pub fn code(text: &str) -> String {
     format!("`{text}`")
@@ -23,7 +40,7 @@ pub fn number(value: f64) -> String {
         v if v.is_nan() => "NaN".to_string(),
         v if v.is_infinite() => format!("{sign}∞"),
         v if v.fract() == 0.0 && v < 1e10 => format!("{sign}{}", v as u64),
-        v if !(1e-4..1e10).contains(&v) => format!("{sign}{:e}", v as f32),
+        v if !(1e-4..1e10).contains(&v) => format!("{sign}{:e}", v as f32).replace('-', "−"),
         v => format!("{sign}{}", v as f32),
     }
 }
@@ -41,9 +58,15 @@ mod tests {
 
     #[test]
     fn numbers_are_short() {
-        let all = [0.0, -0.0, 1.5, -2.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e22, 0.1f32 as f64];
-        assert_eq!(all.map(number), ["0", "−0", "1.5", "−2", "NaN", "∞", "−∞", "1e22", "0.1"]);
+        let all = [0.0, -0.0, 1.5, -2.0, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e22, 1e-20, 0.1f32 as f64];
+        assert_eq!(all.map(number), ["0", "−0", "1.5", "−2", "NaN", "∞", "−∞", "1e22", "1e−20", "0.1"]);
         assert_eq!([5, 999, 1000, 13181].map(thousands), ["5", "999", "1,000", "13,181"]);
+    }
+
+    #[test]
+    fn paragraphs_are_broken_between_words() {
+        let long = ["word"; 30].join(" ");
+        assert_eq!(paragraph(&long), format!("{}\n{}\n\n", ["word"; 23].join(" "), ["word"; 7].join(" ")));
     }
 
     #[test]

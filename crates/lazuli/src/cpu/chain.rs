@@ -49,16 +49,16 @@ pub unsafe fn run(start: (*const u32, bool), steps: &[Operand], out: &mut [u32])
             Isa::Avx512 => avx512(start, steps, out),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => avx2(start, steps, out),
-            _ => plain(start, steps, out, 0),
+            _ => plain(start, steps, out),
         }
     }
 }
 
-/// Steps over blocks of lanes, for lanes `from..`.
+/// Steps over blocks of lanes.
 #[inline(always)]
-unsafe fn plain(start: (*const u32, bool), steps: &[Operand], out: &mut [u32], from: usize) {
+unsafe fn plain(start: (*const u32, bool), steps: &[Operand], out: &mut [u32]) {
     const BLOCK: usize = 32;
-    let mut at = from;
+    let mut at = 0;
     while at < out.len() {
         let n = BLOCK.min(out.len() - at);
         let lanes = |(lanes, single): (*const u32, bool)| {
@@ -90,64 +90,100 @@ unsafe fn plain(start: (*const u32, bool), steps: &[Operand], out: &mut [u32], f
     }
 }
 
-/// The block loop with eight vectors in flight; the rest of the lanes is left to `plain`.
+/// How many lanes before `lanes` has a whole vector of `align` bytes at its boundary.
+fn misaligned(lanes: *const u32, align: usize) -> usize {
+    (align - lanes as usize % align) % align / 4
+}
+
+/// The loop over blocks of many vectors in flight, for one instruction set. Blocks may overlap: what is written twice
+/// is the same, since `out` is no operand.
 macro_rules! vectors {
-    ($name:ident, $features:literal, $lanes:literal, $vec:ty, $load:ident, $splat:ident, $store:ident, $add:ident, $sub:ident, $mul:ident, $div:ident) => {
+    ($name:ident, $block:ident, $features:literal, $lanes:literal, $flight:literal, $vec:ty,
+     $load:ident, $splat:ident, $store:ident, $add:ident, $sub:ident, $mul:ident, $div:ident) => {
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $features)]
         unsafe fn $name(start: (*const u32, bool), steps: &[Operand], out: &mut [u32]) {
+            const SHORT: usize = 2 * $lanes;
+            const LONG: usize = $flight * $lanes;
+            let len = out.len();
+            // SAFETY: blocks lie within the lanes; the rest as promised by the caller.
+            unsafe {
+                if len < SHORT {
+                    return plain(start, steps, out);
+                }
+                if len < LONG {
+                    for at in (0..len - SHORT).step_by(SHORT) {
+                        $block::<2>(start, steps, out, at);
+                    }
+                    return $block::<2>(start, steps, out, len - SHORT);
+                }
+                // Vectors that lie across two cache lines are read twice: let the operand of most steps lie well.
+                let most = steps.iter().find(|s| !s.single).map_or(start.0, |s| s.lanes);
+                $block::<$flight>(start, steps, out, 0);
+                let mut at = LONG - $lanes + misaligned(most, $lanes * 4);
+                while at + LONG <= len {
+                    $block::<$flight>(start, steps, out, at);
+                    at += LONG;
+                }
+                if at < len {
+                    $block::<$flight>(start, steps, out, len - LONG);
+                }
+            }
+        }
+
+        /// All steps over `FLIGHT` vectors from lane `at` on.
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = $features)]
+        #[inline]
+        unsafe fn $block<const FLIGHT: usize>(start: (*const u32, bool), steps: &[Operand], out: &mut [u32], at: usize) {
             use std::arch::x86_64::*;
-            const FLIGHT: usize = 8;
-            const BLOCK: usize = FLIGHT * $lanes;
-            let whole = out.len() / BLOCK * BLOCK;
-            let mut at = 0;
-            while at < whole {
-                // SAFETY: `at + BLOCK` lanes are there, or a single one.
-                unsafe {
-                    let mut v: [$vec; FLIGHT] = [$splat(0.0); FLIGHT];
-                    for i in 0..FLIGHT {
-                        v[i] = if start.1 { $splat(*start.0.cast()) } else { $load(start.0.add(at + i * $lanes).cast()) };
-                    }
-                    for step in steps {
-                        // One splat, or a pointer that moves: both are eight operations on eight registers.
-                        macro_rules! each {
-                            ($op:expr) => {
-                                if step.single {
-                                    let y = $splat(*step.lanes.cast());
-                                    for i in 0..FLIGHT {
-                                        v[i] = $op(v[i], y);
-                                    }
-                                } else {
-                                    let y = step.lanes.add(at);
-                                    for i in 0..FLIGHT {
-                                        v[i] = $op(v[i], $load(y.add(i * $lanes).cast()));
-                                    }
+            // SAFETY: lanes `at..at + FLIGHT · lanes` are there, or a single one.
+            unsafe {
+                let mut v: [$vec; FLIGHT] = [$splat(0.0); FLIGHT];
+                for i in 0..FLIGHT {
+                    v[i] = if start.1 { $splat(*start.0.cast()) } else { $load(start.0.add(at + i * $lanes).cast()) };
+                }
+                for step in steps {
+                    macro_rules! each {
+                        ($op:expr) => {
+                            if step.single {
+                                let y = $splat(*step.lanes.cast());
+                                for i in 0..FLIGHT {
+                                    v[i] = $op(v[i], y);
                                 }
-                            };
-                        }
-                        match step.kind {
-                            Kind::Add => each!(|x, y| $add(x, y)),
-                            Kind::Sub => each!(|x, y| $sub(x, y)),
-                            Kind::Mul => each!(|x, y| $mul(x, y)),
-                            Kind::Div => each!(|x, y| $div(x, y)),
-                            Kind::SubFrom => each!(|x, y| $sub(y, x)),
-                            Kind::DivInto => each!(|x, y| $div(y, x)),
-                        }
+                            } else {
+                                let y = step.lanes.add(at);
+                                for i in 0..FLIGHT {
+                                    v[i] = $op(v[i], $load(y.add(i * $lanes).cast()));
+                                }
+                            }
+                        };
                     }
-                    for i in 0..FLIGHT {
-                        $store(out.as_mut_ptr().add(at + i * $lanes).cast(), v[i]);
+                    match step.kind {
+                        Kind::Add => each!(|x, y| $add(x, y)),
+                        Kind::Sub => each!(|x, y| $sub(x, y)),
+                        Kind::Mul => each!(|x, y| $mul(x, y)),
+                        Kind::Div => each!(|x, y| $div(x, y)),
+                        Kind::SubFrom => each!(|x, y| $sub(y, x)),
+                        Kind::DivInto => each!(|x, y| $div(y, x)),
                     }
                 }
-                at += BLOCK;
+                for i in 0..FLIGHT {
+                    $store(out.as_mut_ptr().add(at + i * $lanes).cast(), v[i]);
+                }
             }
-            // SAFETY: as promised by the caller.
-            unsafe { plain(start, steps, out, whole) }
         }
     };
 }
 
-vectors!(avx512, "avx512f,avx512vl", 16, __m512, _mm512_loadu_ps, _mm512_set1_ps, _mm512_storeu_ps, _mm512_add_ps, _mm512_sub_ps, _mm512_mul_ps, _mm512_div_ps);
-vectors!(avx2, "avx2,fma", 8, __m256, _mm256_loadu_ps, _mm256_set1_ps, _mm256_storeu_ps, _mm256_add_ps, _mm256_sub_ps, _mm256_mul_ps, _mm256_div_ps);
+vectors! {
+    avx512, avx512_block, "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma", 16, 16, __m512,
+    _mm512_loadu_ps, _mm512_set1_ps, _mm512_storeu_ps, _mm512_add_ps, _mm512_sub_ps, _mm512_mul_ps, _mm512_div_ps
+}
+vectors! {
+    avx2, avx2_block, "avx2,fma", 8, 8, __m256,
+    _mm256_loadu_ps, _mm256_set1_ps, _mm256_storeu_ps, _mm256_add_ps, _mm256_sub_ps, _mm256_mul_ps, _mm256_div_ps
+}
 
 #[cfg(test)]
 mod tests {
@@ -158,7 +194,7 @@ mod tests {
         let lanes = |seed: u32, n: usize| -> Vec<u32> {
             (0..n as u32).map(|i| (((i * 7 + seed * 13) % 97) as f32 * 0.37 - 11.0).to_bits()).collect()
         };
-        for n in [1, 3, 31, 128, 129, 1000] {
+        for n in [1, 3, 31, 32, 33, 63, 64, 100, 128, 129, 255, 256, 257, 271, 272, 300, 511, 512, 1000] {
             let (x, a, b) = (lanes(1, n), lanes(2, n), 1.7f32.to_bits());
             let steps = [
                 (Step::Mul, false, (a.as_ptr(), n == 1)),

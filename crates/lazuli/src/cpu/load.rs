@@ -77,6 +77,8 @@ unsafe fn spill_stored<S: Stored>(walk: &Walk, base: *mut u8, start: usize, lane
         unsafe {
             let to = base.offset(run.source);
             match run.step {
+                // In place, by a value whose bits did not change: it is there already.
+                1 if std::ptr::addr_eq(lanes.as_ptr().wrapping_add(at), to) => {}
                 1 if splat => std::slice::from_raw_parts_mut(to, run.len).fill(S::from_lane(lanes[0])),
                 1 => S::from_lanes(&lanes[at..at + run.len], std::slice::from_raw_parts_mut(to, run.len)),
                 step => {

@@ -51,9 +51,14 @@ impl Matmul {
             }
             _ => None,
         };
-        let in_output = code.body.stores.iter().find_map(takes_sums);
-        let is_sum = |reg: u32| matches!(code.insts[code.alias[reg as usize] as usize], CodeInst::Acc);
-        let bare = in_output.is_some() && matches!(&code.body.stores[..], [store] if is_sum(store.value));
+        let is_sum = |s: &crate::kernel::Store| matches!(code.insts[code.alias[s.value as usize] as usize], CodeInst::Acc);
+        let alone = code.body.stores.len() == 1;
+        // A sum that is stored beside other results must not be overwritten by one of them.
+        let in_output = match alone || !code.body.stores.iter().any(is_sum) {
+            true => code.body.stores.iter().find_map(takes_sums),
+            false => None,
+        };
+        let bare = in_output.is_some() && alone && is_sum(&code.body.stores[0]);
         let batch: usize = matmul.batch.iter().product();
         let products = batch as f64 * matmul.m as f64 * matmul.k as f64 * matmul.n as f64;
         let nanos = products * 0.03 + nest.nanos;

@@ -16,6 +16,8 @@ pub struct Pass {
     pub stores: Vec<usize>,
     /// Outer values that the lines read.
     pub outer_uses: Vec<Reg>,
+    /// Values kept from earlier passes that the lines read, and which of the kept ones they are.
+    pub kept_uses: Vec<(Reg, usize)>,
     /// Scratch tiles that the lines need.
     pub n_slots: usize,
 }
@@ -110,7 +112,8 @@ impl Passes {
         };
         let last_fold = (0..code.insts.len()).filter(|i| matches!(code.insts[*i], CodeInst::Reduce { .. })).map(|i| code.stages[i]).max();
         // Stores wait for the last pass: an earlier one might overwrite what a later one reads again.
-        let last_store = inner_stores.iter().map(|s| code.stages[value(s) as usize]).max();
+        let known_in = |r: Reg| code.stages[r as usize] + matches!(code.insts[r as usize], CodeInst::Reduce { .. }) as u16;
+        let last_store = inner_stores.iter().map(|s| known_in(value(s))).max();
         let n_passes = last_fold.max(last_store).map_or(0, |s| s as usize + 1);
 
         let mut wanted = Vec::new();
@@ -118,8 +121,9 @@ impl Passes {
             let folds: Vec<Fold> = folds_of(stage as u16).collect();
             let stores = if stage + 1 == n_passes { inner_stores.clone() } else { Vec::new() };
             let roots = folds.iter().map(|f| f.source).chain(stores.iter().map(value));
-            let (regs, outer_uses) = builder.need(stage, roots);
-            wanted.push((regs, Pass { folds, stores, outer_uses, ..Pass::default() }));
+            let mut pass = Pass::default();
+            let regs = builder.need(stage, roots, &mut pass);
+            wanted.push((regs, Pass { folds, stores, ..pass }));
         }
         let inner = wanted.into_iter().map(|(regs, pass)| builder.place(&regs, pass)).collect();
 
@@ -165,8 +169,8 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    /// The registers that a pass must compute for `roots`, and the outer ones it reads.
-    fn need(&mut self, pass: usize, roots: impl Iterator<Item = Reg>) -> (Vec<Reg>, Vec<Reg>) {
+    /// The registers that a pass must compute for `roots`. Notes in `pass` which others it reads.
+    fn need(&mut self, stage: usize, roots: impl Iterator<Item = Reg>, pass: &mut Pass) -> Vec<Reg> {
         let mut needed = vec![false; self.code.insts.len()];
         let mut outer = vec![false; self.code.insts.len()];
         let mut pending: Vec<Reg> = roots.collect();
@@ -179,29 +183,37 @@ impl Builder<'_> {
                     continue;
                 }
             }
-            if needed[i] || self.kept_from_before(pass, reg) {
+            if needed[i] {
+                continue;
+            }
+            if let Some(keep) = self.kept_from_before(stage, reg) {
+                if !pass.kept_uses.contains(&(reg, keep)) {
+                    pass.kept_uses.push((reg, keep));
+                }
                 continue;
             }
             needed[i] = true;
             self.code.for_each_operand(reg, |r| pending.push(r));
         }
         let listed = |flags: &[bool]| (0..flags.len()).filter(|i| flags[*i]).map(|i| i as Reg).collect::<Vec<_>>();
+        pass.outer_uses = listed(&outer);
         let regs = listed(&needed);
-        regs.iter().for_each(|r| _ = self.computed_in[*r as usize].get_or_insert(pass));
-        (regs, listed(&outer))
+        regs.iter().for_each(|r| _ = self.computed_in[*r as usize].get_or_insert(stage));
+        regs
     }
 
-    /// Whether an earlier pass has computed it and it is worth keeping; then it is kept.
-    fn kept_from_before(&mut self, pass: usize, reg: Reg) -> bool {
-        let before = self.computed_in[reg as usize].is_some_and(|p| p < pass);
+    /// If an earlier pass has computed it and it is worth keeping, it is kept, as which.
+    fn kept_from_before(&mut self, stage: usize, reg: Reg) -> Option<usize> {
+        let before = self.computed_in[reg as usize].is_some_and(|p| p < stage);
         let free = matches!(self.code.insts[reg as usize], CodeInst::Load { .. }) && self.facts.in_place(reg);
         if !before || free || !self.keep {
-            return false;
+            return None;
         }
-        if !self.kept.contains(&reg) {
+        let at = self.kept.iter().position(|k| *k == reg);
+        Some(at.unwrap_or_else(|| {
             self.kept.push(reg);
-        }
-        true
+            self.kept.len() - 1
+        }))
     }
 
     /// Lines for these registers, chained where they can be, each with its place.

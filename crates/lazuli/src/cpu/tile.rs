@@ -227,6 +227,9 @@ impl Frame<'_> {
     /// # Safety
     /// The tile is within the index space, and the memory is as large as the plan says.
     pub unsafe fn run(&mut self, pass: &Pass, tile: Tile) {
+        for &(reg, keep) in &pass.kept_uses {
+            self.vals[reg as usize] = Val::full(self.dst(Dst::Keep(keep), tile));
+        }
         for line in &pass.lines {
             // SAFETY: as promised by the caller.
             unsafe { self.line(line, tile) };

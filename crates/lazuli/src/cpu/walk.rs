@@ -241,10 +241,12 @@ fn steps_until(c: isize, by: isize, low: isize, high: isize) -> isize {
 
 /// How many positions from `c` by `by` stay outside `inside`, where `c` is not.
 fn steps_outside(c: isize, by: isize, inside: (isize, isize)) -> isize {
-    match by {
-        1.. if c < inside.0 => (inside.0 - c + by - 1) / by,
-        ..0 if c >= inside.1 => (c - inside.1) / -by + 1,
-        _ => isize::MAX,
+    if by > 0 && c < inside.0 {
+        (inside.0 - c + by - 1) / by
+    } else if by < 0 && c >= inside.1 {
+        (c - inside.1) / -by + 1
+    } else {
+        isize::MAX
     }
 }
 

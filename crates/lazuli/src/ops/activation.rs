@@ -8,6 +8,12 @@ use crate::tensor::Tensor;
 const SQRT_2_OVER_PI: f32 = 0.797_884_6;
 
 impl Tensor {
+    /// Itself, as a float: in integers the steps below would wrap.
+    #[track_caller]
+    fn as_float(&self) -> Tensor {
+        self.dtype().map_or_else(|_| self.clone(), |dtype| self.to_dtype(dtype.to_float()))
+    }
+
     /// The number if it is positive, else 0. NaN stays NaN.
     ///
     /// ```
@@ -60,9 +66,10 @@ impl Tensor {
     pub fn softplus(&self) -> Tensor {
         // ln(1 + eˣ) = max(x, 0) + ln(1 + e^−|x|): the exponent is never positive. |x| by choice and not by `abs`,
         // whose gradient at 0 is 0.
-        let is_negative = self.lt(0);
-        let falling = is_negative.select(self, self.neg());
-        is_negative.select(0, self).add(falling.exp().log1p())
+        let x = &self.as_float();
+        let is_negative = x.lt(0);
+        let falling = is_negative.select(x, x.neg());
+        is_negative.select(0, x).add(falling.exp().log1p())
     }
 
     /// The logistic function, `1 / (1 + e⁻ˣ)`.
@@ -76,8 +83,9 @@ impl Tensor {
     #[track_caller]
     pub fn sigmoid(&self) -> Tensor {
         // With e = e^−|x| it is 1/(1 + e), and e/(1 + e) below zero: neither it nor its gradient can overflow.
-        let is_negative = self.lt(0);
-        let e = is_negative.select(self, self.neg()).exp();
+        let x = &self.as_float();
+        let is_negative = x.lt(0);
+        let e = is_negative.select(x, x.neg()).exp();
         is_negative.select(&e, 1).div(e.add(1))
     }
 
@@ -130,8 +138,9 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn gelu_tanh(&self) -> Tensor {
-        let inner = self.mul(self).mul(0.044715 * SQRT_2_OVER_PI).add(SQRT_2_OVER_PI).mul(self);
-        self.mul(0.5).mul(inner.tanh().add(1))
+        let x = &self.as_float();
+        let inner = x.mul(x).mul(0.044715 * SQRT_2_OVER_PI).add(SQRT_2_OVER_PI).mul(x);
+        x.mul(0.5).mul(inner.tanh().add(1))
     }
 
     /// A cheap [`silu`](Tensor::silu): `x · clamp(x + 3, 0, 6) / 6`.
@@ -144,6 +153,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn hardswish(&self) -> Tensor {
-        self.mul(self.add(3).clamp(0, 6)).div(6)
+        let x = &self.as_float();
+        x.mul(x.add(3).clamp(0, 6)).div(6)
     }
 }

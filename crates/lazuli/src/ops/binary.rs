@@ -189,7 +189,7 @@ fn rem_u32(x: u32, y: u32) -> u32 { return select(x % max(y, 1u), 0u, y == 0u); 
     known (-5.0, 3.0, 1.0), (5.0, -3.0, -1.0), (5.5, 2.0, 1.5), (-1.0, INF, INF), (1.0, 0.0, NAN), (INF, 2.0, NAN);
 
     /// The power, `xʸ`. Of integers it wraps; a negative exponent gives 0, or ±1 where the base is ±1.
-    POW pow private: Number -> Same wraps, commutes false, cost 40, ulps 1.0, range (0.01, 10.0);
+    POW pow private: Number -> Same wraps, commutes false, cost 40, ulps 0.6, range (0.01, 10.0);
     cpu f32 -> f32 |x, y| math::pow::<L>(x, y),
         i32 -> i32 |x, y| pow_i32(x, y),
         u32 -> u32 |x, y| x.wrapping_pow(y);
@@ -266,7 +266,7 @@ fn minimum_u32(x: u32, y: u32) -> u32 { return min(x, y); }
     known (1.0, 2.0, 1.0), (1.0, NAN, NAN), (NAN, 1.0, NAN), (-INF, 1.0, -INF), (INF, NAN, NAN);
 
     /// The angle of the point whose ordinate is `x` and whose abscissa is `y`, −π to π: `a.atan2(b)` is `arctan(a/b)`.
-    ATAN2 atan2: Float -> Same, commutes false, cost 32, ulps 1.0, range (-10.0, 10.0);
+    ATAN2 atan2: Float -> Same, commutes false, cost 32, ulps 0.6, range (-10.0, 10.0);
     cpu f32 -> f32 |x, y| math::atan2::<L>(x, y);
     oracle f64::atan2;
     wgsl "atan2_f32($x, $y)" "

@@ -126,7 +126,7 @@ pub(super) fn summed_product(a: &Tensor, b: &Tensor, axes: &[i32]) -> Result<Ten
         DType::F16 | DType::BF16 => DType::F32,
         dtype => dtype,
     };
-    Ok(a.to_dtype(wide).mul(&b.to_dtype(wide)).sum(axes).to_dtype(dtype))
+    Ok(a.to_dtype(wide).mul(b.to_dtype(wide)).sum(axes).to_dtype(dtype))
 }
 
 #[track_caller]
@@ -152,5 +152,5 @@ fn outer_product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let (column, row) = (flattened("outer", a)?, flattened("outer", b)?);
     same_device("outer", column.node()?, row.node()?)?;
     let (m, n) = (column.node()?.shape[0], row.node()?.shape[0]);
-    Ok(reshaped("outer", &column, Shape::from([m, 1]))?.mul(&reshaped("outer", &row, Shape::from([1, n]))?))
+    Ok(reshaped("outer", &column, Shape::from([m, 1]))?.mul(reshaped("outer", &row, Shape::from([1, n]))?))
 }

@@ -131,7 +131,7 @@ impl Tensor {
             return Tensor::new(Err(error));
         }
         let at = Location::caller();
-        coordinate(&shape, 0, device, at).eq(&coordinate(&shape, 1, device, at)).to_dtype(dtype)
+        coordinate(&shape, 0, device, at).eq(coordinate(&shape, 1, device, at)).to_dtype(dtype)
     }
 
     /// `start, start + step, …` up to but without `end`. Each float is within one ULP of `start + i · step`.
@@ -201,7 +201,7 @@ impl Tensor {
         let u = random_24(&shape, seed, 1, device, at).to_dtype(DType::F32).add(1.0).mul(UNIT_24);
         let v = random_24(&shape, seed, 2, device, at).to_dtype(DType::F32).mul(UNIT_24);
         let radius = u.log().mul(-2.0).sqrt();
-        radius.mul(&v.mul(std::f64::consts::TAU).cos())
+        radius.mul(v.mul(std::f64::consts::TAU).cos())
     }
 
     #[track_caller]
@@ -220,7 +220,10 @@ const UNIT_24: f64 = 1.0 / (1 << 24) as f64;
 fn entered<T: Element>(op: &str, data: Cow<'_, [T]>, shape: Shape, device: &Device) -> Result<Tensor> {
     shape.check(op)?;
     if data.len() != shape.n_elems() {
-        return Err(Error::shape(op, format!("{} values do not fill {shape}, which has {}", data.len(), shape.n_elems())));
+        return Err(Error::shape(
+            op,
+            format!("{} values do not fill {shape}, which has {}", data.len(), shape.n_elems()),
+        ));
     }
     let bytes = if T::SAME_BYTES { HostBytes::new(data.into_owned()) } else { narrowed(op, &data)? };
     let buffer = device.backend().upload(bytes)?;
@@ -324,8 +327,8 @@ fn ramp(op: &str, n: usize, start: f64, step: f64, dtype: DType, device: &Device
     let low = step - high as f64;
     let mut y = if high == 1.0 { i.clone() } else { i.mul(high) };
     match (low as f32 != 0.0, start != 0.0) {
-        (true, true) => y = y.add(&i.mul(low).add(start)),
-        (true, false) => y = y.add(&i.mul(low)),
+        (true, true) => y = y.add(i.mul(low).add(start)),
+        (true, false) => y = y.add(i.mul(low)),
         (false, true) => y = y.add(start),
         (false, false) => {}
     }

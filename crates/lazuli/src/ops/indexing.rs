@@ -131,7 +131,9 @@ fn check_index(op: &str, x: &Shape, axis: usize, index: &Shape) -> Result<()> {
 fn record_gather(op: &str, x: &Tensor, axis: usize, index: &NodeRef) -> Result<Tensor> {
     let mut x = x.clone();
     for i in (0..index.shape.rank()).filter(|i| *i != axis) {
-        x = narrowed(op, &x, i as i32, 0, index.shape[i])?;
+        if x.node()?.shape[i] != index.shape[i] {
+            x = narrowed(op, &x, i as i32, 0, index.shape[i])?;
+        }
     }
     let x = x.node()?;
     Ok(Tensor::record(Op::Gather(axis), &[x, index], index.shape, x.dtype, Location::caller()))
@@ -205,7 +207,8 @@ fn marked(x: &Tensor, classes: usize) -> Result<Tensor> {
     let shape: Shape = index.shape.iter().copied().chain([classes]).collect();
     shape.check("one_hot")?;
     let at = Location::caller();
-    let column = reshaped("one_hot", &Tensor::new(Ok(index.clone())), index.shape.iter().copied().chain([1]).collect())?;
+    let column =
+        reshaped("one_hot", &Tensor::new(Ok(index.clone())), index.shape.iter().copied().chain([1]).collect())?;
     let column = Tensor::new(Ok(broadcast(column.node()?.clone(), &shape, at)));
-    Ok(column.eq(&coordinate(&shape, shape.rank() - 1, &index.device, at)).to_dtype(DType::I32))
+    Ok(column.eq(coordinate(&shape, shape.rank() - 1, &index.device, at)).to_dtype(DType::I32))
 }

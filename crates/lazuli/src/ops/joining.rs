@@ -96,7 +96,10 @@ pub(super) fn same_device(op: &str, a: &NodeRef, b: &NodeRef) -> Result<()> {
         return Ok(());
     }
     let (a, b) = (&a.device.info().name, &b.device.info().name);
-    Err(Error::device(op, format!("the tensors are on different devices, {a} and {b}; bring them together with to_device")))
+    Err(Error::device(
+        op,
+        format!("the tensors are on different devices, {a} and {b}; bring them together with to_device"),
+    ))
 }
 
 #[track_caller]

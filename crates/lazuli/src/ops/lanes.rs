@@ -5,7 +5,7 @@
 use std::sync::OnceLock;
 
 use super::math::Level;
-use super::row::{BinaryLoop, BinaryLoops, Isa, PerIsa, ReduceLoops, UnaryLoop};
+use super::row::{BinaryLoops, Isa, PerIsa, ReduceLoops, UnaryLoop};
 
 /// What a 32-bit lane can be read as.
 ///
@@ -62,14 +62,7 @@ pub const fn unary<F: Unary<X, Y>, X: Word, Y: Word>() -> PerIsa<UnaryLoop> {
 
 /// The loops of a binary op.
 pub const fn binary<F: Binary<X, Y>, X: Word, Y: Word>() -> PerIsa<BinaryLoops> {
-    const fn forms(vv: BinaryLoop, vs: BinaryLoop, sv: BinaryLoop) -> BinaryLoops {
-        BinaryLoops { vv, vs, sv }
-    }
-    [
-        forms(baseline::vv::<F, X, Y>, baseline::vs::<F, X, Y>, baseline::sv::<F, X, Y>),
-        forms(avx2::vv::<F, X, Y>, avx2::vs::<F, X, Y>, avx2::sv::<F, X, Y>),
-        forms(avx512::vv::<F, X, Y>, avx512::vs::<F, X, Y>, avx512::sv::<F, X, Y>),
-    ]
+    [baseline::binary::<F, X, Y>(), avx2::binary::<F, X, Y>(), avx512::binary::<F, X, Y>()]
 }
 
 /// The loops of a reduction; `identity` is [`Combine::IDENTITY`] as bits.
@@ -129,17 +122,30 @@ macro_rules! versions {
             pub unsafe fn unary<F: Unary<X, Y>, X: Word, Y: Word>(x: &[u32], y: &mut [u32]) {
                 unary_loop::<$level, F, X, Y>(words(x), words_mut(y));
             }
+            pub const fn binary<F: Binary<X, Y>, X: Word, Y: Word>() -> BinaryLoops {
+                BinaryLoops { vv: vv::<F, X, Y>, vs: vs::<F, X, Y>, sv: sv::<F, X, Y> }
+            }
+            #[inline(never)]
             $(#[target_feature(enable = $features)])?
-            pub unsafe fn vv<F: Binary<X, Y>, X: Word, Y: Word>(x: &[u32], y: &[u32], out: &mut [u32]) {
+            unsafe fn vv<F: Binary<X, Y>, X: Word, Y: Word>(x: &[u32], y: &[u32], out: &mut [u32]) {
                 vv_loop::<$level, F, X, Y>(words(x), words(y), words_mut(out));
             }
-            $(#[target_feature(enable = $features)])?
-            pub unsafe fn vs<F: Binary<X, Y>, X: Word, Y: Word>(x: &[u32], y: &[u32], out: &mut [u32]) {
-                vs_loop::<$level, F, X, Y>(words(x), words(y)[0], words_mut(out));
+            /// A single lane is spread over a short block: one loop serves all three forms, which keeps the crate
+            /// quick to build, and the block stays in the nearest cache.
+            unsafe fn vs<F: Binary<X, Y>, X: Word, Y: Word>(x: &[u32], y: &[u32], out: &mut [u32]) {
+                let spread = [y[0]; SPREAD];
+                for (x, out) in x.chunks(SPREAD).zip(out.chunks_mut(SPREAD)) {
+                    // SAFETY: the caller has made sure of the instruction set.
+                    unsafe { vv::<F, X, Y>(x, &spread[..out.len()], out) };
+                }
             }
-            $(#[target_feature(enable = $features)])?
-            pub unsafe fn sv<F: Binary<X, Y>, X: Word, Y: Word>(x: &[u32], y: &[u32], out: &mut [u32]) {
-                sv_loop::<$level, F, X, Y>(words(x)[0], words(y), words_mut(out));
+            /// As `vs`, from the other side.
+            unsafe fn sv<F: Binary<X, Y>, X: Word, Y: Word>(x: &[u32], y: &[u32], out: &mut [u32]) {
+                let spread = [x[0]; SPREAD];
+                for (y, out) in y.chunks(SPREAD).zip(out.chunks_mut(SPREAD)) {
+                    // SAFETY: the caller has made sure of the instruction set.
+                    unsafe { vv::<F, X, Y>(&spread[..out.len()], y, out) };
+                }
             }
             $(#[target_feature(enable = $features)])?
             pub unsafe fn accumulate<F: Combine<X>, X: Word>(acc: &mut [u32], x: &[u32]) {
@@ -213,7 +219,7 @@ fn unary_loop<L: Level, F: Unary<X, Y>, X: Word, Y: Word>(x: &[X], y: &mut [Y]) 
     let n = x.len();
     let y = &mut y[..n];
     for i in 0..n {
-        y[i] = F::eval::<L>(x[i]);
+        y[i] = if L::VECTORISE { F::eval::<L>(x[i]) } else { one::<L, F, X, Y>(x[i]) };
     }
     if F::HAS_SLOW {
         let mut any = false;
@@ -226,6 +232,12 @@ fn unary_loop<L: Level, F: Unary<X, Y>, X: Word, Y: Word>(x: &[X], y: &mut [Y]) 
     }
 }
 
+/// A call, so that the loop around it stays small.
+#[inline(never)]
+fn one<L: Level, F: Unary<X, Y>, X, Y>(x: X) -> Y {
+    F::eval::<L>(x)
+}
+
 #[inline(always)]
 fn vv_loop<L: Level, F: Binary<X, Y>, X: Word, Y: Word>(x: &[X], y: &[X], out: &mut [Y]) {
     let n = out.len();
@@ -234,43 +246,13 @@ fn vv_loop<L: Level, F: Binary<X, Y>, X: Word, Y: Word>(x: &[X], y: &[X], out: &
         out[i] = F::eval::<L>(x[i], y[i]);
     }
     if F::HAS_SLOW {
-        put_right::<F, X, Y>(n, |i| x[i], |i| y[i], out);
-    }
-}
-
-#[inline(always)]
-fn vs_loop<L: Level, F: Binary<X, Y>, X: Word, Y: Word>(x: &[X], y: X, out: &mut [Y]) {
-    let n = out.len();
-    let x = &x[..n];
-    for i in 0..n {
-        out[i] = F::eval::<L>(x[i], y);
-    }
-    if F::HAS_SLOW {
-        put_right::<F, X, Y>(n, |i| x[i], |_| y, out);
-    }
-}
-
-#[inline(always)]
-fn sv_loop<L: Level, F: Binary<X, Y>, X: Word, Y: Word>(x: X, y: &[X], out: &mut [Y]) {
-    let n = out.len();
-    let y = &y[..n];
-    for i in 0..n {
-        out[i] = F::eval::<L>(x, y[i]);
-    }
-    if F::HAS_SLOW {
-        put_right::<F, X, Y>(n, |_| x, |i| y[i], out);
-    }
-}
-
-/// Replaces the results that [`Binary::eval`] could not give.
-#[inline(always)]
-fn put_right<F: Binary<X, Y>, X, Y>(n: usize, x: impl Fn(usize) -> X, y: impl Fn(usize) -> X, out: &mut [Y]) {
-    let mut any = false;
-    for i in 0..n {
-        any |= F::is_slow(x(i), y(i));
-    }
-    if any {
-        (0..n).filter(|&i| F::is_slow(x(i), y(i))).for_each(|i| out[i] = F::slow(x(i), y(i)));
+        let mut any = false;
+        for i in 0..n {
+            any |= F::is_slow(x[i], y[i]);
+        }
+        if any {
+            (0..n).filter(|&i| F::is_slow(x[i], y[i])).for_each(|i| out[i] = F::slow(x[i], y[i]));
+        }
     }
 }
 
@@ -282,6 +264,9 @@ fn accumulate_loop<F: Combine<X>, X: Word>(acc: &mut [X], x: &[X]) {
         acc[i] = F::eval(acc[i], x[i]);
     }
 }
+
+/// How many lanes a single one is spread over.
+const SPREAD: usize = 256;
 
 /// How many accumulators a fold has: enough vectors that none waits for the one before it.
 const WIDTH: usize = 64;

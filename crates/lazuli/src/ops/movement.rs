@@ -231,6 +231,9 @@ impl Tensor {
 #[track_caller]
 pub(super) fn reshaped(op: &str, x: &Tensor, shape: Shape) -> Result<Tensor> {
     let node = x.node()?;
+    if node.shape == shape {
+        return Ok(x.clone());
+    }
     shape.check(op)?;
     let (have, want) = (node.shape.n_elems(), shape.n_elems());
     if have != want {
@@ -282,7 +285,10 @@ fn permuted(x: &Tensor, order: &[i32]) -> Result<Tensor> {
         axes.push(axis);
     }
     if axes.len() != rank {
-        return Err(Error::shape("permute", format!("{order:?} names {} of the {rank} axes of {}", axes.len(), node.shape)));
+        return Err(Error::shape(
+            "permute",
+            format!("{order:?} names {} of the {rank} axes of {}", axes.len(), node.shape),
+        ));
     }
     Ok(Tensor::moved(node, View::permute(&node.shape, &axes), Location::caller()))
 }
@@ -368,8 +374,8 @@ fn triangle(op: &str, x: &Tensor, keeps: impl Fn(&Tensor) -> Tensor) -> Result<T
     }
     let (at, device) = (Location::caller(), &node.device);
     let matrix = Shape::from(&node.shape[rank - 2..]);
-    let above = coordinate(&matrix, 1, device, at).sub(&coordinate(&matrix, 0, device, at));
-    Ok(keeps(&above).select(x, &x.zeros_like()))
+    let above = coordinate(&matrix, 1, device, at).sub(coordinate(&matrix, 0, device, at));
+    Ok(keeps(&above).select(x, x.zeros_like()))
 }
 
 #[track_caller]

@@ -249,7 +249,10 @@ fn sliced(op: &str, x: &Tensor, slices: &Slices) -> Result<Tensor> {
     let node = x.node()?;
     let shape = &node.shape;
     if slices.0.len() > shape.rank() {
-        return Err(Error::shape(op, format!("{} slices for {shape}, which has {} axes", slices.0.len(), shape.rank())));
+        return Err(Error::shape(
+            op,
+            format!("{} slices for {shape}, which has {} axes", slices.0.len(), shape.rank()),
+        ));
     }
     let from = shape.strides();
     let mut offset = 0;

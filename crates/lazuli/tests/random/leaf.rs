@@ -42,7 +42,7 @@ impl Leaf {
 }
 
 /// A number as an element of a dtype, the way a cast does it.
-fn narrowed(value: f64, dtype: DType) -> f64 {
+pub fn narrowed(value: f64, dtype: DType) -> f64 {
     match dtype {
         DType::F32 => value as f32 as f64,
         DType::F16 => f16::from_f64(value).to_f64(),

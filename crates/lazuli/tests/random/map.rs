@@ -9,6 +9,7 @@ use lazuli::{CustomOp, DType, Device, Tensor, bf16, f16};
 use crate::array::{self, Array};
 use crate::cell::Cell;
 use crate::leaf::DTYPES;
+use crate::methods::{BINARY, SHAPED, UNARY, call_binary, call_shaped, call_unary};
 use crate::program::{Op, Table};
 use crate::row;
 
@@ -38,30 +39,6 @@ pub enum Map {
     /// `3·x − y`, as a user's own op.
     Custom,
 }
-
-/// Methods by name.
-macro_rules! methods {
-    ($names:ident $call:ident($($arg:ident: $t:ty),*) $($name:ident)*) => {
-        pub const $names: &[&str] = &[$(stringify!($name)),*];
-        fn $call(name: &str, x: &Tensor $(, $arg: $t)*) -> Tensor {
-            match name {
-                $(stringify!($name) => x.$name($($arg),*),)*
-                _ => unreachable!("{name} is not drawn"),
-            }
-        }
-    };
-}
-
-methods! { UNARY call_unary()
-    neg abs sign sqrt rsqrt recip floor ceil round trunc logical_not is_nan is_inf bit_not
-    exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh cbrt erf
-    square is_finite relu softplus sigmoid silu swish gelu gelu_tanh hardswish zeros_like ones_like detach tracked
-}
-methods! { BINARY call_binary(y: impl Into<lazuli::ops::Operand>)
-    add sub mul div rem pow maximum minimum atan2 eq ne lt le gt ge logical_and logical_or
-    bit_and bit_or bit_xor shl shr
-}
-methods! { SHAPED call_shaped(parameter: f32) leaky_relu elu }
 
 /// Operators whose left side may be a number.
 macro_rules! operators {

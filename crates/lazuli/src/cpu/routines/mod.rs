@@ -108,7 +108,12 @@ mod tests {
 
     /// Runs a routine on f32 or i32 inputs, given as numbers.
     #[track_caller]
-    fn run(row: &RoutineRow, params: [i32; 2], inputs: &[(Vec<f64>, DType, Shape)], output: (DType, Shape)) -> Vec<f64> {
+    fn run(
+        row: &RoutineRow,
+        params: [i32; 2],
+        inputs: &[(Vec<f64>, DType, Shape)],
+        output: (DType, Shape),
+    ) -> Vec<f64> {
         let store = |(values, dtype, _): &(Vec<f64>, DType, Shape)| -> Vec<u8> {
             values
                 .iter()
@@ -120,7 +125,12 @@ mod tests {
         };
         let bytes: Vec<Vec<u8>> = inputs.iter().map(store).collect();
         let bound: Vec<(&[u8], DType)> = bytes.iter().zip(inputs).map(|(b, i)| (&b[..], i.1)).collect();
-        let args = RoutineArgs { params, input_shapes: inputs.iter().map(|i| i.2).collect(), output_shape: output.1, check: 3 };
+        let args = RoutineArgs {
+            params,
+            input_shapes: inputs.iter().map(|i| i.2).collect(),
+            output_shape: output.1,
+            check: 3,
+        };
         let mut out = vec![0u8; output.1.n_elems() * output.0.size()];
         let call = RoutineCall { inputs: &bound, output: &mut out, output_dtype: output.0, args: &args };
         find(row).expect("is in the table")(call).expect("indices are in range");

@@ -48,6 +48,9 @@ fn scan_rows<T: Stored>(inner: usize, x: &[u8], y: &mut [u8]) {
 }
 
 fn total<T: Stored>(inner: usize, x: &[u8]) -> Vec<T::Sum> {
+    if inner == 1 {
+        return vec![(0..x.len() / T::SIZE).fold(T::NOTHING, |sum, i| T::add(sum, T::read(x, i)))];
+    }
     let mut sums = vec![T::NOTHING; inner];
     for row in x.chunks_exact(inner * T::SIZE) {
         for (i, sum) in sums.iter_mut().enumerate() {
@@ -58,6 +61,14 @@ fn total<T: Stored>(inner: usize, x: &[u8]) -> Vec<T::Sum> {
 }
 
 fn scan_block<T: Stored>(sums: &mut [T::Sum], x: &[u8], y: &mut [u8]) {
+    // One sum stays in a register.
+    if let [sum] = sums {
+        for i in 0..x.len() / T::SIZE {
+            *sum = T::add(*sum, T::read(x, i));
+            T::write(y, i, *sum);
+        }
+        return;
+    }
     let row_bytes = sums.len() * T::SIZE;
     for (x, y) in x.chunks_exact(row_bytes).zip(y.chunks_exact_mut(row_bytes)) {
         for (i, sum) in sums.iter_mut().enumerate() {

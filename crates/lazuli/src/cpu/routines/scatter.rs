@@ -66,14 +66,16 @@ fn inside(small: &[usize], large: &[usize]) -> Vec<usize> {
 
 fn add<T: Stored>(scatter: &Scatter, x: &[u8], src: &[u8], y: &mut [u8]) {
     let Lines { outer, n, inner } = scatter.to;
-    // A few ranges per thread: each looks through the whole index, but holds its sums in wide numbers.
-    let n_ranges = (4 * rayon::current_num_threads()).div_ceil(outer).clamp(1, n);
+    // A range per thread, since each looks through the whole index of its block.
+    let n_ranges = rayon::current_num_threads().div_ceil(outer);
     let range_rows = n.div_ceil(n_ranges).max(BLOCK.div_ceil(inner)).min(n);
     let (block_bytes, range_bytes) = (n * inner * T::SIZE, range_rows * inner * T::SIZE);
-    y.par_chunks_mut(block_bytes).zip(x.par_chunks(block_bytes)).enumerate().for_each(|(block, (y, x))| {
-        let Some(from) = scatter.outer[block] else { return y.copy_from_slice(x) };
-        y.par_chunks_mut(range_bytes).zip(x.par_chunks(range_bytes)).enumerate().for_each(|(i, (y, x))| {
-            add_range::<T>(scatter, from, i * range_rows, x, src, y);
+    let blocks = y.par_chunks_mut(block_bytes).zip(x.par_chunks(block_bytes)).enumerate();
+    blocks.with_min_len((BLOCK * T::SIZE).div_ceil(block_bytes)).for_each(|(block, (y, x))| {
+        y.copy_from_slice(x);
+        let Some(from) = scatter.outer[block] else { return };
+        y.par_chunks_mut(range_bytes).enumerate().for_each(|(i, y)| {
+            add_range::<T>(scatter, from, i * range_rows, src, y);
         });
     });
 }
@@ -82,24 +84,35 @@ fn add<T: Stored>(scatter: &Scatter, x: &[u8], src: &[u8], y: &mut [u8]) {
 const BLOCK: usize = 1 << 12;
 
 /// Adds what falls into the rows of `y`, which start at `first_row` of the output's block.
-fn add_range<T: Stored>(scatter: &Scatter, from: usize, first_row: usize, x: &[u8], src: &[u8], y: &mut [u8]) {
+fn add_range<T: Stored>(scatter: &Scatter, from: usize, first_row: usize, src: &[u8], y: &mut [u8]) {
     let Scatter { index, from: Lines { n, inner: n_inner, .. }, inner, ranges, .. } = scatter;
     let row_elems = scatter.to.inner;
     let n_rows = y.len() / (row_elems * T::SIZE);
-    let rows = first_row as i32..(first_row + n_rows) as i32;
-    let mut sums: Vec<T::Sum> = (0..n_rows * row_elems).map(|i| T::read(x, i)).collect();
+    let (low, high) = (first_row as i64, (first_row + n_rows) as i64);
+    // Rows that are added to, in the wide type, in the order in which they were first met; 0 is none yet.
+    let mut sums: Vec<T::Sum> = Vec::new();
+    let mut sum_of = vec![0u32; n_rows];
     for row in from * n..(from + 1) * n {
         // Nothing of this row falls here (or the index is empty).
-        if ranges.get(row).is_none_or(|(low, high)| *high < rows.start || *low >= rows.end) {
+        if ranges.get(row).is_none_or(|range| (range.1 as i64) < low || range.0 as i64 >= high) {
             continue;
         }
         for (j, to) in inner.iter().enumerate() {
-            let at = i32::from_ne_bytes(index[row * n_inner + j]);
-            if rows.contains(&at) {
-                let sum = &mut sums[(at - rows.start) as usize * row_elems + to];
-                *sum = T::add(*sum, T::read(src, row * n_inner + j));
+            let at = i32::from_ne_bytes(index[row * n_inner + j]) as i64;
+            if !(low..high).contains(&at) {
+                continue;
             }
+            let at = (at - low) as usize;
+            if sum_of[at] == 0 {
+                sums.extend((0..row_elems).map(|i| T::read(y, at * row_elems + i)));
+                sum_of[at] = (sums.len() / row_elems) as u32;
+            }
+            let sum = &mut sums[(sum_of[at] as usize - 1) * row_elems + to];
+            *sum = T::add(*sum, T::read(src, row * n_inner + j));
         }
     }
-    sums.iter().enumerate().for_each(|(i, sum)| T::write(y, i, *sum));
+    for (row, sum) in sum_of.iter().enumerate().filter(|(_, sum)| **sum != 0) {
+        let sums = &sums[(*sum as usize - 1) * row_elems..][..row_elems];
+        sums.iter().enumerate().for_each(|(i, sum)| T::write(y, row * row_elems + i, *sum));
+    }
 }

@@ -1,5 +1,5 @@
-//! Sorting along an axis, by keys: each element becomes an integer that orders as it should, with its place below it.
-//! All keys then differ, so that the fastest sort is stable too and its result is the only one possible.
+//! Sorting along an axis, by keys: each element becomes an integer that orders as it should, above what is to be
+//! written in its place. The sort is stable, so its result is the only one possible, whoever computes it.
 
 use half::{bf16, f16};
 use rayon::prelude::*;
@@ -8,53 +8,88 @@ use super::{Lines, RoutineCall};
 use crate::backend::FailedCheck;
 use crate::dtype::DType;
 
-/// Lines longer than this are sorted by several threads.
-const LONG: usize = 1 << 15;
-
 /// Elements in order.
 pub fn sort(call: RoutineCall<'_>) -> Result<(), FailedCheck> {
-    let (x, dtype) = call.inputs[0];
-    let size = dtype.size();
-    put_in_order(call, |from, _, out| out.copy_from_slice(&x[from * size..][..size]));
+    put_in_order(call, |_, element| element);
     Ok(())
 }
 
 /// Where in its line each element of the order is found.
 pub fn argsort(call: RoutineCall<'_>) -> Result<(), FailedCheck> {
-    put_in_order(call, |_, place, out| out.copy_from_slice(&(place as i32).to_ne_bytes()));
+    put_in_order(call, |place, _| place);
     Ok(())
 }
 
-/// For each element of the output, calls `write` with the input element that belongs there, its place in its line, and
-/// the output's bytes.
-fn put_in_order(call: RoutineCall<'_>, write: impl Fn(usize, usize, &mut [u8]) + Sync) {
-    let lines = Lines::new(&call.args.output_shape, call.args.params[0] as usize);
-    let Lines { outer, n, inner } = lines;
+/// Lines next to each other are sorted in groups of this many, so that memory is read and written in whole cache lines.
+const GROUP: usize = 16;
+
+/// Elements that are worth a thread's while.
+const BLOCK: usize = 1 << 12;
+
+/// Writes, in the order of the elements of each line, what `payload` makes of their places and bits.
+fn put_in_order(call: RoutineCall<'_>, payload: impl Fn(u32, u32) -> u32 + Sync) {
+    let Lines { outer, n, inner } = Lines::new(&call.args.output_shape, call.args.params[0] as usize);
     if outer * n * inner == 0 {
         return;
     }
     let (x, dtype) = call.inputs[0];
     let descending = call.args.params[1] != 0;
-    // One line after another, whatever the axis: line `outer · inner + j` holds the places in sorted order.
-    let mut places = vec![0u32; outer * n * inner];
-    places.par_chunks_mut(n).enumerate().with_min_len(1024usize.div_ceil(n)).for_each_init(Vec::new, |keys, (line, places)| {
-        let start = line / inner * n * inner + line % inner;
-        fill_keys(keys, x, dtype, descending, (start..).step_by(inner).take(n));
-        if n > LONG { keys.par_sort_unstable() } else { keys.sort_unstable() }
-        places.iter_mut().zip(keys).for_each(|(place, key)| *place = *key as u32);
+    // Per block of `n · inner` elements one group of lines after another, each group row by row.
+    let mut sorted = vec![0u32; outer * n * inner];
+    let blocks = sorted.par_chunks_mut(n * inner).enumerate().with_min_len(BLOCK.div_ceil(n * inner));
+    blocks.for_each_init(Vec::new, |keys, (block, groups)| {
+        let sort_group = |keys: &mut Vec<u64>, group: usize, out: &mut [u32]| {
+            let width = out.len() / n;
+            for column in 0..width {
+                let first = block * n * inner + group * GROUP + column;
+                fill_keys(keys, x, dtype, descending, (first..).step_by(inner).take(n), &payload);
+                sort_keys(keys);
+                out[column..].iter_mut().step_by(width).zip(keys.iter()).for_each(|(out, key)| *out = *key as u32);
+            }
+        };
+        match inner {
+            ..=GROUP => sort_group(keys, 0, groups),
+            _ => groups
+                .par_chunks_mut(n * GROUP)
+                .enumerate()
+                .for_each_init(Vec::new, |keys, (group, out)| sort_group(keys, group, out)),
+        }
     });
-    let size = call.output_dtype.size();
-    call.output.par_chunks_exact_mut(size).enumerate().with_min_len(1024).for_each(|(to, out)| {
-        let (block, row, column) = (to / (n * inner), to / inner % n, to % inner);
-        let place = places[(block * inner + column) * n + row] as usize;
-        write((block * n + place) * inner + column, place, out);
+    match call.output_dtype.size() {
+        4 => ungroup::<4>(n, inner, &sorted, call.output),
+        2 => ungroup::<2>(n, inner, &sorted, call.output),
+        _ => ungroup::<1>(n, inner, &sorted, call.output),
+    }
+}
+
+/// Row-major again, and as narrow as elements are stored.
+fn ungroup<const SIZE: usize>(n: usize, inner: usize, sorted: &[u32], output: &mut [u8]) {
+    let store = |out: &mut [u8; SIZE], value: &u32| out.copy_from_slice(&value.to_le_bytes()[..SIZE]);
+    let output = output.as_chunks_mut::<SIZE>().0;
+    if inner <= GROUP {
+        // One group is row-major already.
+        return output.par_iter_mut().zip(sorted).with_min_len(BLOCK).for_each(|(out, value)| store(out, value));
+    }
+    output.par_chunks_mut(inner).enumerate().with_min_len(BLOCK.div_ceil(inner)).for_each(|(row, out)| {
+        let (block, row) = (row / n, row % n);
+        for (group, out) in out.chunks_mut(GROUP).enumerate() {
+            let from = (block * inner + group * GROUP) * n + row * out.len();
+            out.iter_mut().zip(&sorted[from..]).for_each(|(out, value)| store(out, value));
+        }
     });
 }
 
-/// The keys of one line: order above, place below.
-fn fill_keys(keys: &mut Vec<u64>, x: &[u8], dtype: DType, descending: bool, line: impl Iterator<Item = usize>) {
+/// The keys of one line: order above, payload below.
+fn fill_keys(
+    keys: &mut Vec<u64>,
+    x: &[u8],
+    dtype: DType,
+    descending: bool,
+    line: impl Iterator<Item = usize>,
+    payload: impl Fn(u32, u32) -> u32,
+) {
     keys.clear();
-    let key = |place: usize, order: u32| (order as u64) << 32 | place as u64;
+    let key = |place: usize, order: u32, bits: u32| (order as u64) << 32 | payload(place as u32, bits) as u64;
     let float = |v: f32| match float_order(v) {
         NAN_LAST => NAN_LAST,
         order if descending => !order,
@@ -62,13 +97,17 @@ fn fill_keys(keys: &mut Vec<u64>, x: &[u8], dtype: DType, descending: bool, line
     };
     let int = |order: u32| if descending { !order } else { order };
     let line = line.enumerate();
+    let half = |at: usize| u16::from_le_bytes(x.as_chunks().0[at]);
+    let word = |at: usize| u32::from_le_bytes(x.as_chunks().0[at]);
     match dtype {
-        DType::F32 => keys.extend(line.map(|(i, at)| key(i, float(f32::from_ne_bytes(x.as_chunks().0[at]))))),
-        DType::F16 => keys.extend(line.map(|(i, at)| key(i, float(f16::from_ne_bytes(x.as_chunks().0[at]).to_f32())))),
-        DType::BF16 => keys.extend(line.map(|(i, at)| key(i, float(bf16::from_ne_bytes(x.as_chunks().0[at]).to_f32())))),
-        DType::I32 => keys.extend(line.map(|(i, at)| key(i, int(u32::from_ne_bytes(x.as_chunks().0[at]) ^ 1 << 31)))),
-        DType::U32 => keys.extend(line.map(|(i, at)| key(i, int(u32::from_ne_bytes(x.as_chunks().0[at]))))),
-        DType::U8 | DType::Bool => keys.extend(line.map(|(i, at)| key(i, int(x[at] as u32)))),
+        DType::F32 => keys.extend(line.map(|(i, at)| key(i, float(f32::from_bits(word(at))), word(at)))),
+        DType::F16 => keys.extend(line.map(|(i, at)| key(i, float(f16::from_bits(half(at)).to_f32()), half(at) as u32))),
+        DType::BF16 => {
+            keys.extend(line.map(|(i, at)| key(i, float(bf16::from_bits(half(at)).to_f32()), half(at) as u32)))
+        }
+        DType::I32 => keys.extend(line.map(|(i, at)| key(i, int(word(at) ^ 1 << 31), word(at)))),
+        DType::U32 => keys.extend(line.map(|(i, at)| key(i, int(word(at)), word(at)))),
+        DType::U8 | DType::Bool => keys.extend(line.map(|(i, at)| key(i, int(x[at] as u32), x[at] as u32))),
     }
 }
 
@@ -83,4 +122,38 @@ fn float_order(v: f32) -> u32 {
     // −0 + 0 = 0
     let bits = (v + 0.0).to_bits();
     if bits >> 31 == 1 { !bits } else { bits | 1 << 31 }
+}
+
+/// Lines from this length on are sorted digit by digit, which takes time in proportion to their length.
+const LONG: usize = 1 << 10;
+const DIGIT_BITS: usize = 11;
+
+/// Sorts by the upper halves, stably.
+fn sort_keys(keys: &mut Vec<u64>) {
+    if keys.len() < LONG {
+        return keys.sort_by_key(|key| key >> 32);
+    }
+    // The orders' three digits, lowest first: a stable sort by each in turn is a sort by all.
+    let digit = |key: u64, i: usize| (key >> (32 + i * DIGIT_BITS)) as usize & ((1 << DIGIT_BITS) - 1);
+    let mut counts = vec![[0u32; 1 << DIGIT_BITS]; 3];
+    for &key in keys.iter() {
+        (0..3).for_each(|i| counts[i][digit(key, i)] += 1);
+    }
+    let mut sorted = vec![0u64; keys.len()];
+    for (i, counts) in counts.iter_mut().enumerate() {
+        // All the same: nothing to do.
+        if counts.iter().any(|count| *count as usize == keys.len()) {
+            continue;
+        }
+        let mut start = 0;
+        for count in counts.iter_mut() {
+            (start, *count) = (start + *count, start);
+        }
+        for &key in keys.iter() {
+            let next = &mut counts[digit(key, i)];
+            sorted[*next as usize] = key;
+            *next += 1;
+        }
+        std::mem::swap(keys, &mut sorted);
+    }
 }

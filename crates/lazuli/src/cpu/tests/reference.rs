@@ -40,7 +40,8 @@ pub fn write(bytes: &mut [u8], dtype: DType, lanes: &[u32]) {
 fn coordinates(mut idx: usize, dims: &[usize]) -> Vec<usize> {
     let mut out = vec![0; dims.len()];
     for axis in (0..dims.len()).rev() {
-        (out[axis], idx) = (idx % dims[axis], idx / dims[axis]);
+        let size = dims[axis].max(1);
+        (out[axis], idx) = (idx % size, idx / size);
     }
     out
 }
@@ -54,13 +55,10 @@ struct Evaluation<'a> {
 }
 
 impl Evaluation<'_> {
-    fn space(&self) -> Vec<usize> {
-        self.case.args.outer.iter().chain(&self.case.args.inner).copied().collect()
-    }
-
     /// The element of a map at an index; the map says itself over which axes it is.
     fn at(&self, map: &IndexMap, outer: usize, inner: usize) -> Option<usize> {
-        let all = coordinates(outer * self.n_inner + inner, &self.space());
+        let mut all = coordinates(outer, &self.case.args.outer);
+        all.extend(coordinates(inner, &self.case.args.inner));
         map.at(&all[..map.shape().rank()])
     }
 
@@ -144,9 +142,8 @@ impl Evaluation<'_> {
         };
         let pairs = (0..*k).map(|l| (element(0, a, row, l), element(1, b, l, col)));
         if case.body.inputs[0].is_float() {
-            pairs.map(|(x, y)| f32::from_bits(x) as f64 * f32::from_bits(y) as f64).sum::<f64>() as f32 as f64;
-            let pairs = (0..*k).map(|l| (element(0, a, row, l), element(1, b, l, col)));
-            return (pairs.map(|(x, y)| f32::from_bits(x) as f64 * f32::from_bits(y) as f64).sum::<f64>() as f32).to_bits();
+            let sum = pairs.fold(0.0, |sum, (x, y)| sum + f32::from_bits(x) as f64 * f32::from_bits(y) as f64);
+            return (sum as f32).to_bits();
         }
         pairs.fold(0u32, |sum, (x, y)| sum.wrapping_add(x.wrapping_mul(y)))
     }

@@ -59,6 +59,9 @@ pub use trig::{cos, cos_slow, sin, sin_slow, tan, tan_slow, trig_needs_slow};
 
 /// An instruction-set level: says how `a · b + c` is done, so that one source serves AVX-512, AVX2 and the baseline.
 pub trait Level: Copy + 'static {
+    /// Whether loops over long functions are worth vectorising. Not for a baseline that hardly any machine is left
+    /// with: it would take a third of the time that the crate takes to build.
+    const VECTORISE: bool;
     /// `a · b + c`.
     fn fma(a: f32, b: f32, c: f32) -> f32;
     /// `a · b + c` in double precision.
@@ -75,6 +78,7 @@ pub struct Fused;
 pub struct Plain;
 
 impl Level for Fused {
+    const VECTORISE: bool = true;
     #[inline(always)]
     fn fma(a: f32, b: f32, c: f32) -> f32 {
         a.mul_add(b, c)
@@ -86,6 +90,7 @@ impl Level for Fused {
 }
 
 impl Level for Plain {
+    const VECTORISE: bool = cfg!(not(target_arch = "x86_64"));
     #[inline(always)]
     fn fma(a: f32, b: f32, c: f32) -> f32 {
         a * b + c

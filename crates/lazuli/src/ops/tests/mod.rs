@@ -67,9 +67,8 @@ fn ulps(got: f32, want: f64) -> f64 {
     // Infinity counts as 2¹²⁸, the next value after the largest.
     let real = |v: f32| if v.is_infinite() { 2f64.powi(128).copysign(v as f64) } else { v as f64 };
     let want = if nearest.is_infinite() { real(nearest) } else { want };
-    let below = f32::from_bits(nearest.abs().min(f32::MAX).to_bits().saturating_sub(1));
-    let spacing = (nearest.abs().min(f32::MAX) as f64 - below as f64).max(1e-45f32 as f64);
-    (real(got) - want).abs() / spacing
+    let above = f32::from_bits(nearest.abs().min(f32::MAX).to_bits() + 1);
+    (real(got) - want).abs() / (real(above) - real(nearest.abs().min(f32::MAX)))
 }
 
 /// Random bits from a seed, the same on every run.

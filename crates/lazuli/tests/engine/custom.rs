@@ -1,0 +1,129 @@
+//! The user's own ops, and leaving without a runtime.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+
+use lazuli::{CustomOp, Device, Error, Tensor};
+
+use crate::shared;
+
+fn op(name: &str, cpu: impl Fn(&[f32]) -> f32 + Send + Sync + 'static) -> CustomOp {
+    CustomOp { name: name.into(), wgsl: "$0".into(), cpu: Arc::new(cpu), grad: None }
+}
+
+fn data(n: usize) -> Tensor {
+    Tensor::from_vec((0..n).map(|i| i as f32 * 0.5).collect(), [n], &Device::cpu())
+}
+
+#[test]
+fn a_custom_op_fuses_with_its_neighbours() {
+    let _device = shared();
+    let hypot = op("hypot", |x| x[0].hypot(x[1]));
+    let x = data(3000);
+    let out = Tensor::map_custom(&hypot, &[&x.add(1.0), &x.mul(2.0)]).neg();
+    let plan = out.explain().unwrap();
+    assert_eq!((plan.kernels.len(), plan.peak_temp_bytes), (1, 0), "{plan}");
+    assert!(plan.kernels[0].ops.contains(&"hypot".to_string()), "{plan}");
+    let expect = |v: f32| -(v + 1.0).hypot(v * 2.0);
+    assert!(out.to_vec::<f32>().unwrap().into_iter().enumerate().all(|(i, got)| got == expect(i as f32 * 0.5)));
+}
+
+#[test]
+fn a_custom_op_broadcasts_and_takes_any_number_of_inputs() {
+    let _device = shared();
+    let weighted = op("weighted", |x| x[0] + 10.0 * x[1] + 100.0 * x[2] + 1000.0 * x[3]);
+    let cpu = Device::cpu();
+    let column = Tensor::from_slice(&[1i32, 2], [2, 1], &cpu);
+    let row = Tensor::from_slice(&[3.0f32, 4.0, 5.0], [3], &cpu);
+    let out = Tensor::map_custom(&weighted, &[&column, &row, &column, &row]);
+    assert_eq!(out.to_vec::<f32>().unwrap(), [3131.0, 4141.0, 5151.0, 3232.0, 4242.0, 5252.0]);
+}
+
+#[test]
+fn a_custom_op_that_panics_is_an_error_and_the_engine_goes_on() {
+    let _device = shared();
+    let picky = op("picky", |x| if x[0] > 700.0 { panic!("too large: {}", x[0]) } else { x[0] });
+    for n in [10, 3000, 100_000] {
+        let x = data(n);
+        let out = Tensor::map_custom(&picky, &[&x.add(0.0)]).sum(..);
+        match out.item::<f32>() {
+            Err(Error::Custom(fault)) => {
+                assert!(n > 10);
+                assert_eq!(fault.op, "picky");
+                assert!(fault.message.contains("too large"), "{}", fault.message);
+            }
+            Ok(sum) => assert_eq!((n, sum), (10, 22.5)),
+            Err(other) => panic!("{other}"),
+        }
+        // Neither the inputs nor the device have suffered.
+        assert_eq!(x.add(1.0).to_vec::<f32>().unwrap()[..3], [1.0, 1.5, 2.0]);
+        assert_eq!(Tensor::map_custom(&op("fine", |x| x[0]), &[&x]).sum(..).item::<f32>().unwrap(), x.sum(..).item::<f32>().unwrap());
+    }
+}
+
+#[test]
+fn using_a_custom_op_again_plans_nothing() {
+    let _device = crate::alone();
+    let twice = op("twice", |x| 2.0 * x[0]);
+    let run = || Tensor::map_custom(&twice, &[&data(77)]).to_vec::<f32>().unwrap();
+    let first = run();
+    Device::cpu().reset_stats();
+    assert_eq!(run(), first);
+    assert_eq!(Device::cpu().stats().plans_compiled, 0);
+    // Another closure of the same name is another op.
+    let thrice = op("twice", |x| 3.0 * x[0]);
+    assert_eq!(Tensor::map_custom(&thrice, &[&data(77)]).to_vec::<f32>().unwrap()[2], 3.0);
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// The least an executor can be.
+fn block_on<F: Future>(future: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+#[test]
+fn leaving_needs_no_async_runtime() {
+    let _device = shared();
+    block_on(async {
+        let x = data(100);
+        assert_eq!(x.add(1.0).to_vec_async::<f32>().await.unwrap()[99], 50.5);
+        assert_eq!(x.sum(..).item_async::<f32>().await.unwrap(), 2475.0);
+        let y = x.mul(2.0).compute_async().await.unwrap();
+        assert_eq!(y.explain().unwrap().kernels.len(), 0);
+        let (a, b) = (x.exp(), x.max(..));
+        lazuli::compute_async(&[&a, &b]).await.unwrap();
+        assert_eq!(b.item_async::<f32>().await.unwrap(), 49.5);
+        let error = x.add(&data(3)).to_vec_async::<f32>().await.unwrap_err();
+        assert!(matches!(error, Error::Shape(_)), "{error}");
+        let error = x.item_async::<f32>().await.unwrap_err();
+        assert!(matches!(error, Error::Shape(_)), "{error}");
+    });
+}
+
+#[test]
+fn futures_can_be_sent_to_other_threads() {
+    let _device = shared();
+    fn is_send<T: Send>(future: T) -> T {
+        future
+    }
+    let x = data(10);
+    let sum = std::thread::spawn(move || block_on(is_send(async move { x.sum(..).item_async::<f32>().await }))).join();
+    assert_eq!(sum.unwrap().unwrap(), 22.5);
+}

@@ -1,0 +1,290 @@
+//! What becomes one kernel, what it reads and what it keeps: chains, reductions, matmuls and views.
+
+use std::time::Instant;
+
+use lazuli::{DType, Device, Explain, Tensor, keep, s};
+
+use crate::shared;
+
+fn data(shape: &[usize]) -> Tensor {
+    let n: usize = shape.iter().product();
+    Tensor::from_vec((0..n).map(|i| (i * 37 % 101) as f32 * 0.03125 - 1.5).collect(), shape, &Device::cpu())
+}
+
+/// One kernel, no temporary, each input read once and each output written once.
+#[track_caller]
+fn check_least(out: &Tensor) -> Explain {
+    let plan = out.explain().unwrap();
+    assert_eq!(plan.kernels.len(), 1, "{plan}");
+    assert_eq!(plan.peak_temp_bytes, 0, "{plan}");
+    assert_eq!(plan.bytes_moved, plan.bytes_moved_lower_bound, "{plan}");
+    plan
+}
+
+/// One kernel that reads these many bytes.
+#[track_caller]
+fn check_reads_once(out: &Tensor, n_bytes: usize) {
+    let plan = check_least(out);
+    assert_eq!(plan.kernels[0].bytes_read, n_bytes, "{plan}");
+}
+
+#[track_caller]
+fn check_values(out: &Tensor, expect: impl IntoIterator<Item = f32>) {
+    let got = out.to_vec::<f32>().unwrap();
+    let expect: Vec<f32> = expect.into_iter().collect();
+    assert_eq!(got.len(), expect.len());
+    if let Some(i) = (0..got.len()).find(|i| got[*i].to_bits() != expect[*i].to_bits()) {
+        panic!("element {i} is {:e}, not {:e}", got[i], expect[i]);
+    }
+}
+
+#[test]
+fn a_chain_of_three_is_one_kernel_without_temporaries() {
+    let _device = shared();
+    let (x, y) = (data(&[1000]), data(&[1000]).mul(2.0).compute().unwrap());
+    let out = x.add(&y).mul(5.0).sub(&x);
+    let plan = check_least(&out);
+    assert_eq!(plan.bytes_moved, 3 * 4000);
+    let (a, b) = (x.to_vec::<f32>().unwrap(), y.to_vec::<f32>().unwrap());
+    check_values(&out, a.iter().zip(&b).map(|(a, b)| (a + b) * 5.0 - a));
+}
+
+#[test]
+fn a_chain_of_a_hundred_is_one_kernel_without_temporaries() {
+    let _device = shared();
+    let (x, y) = (data(&[5000]), data(&[5000]).add(0.5).compute().unwrap());
+    let (mut out, mut expect) = (x.clone(), x.to_vec::<f32>().unwrap());
+    let other = y.to_vec::<f32>().unwrap();
+    for i in 0..25 {
+        out = out.add(&y).mul(0.5).sub(i as f32 * 0.125).maximum(&x);
+        let first = x.to_vec::<f32>().unwrap();
+        expect = (0..5000).map(|j| ((expect[j] + other[j]) * 0.5 - i as f32 * 0.125).max(first[j])).collect();
+    }
+    let plan = check_least(&out);
+    assert_eq!(plan.bytes_moved, 3 * 20_000);
+    check_values(&out, expect);
+}
+
+/// One of a few elementwise ops, on tensors and on numbers.
+fn step(i: usize, v: &Tensor, y: &Tensor, z: &Tensor) -> Tensor {
+    match i % 7 {
+        0 => v.add(y),
+        1 => v.mul(0.5),
+        2 => v.sub(z).abs(),
+        3 => v.gt(y).select(v, z),
+        4 => v.neg(),
+        5 => 0.25 - v,
+        _ => v.maximum(0.125).minimum(y.abs().add(1.0)),
+    }
+}
+
+fn step_of_number(i: usize, v: f32, y: f32, z: f32) -> f32 {
+    match i % 7 {
+        0 => v + y,
+        1 => v * 0.5,
+        2 => (v - z).abs(),
+        3 => if v > y { v } else { z },
+        4 => -v,
+        5 => 0.25 - v,
+        _ => v.max(0.125).min(y.abs() + 1.0),
+    }
+}
+
+#[test]
+fn a_hundred_thousand_mixed_ops_are_right_and_need_two_temporaries() {
+    let _device = shared();
+    const N_OPS: usize = 100_000;
+    let (x, y, z) = (data(&[300]), data(&[300]).mul(0.75).compute().unwrap(), data(&[300]).sub(0.3).compute().unwrap());
+    let mut out = x.clone();
+    for i in 0..N_OPS {
+        out = step(i, &out, &y, &z);
+    }
+    let plan = out.explain().unwrap();
+    assert!(plan.temp_slots <= 2, "{} temporaries", plan.temp_slots);
+    assert!(plan.peak_temp_bytes <= 2 * 1200, "{} bytes of temporaries", plan.peak_temp_bytes);
+    let [x, y, z] = [&x, &y, &z].map(|t| t.to_vec::<f32>().unwrap());
+    check_values(&out, (0..300).map(|j| (0..N_OPS).fold(x[j], |v, i| step_of_number(i, v, y[j], z[j]))));
+}
+
+#[test]
+fn a_million_ops_are_built_run_and_dropped_on_a_small_stack() {
+    let _device = shared();
+    let run = || {
+        let mut out = data(&[4]);
+        for _ in 0..500_000 {
+            out = out.add(1.0).neg();
+        }
+        // Two ops take x to −(x + 1), four to x: after 500,000 pairs it is where it was.
+        check_values(&out, data(&[4]).to_vec::<f32>().unwrap());
+        // Once more without running: dropping what was never computed.
+        let mut out = data(&[4]);
+        for _ in 0..1_000_000 {
+            out = out.add(1.0);
+        }
+        drop(out);
+    };
+    let thread = std::thread::Builder::new().stack_size(512 << 10).spawn(run).unwrap();
+    thread.join().expect("no overflow");
+}
+
+/// Seconds to plan a chain of this many ops.
+fn planning_time(n_ops: usize) -> f64 {
+    let (x, y) = (data(&[8]), data(&[8]));
+    let mut out = x;
+    for i in 0..n_ops {
+        out = if i % 3 == 0 { out.add(&y) } else { out.mul(0.5) };
+    }
+    let start = Instant::now();
+    out.explain().unwrap();
+    start.elapsed().as_secs_f64()
+}
+
+#[test]
+fn planning_time_grows_linearly() {
+    let _device = shared();
+    let small = (0..3).map(|_| planning_time(10_000)).fold(f64::INFINITY, f64::min);
+    let medium = planning_time(100_000).min(planning_time(100_000));
+    let large = planning_time(1_000_000);
+    // Ten times as many ops may take up to 25 times as long: caches are left behind, but nothing is quadratic.
+    assert!(medium < 25.0 * small.max(1e-3), "10k: {small} s, 100k: {medium} s");
+    assert!(large < 25.0 * medium, "100k: {medium} s, 1M: {large} s");
+}
+
+#[test]
+fn a_diamond_of_depth_sixty_is_linear_and_right() {
+    let _device = shared();
+    let x = data(&[1000]);
+    let mut out = x.clone();
+    for _ in 0..60 {
+        out = out.mul(0.5).add(&out.mul(0.5));
+    }
+    let plan = check_least(&out);
+    assert!(plan.kernels[0].flops <= 60 * 3 * 1000, "{plan}");
+    check_values(&out, x.to_vec::<f32>().unwrap());
+    // And through reductions, which are never done twice.
+    let mut out = x.clone();
+    for _ in 0..20 {
+        out = out.sub(&out.mean(keep(..))).add(&out.sub(out.max(keep(..))).mul(0.0));
+    }
+    let plan = out.explain().unwrap();
+    assert!(plan.kernels.len() <= 60, "{plan}");
+    assert!(out.to_vec::<f32>().unwrap().iter().sum::<f32>().abs() < 1e-2);
+}
+
+#[test]
+fn normalisations_are_one_kernel_and_read_their_input_once() {
+    let _device = shared();
+    for shape in [[12, 40, 56], [3, 7, 1025], [130, 5, 3]] {
+        let n_bytes = shape.iter().product::<usize>() * 4;
+        for axis in [-1, 0, 1] {
+            let size = if axis < 0 { shape[2] } else { shape[axis as usize] };
+            let x = data(&shape);
+            let (weight, bias) = (data(&[size]), data(&[size]).add(1.0).compute().unwrap());
+            check_reads_once(&x.softmax(axis), n_bytes);
+            check_reads_once(&x.log_softmax(axis), n_bytes);
+            check_reads_once(&x.var(axis, 0), n_bytes);
+            check_reads_once(&x.std(axis, 1), n_bytes);
+            check_reads_once(&x.logsumexp(axis), n_bytes);
+            check_reads_once(&x.layer_norm(axis, None, None, 1e-5), n_bytes);
+            check_reads_once(&x.rms_norm(axis, None, 1e-5), n_bytes);
+            check_reads_once(&x.layer_norm(axis, Some(&weight), Some(&bias), 1e-5), n_bytes + 8 * size);
+            check_reads_once(&x.rms_norm(axis, Some(&weight), 1e-5), n_bytes + 4 * size);
+            check_reads_once(&x.exp().sum(axis).log(), n_bytes);
+        }
+    }
+}
+
+#[test]
+fn cross_entropy_per_sample_is_one_kernel_and_reads_its_input_once() {
+    let _device = shared();
+    let (rows, classes) = (70, 300);
+    let x = data(&[rows, classes]);
+    let target = Tensor::from_vec((0..rows as i32).map(|i| i * 7 % 300).collect(), [rows, 1], &Device::cpu());
+    let loss = x.logsumexp(keep(-1)).sub(x.gather(-1, &target));
+    check_reads_once(&loss, rows * classes * 4 + rows * 4);
+    let (x, target) = (x.to_vec::<f32>().unwrap(), target.to_vec::<i32>().unwrap());
+    for (i, got) in loss.to_vec::<f32>().unwrap().into_iter().enumerate() {
+        let row = &x[i * classes..(i + 1) * classes];
+        let sum: f64 = row.iter().map(|v| (*v as f64).exp()).sum();
+        let expect = sum.ln() - row[target[i] as usize] as f64;
+        assert!((got as f64 - expect).abs() < 8.0 * f32::EPSILON as f64 * sum.ln().abs().max(1.5), "{got} is not {expect}");
+    }
+}
+
+#[test]
+fn a_hundred_matmuls_in_a_row_need_two_temporaries() {
+    let _device = shared();
+    let n = 48;
+    // A rotation of the columns: products are exact.
+    let turn: Vec<f32> = (0..n * n).map(|i| ((i / n + 1) % n == i % n) as u8 as f32).collect();
+    let (x, turn) = (data(&[n, n]), Tensor::from_vec(turn, [n, n], &Device::cpu()));
+    let mut out = x.clone();
+    for _ in 0..100 {
+        out = out.matmul(&turn);
+    }
+    let plan = out.explain().unwrap();
+    assert_eq!((plan.kernels.len(), plan.temp_slots), (100, 2), "{plan}");
+    let x = x.to_vec::<f32>().unwrap();
+    check_values(&out, (0..n * n).map(|i| x[i / n * n + (i % n + n - 100 % n) % n]));
+}
+
+#[test]
+fn what_follows_a_matmul_is_part_of_its_kernel() {
+    let _device = shared();
+    let (x, w, bias) = (data(&[40, 64]), data(&[64, 24]), data(&[24]));
+    let plan = x.matmul(&w).add(&bias).relu().explain().unwrap();
+    assert_eq!(plan.kernels.len(), 1, "{plan}");
+    // A transpose of either is only another way to read it.
+    let plan = w.t().matmul(&x.t()).mul(0.5).explain().unwrap();
+    assert_eq!(plan.kernels.len(), 1, "{plan}");
+}
+
+#[test]
+fn views_in_an_elementwise_expression_cost_no_kernel_and_no_copy() {
+    let _device = shared();
+    let (x, row) = (data(&[64, 96]), data(&[30]));
+    let seen = x.t().slice(s![90..30;-2, 4..64;2]);
+    let out = seen.add(&row).mul(&seen.flip(0));
+    let plan = out.explain().unwrap();
+    assert_eq!((plan.kernels.len(), plan.peak_temp_bytes), (1, 0), "{plan}");
+    // Two looks at 30 × 30 elements of x, and the row.
+    assert!(plan.kernels[0].bytes_read <= (2 * 900 + 30) * 4, "{plan}");
+    let (x, row) = (x.to_vec::<f32>().unwrap(), row.to_vec::<f32>().unwrap());
+    let at = |i: usize, j: usize| x[(4 + 2 * j) * 96 + 90 - 2 * i];
+    check_values(&out, (0..900).map(|n| (at(n / 30, n % 30) + row[n % 30]) * at(29 - n / 30, n % 30)));
+}
+
+#[test]
+fn what_is_computed_together_is_computed_once() {
+    let _device = shared();
+    let x = data(&[300, 40]);
+    let shared_part = x.exp();
+    let (a, b) = (shared_part.add(1.0), shared_part.mul(2.0));
+    let plan = lazuli::explain(&[&a, &b]).unwrap();
+    assert_eq!(plan.kernels.len(), 1, "{plan}");
+    assert_eq!(plan.kernels[0].ops.iter().filter(|op| *op == "exp").count(), 1, "{plan}");
+    assert_eq!(plan.submits, 1);
+    // Equal expressions written twice are one.
+    let plan = x.exp().add(&x.exp()).explain().unwrap();
+    assert_eq!(plan.kernels[0].ops.iter().filter(|op| *op == "exp").count(), 1, "{plan}");
+}
+
+#[test]
+fn explaining_is_deterministic_and_tells_why_kernels_are_two() {
+    let _device = shared();
+    let x = data(&[64, 64]);
+    let out = || x.matmul(&x).softmax(-1).matmul(&x);
+    let (a, b) = (out().explain().unwrap(), out().explain().unwrap());
+    assert_eq!(a, b);
+    assert_eq!((a.to_string(), a.to_json(), a.to_dot()), (b.to_string(), b.to_json(), b.to_dot()));
+    assert!(a.kernels.len() >= 2 && !a.boundaries.is_empty(), "{a}");
+    assert!(a.boundaries.iter().all(|b| !b.why.is_empty()), "{a}");
+}
+
+#[test]
+fn a_computed_tensor_costs_nothing_more() {
+    let _device = shared();
+    let x = data(&[10]).add(1.0).compute().unwrap();
+    assert_eq!(x.explain().unwrap().kernels.len(), 0);
+    assert_eq!(Tensor::zeros([3], DType::F32, &Device::cpu()).explain().unwrap().peak_temp_bytes, 0);
+}

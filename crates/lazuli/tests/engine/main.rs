@@ -1,0 +1,26 @@
+//! The engine's promises, each as a test named after it, through the public API on the CPU device.
+
+mod accuracy;
+mod custom;
+mod errors;
+mod fusion;
+#[path = "../random/methods.rs"]
+mod methods;
+mod shapes;
+mod special;
+mod steady;
+
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// The CPU is one device with one set of counters: tests that read them have it to themselves.
+static DEVICE: RwLock<()> = RwLock::new(());
+
+/// The device, beside other tests.
+fn shared() -> RwLockReadGuard<'static, ()> {
+    DEVICE.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The device, without other tests.
+fn alone() -> RwLockWriteGuard<'static, ()> {
+    DEVICE.write().unwrap_or_else(PoisonError::into_inner)
+}

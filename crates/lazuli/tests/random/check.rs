@@ -1,0 +1,147 @@
+//! Runs a program in several ways and compares each with what is known of its results. Any panic is a failure too:
+//! in debug builds the planner's verifier speaks through one.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use lazuli::{Device, Error, Tensor};
+
+use crate::cell::Cell;
+use crate::program::Program;
+
+/// How a program is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// All outputs at once, everything else still held.
+    Together,
+    /// All outputs at once, nothing else held: inputs may be overwritten.
+    OnlyOutputs,
+    /// Each op computed as soon as it is written: nothing fuses.
+    StepByStep,
+    /// Every third op computed as soon as it is written.
+    InParts,
+}
+
+const MODES: [Mode; 4] = [Mode::Together, Mode::OnlyOutputs, Mode::StepByStep, Mode::InParts];
+
+/// What went wrong.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    pub mode: Mode,
+    pub what: What,
+}
+
+#[derive(Clone, Debug)]
+pub enum What {
+    /// An element is not what it can be.
+    Element { node: usize, element: usize, got: f64, allowed: Cell },
+    /// A shape or dtype.
+    Type { node: usize, got: String, wanted: String },
+    Error(Error),
+    Panic(String),
+    /// The second run differs from the first.
+    Differs { node: usize, element: usize, got: [f64; 2] },
+}
+
+impl Mode {
+    /// Whether the op is computed on the spot.
+    pub fn computes(self, node: usize) -> bool {
+        self == Mode::StepByStep || (self == Mode::InParts && node % 3 == 2)
+    }
+}
+
+/// The elements of each checked node.
+pub type Results = Vec<(usize, Vec<f64>)>;
+
+/// Checks a program in every mode.
+pub fn check(program: &Program) -> Result<(), Failure> {
+    let mut first: Option<Results> = None;
+    for mode in MODES {
+        let results = run_and_compare(program, mode)?;
+        first.get_or_insert(results);
+    }
+    // Again, from the start: the plan comes from the cache now, and every bit is the same.
+    let second = run_and_compare(program, Mode::Together)?;
+    for ((node, a), (_, b)) in first.expect("was run").iter().zip(&second) {
+        if let Some(element) = (0..a.len()).find(|i| a[*i].to_bits() != b[*i].to_bits()) {
+            let what = What::Differs { node: *node, element, got: [a[element], b[element]] };
+            return Err(Failure { mode: Mode::Together, what });
+        }
+    }
+    Ok(())
+}
+
+/// Checks a program in one mode; gives what was computed.
+pub fn run_and_compare(program: &Program, mode: Mode) -> Result<Results, Failure> {
+    let failed = |what| Failure { mode, what };
+    if let Some(path) = std::env::var_os("LAZULI_RANDOM_TRACE") {
+        // What is about to run, in case it takes the process down.
+        let source = crate::print::source(program, &failed(What::Panic("not yet".into())));
+        std::fs::write(path, source).expect("the trace can be written");
+    }
+    let results = match catch_unwind(AssertUnwindSafe(|| run(program, mode))) {
+        Ok(results) => results.map_err(failed)?,
+        Err(panic) => return Err(failed(What::Panic(message(&*panic)))),
+    };
+    for (node, elements) in &results {
+        let cells = &program.nodes[*node].expect.cells;
+        if let Some(i) = (0..cells.len()).find(|i| !cells[*i].allows(elements[*i])) {
+            return Err(failed(What::Element { node: *node, element: i, got: elements[i], allowed: cells[i] }));
+        }
+    }
+    Ok(results)
+}
+
+/// Computes the outputs (step by step, every node) and reads them.
+fn run(program: &Program, mode: Mode) -> Result<Results, What> {
+    let device = Device::cpu();
+    let mut tensors: Vec<Tensor> = Vec::with_capacity(program.nodes.len());
+    for (i, node) in program.nodes.iter().enumerate() {
+        let inputs: Vec<&Tensor> = node.inputs.iter().map(|j| &tensors[*j]).collect();
+        let tensor = node.op.call(&inputs, &device);
+        let wanted = format!("{}{:?}", node.expect.dtype, node.expect.shape);
+        let got = tensor.shape().and_then(|shape| Ok(format!("{}{shape:?}", tensor.dtype()?)));
+        let got = got.map_err(What::Error)?;
+        if got != wanted {
+            return Err(What::Type { node: i, got, wanted });
+        }
+        tensors.push(if mode.computes(i) { tensor.compute().map_err(What::Error)? } else { tensor });
+    }
+    let mut read: Vec<(usize, Tensor)> = program.outputs.iter().map(|o| (*o, tensors[*o].clone())).collect();
+    if mode == Mode::OnlyOutputs {
+        tensors.clear();
+    }
+    let wanted: Vec<&Tensor> = read.iter().map(|r| &r.1).collect();
+    lazuli::compute(&wanted).map_err(What::Error)?;
+    // What was held must not have been overwritten, be it input or intermediate.
+    if matches!(mode, Mode::Together | Mode::StepByStep) {
+        let is_leaf = |i: &usize| program.nodes[*i].inputs.is_empty();
+        let rest = (0..tensors.len()).filter(|i| mode == Mode::StepByStep || is_leaf(i));
+        read.extend(rest.map(|i| (i, tensors[i].clone())));
+    }
+    read.into_iter().map(|(i, tensor)| Ok((i, tensor.to_vec::<f64>().map_err(What::Error)?))).collect()
+}
+
+/// What a panic said.
+fn message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic without words".into())
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: ", self.mode)?;
+        match &self.what {
+            What::Element { node, element, got, allowed } => {
+                let nan = if allowed.nan { " or NaN" } else { "" };
+                write!(f, "element {element} of t{node} is {got:e}, not {:e} to {:e}{nan}", allowed.lo, allowed.hi)
+            }
+            What::Type { node, got, wanted } => write!(f, "t{node} is {got}, not {wanted}"),
+            What::Error(error) => write!(f, "error: {error}"),
+            What::Panic(text) => write!(f, "panic: {text}"),
+            What::Differs { node, element, got } => {
+                write!(f, "element {element} of t{node} was {:e} and is {:e} when run again", got[0], got[1])
+            }
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Random programs over the whole public API: what they give, computed all at once, step by step and again, must lie
+//! within bounds that an f64 oracle derives from the ops' stated errors.
+//!
+//! A program is drawn from dice (`dice`, `program`) by families of ops (`leaf` to `index`), each of which knows its
+//! own oracle (over `cell`s and `array`s), its call and its text. `check` runs it, `shrink` makes a failing one small,
+//! `print` writes it as a test.
+//!
+//! `LAZULI_RANDOM_CASES`, `LAZULI_RANDOM_SEED` and `LAZULI_RANDOM_OPS` say how many, which and how long;
+//! `LAZULI_SOAK_SECONDS` goes on for that long. `LAZULI_RANDOM_TRACE` names a file that always holds the program that
+//! runs, for the day when one takes the process down with it.
+
+mod dice;
+mod cell;
+mod array;
+mod data;
+mod methods;
+mod program;
+mod row;
+mod leaf;
+mod map;
+mod movement;
+mod join;
+mod reduce;
+mod line;
+mod contract;
+mod index;
+mod check;
+mod shrink;
+mod print;
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
+
+use crate::check::{Mode, check, run_and_compare};
+use crate::program::{Limits, Node, Program};
+
+/// Dice per op.
+const N_DICE: usize = 28;
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+fn strategy(max_ops: usize) -> impl Strategy<Value = Vec<Vec<u32>>> {
+    prop::collection::vec(prop::collection::vec(any::<u32>(), N_DICE), 2..=max_ops)
+}
+
+fn runner(seed: u64, cases: u32) -> TestRunner {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let config = Config { cases, max_shrink_iters: 3000, max_shrink_time: 60_000, failure_persistence: None, ..Config::default() };
+    TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes))
+}
+
+/// Programs drawn from a seed, without running them.
+fn drawn(seed: u64, n: usize, max_ops: usize, limits: Limits) -> impl Iterator<Item = Program> {
+    let mut runner = runner(seed, 1);
+    let strategy = strategy(max_ops);
+    (0..n).map(move |_| {
+        let dice = strategy.new_tree(&mut runner).expect("nothing is filtered").current();
+        Program::draw(&dice, limits)
+    })
+}
+
+/// Draws and checks this many programs; prints the first that fails, made small.
+fn check_many(seed: u64, cases: u32, max_ops: usize, limits: Limits) {
+    let checked = |dice: Vec<Vec<u32>>| check(&Program::draw(&dice, limits)).map_err(|f| TestCaseError::fail(f.to_string()));
+    match runner(seed, cases).run(&strategy(max_ops), checked) {
+        Ok(()) => {}
+        Err(TestError::Fail(reason, dice)) => {
+            let program = Program::draw(&dice, limits);
+            let Err(failure) = check(&program) else { panic!("seed {seed}: failed once, then passed: {reason}") };
+            let (program, failure) = shrink::shrink(&program, failure);
+            panic!("seed {seed}: {failure}\n\n{}", print::source(&program, &failure));
+        }
+        Err(TestError::Abort(reason)) => panic!("seed {seed}: {reason}"),
+    }
+}
+
+/// Where the seeds of small and large programs start.
+fn seed() -> u64 {
+    number("LAZULI_RANDOM_SEED", 1)
+}
+
+#[test]
+fn small_programs_agree_with_the_oracle() {
+    check_many(seed(), number("LAZULI_RANDOM_CASES", 250) as u32, number("LAZULI_RANDOM_OPS", 12) as usize, Limits::SMALL);
+}
+
+#[test]
+fn large_programs_agree_with_the_oracle() {
+    check_many(seed().wrapping_add(1 << 32), (number("LAZULI_RANDOM_CASES", 250) / 12) as u32, 6, Limits::LARGE);
+}
+
+#[test]
+fn programs_agree_with_the_oracle_for_as_long_as_wanted() {
+    let end = Instant::now() + Duration::from_secs(number("LAZULI_SOAK_SECONDS", 0));
+    let mut seed = seed().wrapping_add(1 << 33);
+    while Instant::now() < end {
+        check_many(seed, 50, 20, Limits::SMALL);
+        check_many(seed + 1, 3, 8, Limits::LARGE);
+        seed += 2;
+    }
+}
+
+/// A program that runs as one and is expected to give what another would.
+fn expecting(program: &Program, other: &Program) -> Program {
+    let node = |(a, b): (&Node, &Node)| Node { expect: b.expect.clone(), ..a.clone() };
+    Program { nodes: program.nodes.iter().zip(&other.nodes).map(node).collect(), outputs: program.outputs.clone() }
+}
+
+#[test]
+fn an_op_that_does_something_else_is_found_out() {
+    let (mut n_mutants, mut kinds) = (0, HashSet::new());
+    for program in drawn(seed(), 400, 6, Limits::SMALL) {
+        let Some((at, mutant)) = (0..program.nodes.len()).rev().find_map(|i| Some((i, program.nodes[i].op.mutant()?))) else { continue };
+        let same_type = |p: &Program| {
+            let pairs = p.nodes.iter().zip(&program.nodes);
+            pairs.into_iter().all(|(a, b)| a.expect.shape == b.expect.shape && a.expect.dtype == b.expect.dtype)
+        };
+        // Some ops cannot be swapped on this input (a shape or dtype would not fit): those say so by a panic.
+        let mutated = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            program.with(|i| (i == at).then(|| (mutant.clone(), program.nodes[i].inputs.clone())))
+        }));
+        let Ok(mutated) = mutated else { continue };
+        // Only where they certainly differ can, and must, they be told apart.
+        let apart = |o: &usize| {
+            let pairs = program.nodes[*o].expect.cells.iter().zip(&mutated.nodes[*o].expect.cells);
+            pairs.into_iter().any(|(a, b)| !a.nan && !b.nan && (a.hi < b.lo || b.hi < a.lo))
+        };
+        if !same_type(&mutated) || !program.outputs.iter().any(apart) {
+            continue;
+        }
+        n_mutants += 1;
+        kinds.insert(format!("{mutant:?}").chars().take_while(|c| c.is_alphanumeric()).collect::<String>());
+        let found = run_and_compare(&expecting(&program, &mutated), Mode::Together);
+        assert!(found.is_err(), "{mutant:?} in place of {:?} went unnoticed", program.nodes[at].op);
+    }
+    assert!(n_mutants >= 60 && kinds.len() >= 6, "only {n_mutants} mutants of the kinds {kinds:?} could be told apart");
+}
+
+#[test]
+fn most_of_what_is_drawn_can_be_checked() {
+    let (mut n_cells, mut n_known, mut n_ops) = (0, 0, 0);
+    for program in drawn(seed(), 300, 12, Limits::SMALL) {
+        for node in program.nodes.iter().filter(|n| !n.inputs.is_empty()) {
+            n_ops += 1;
+            n_cells += node.expect.n_elems();
+            // Known to a thousandth, or certainly NaN.
+            let known = |c: &&cell::Cell| c.is_nan() || c.hi - c.lo <= 1e-3 * c.magnitude() || c.value().is_some();
+            n_known += node.expect.cells.iter().filter(known).count();
+        }
+    }
+    assert!(n_ops > 1000, "{n_ops} ops are few");
+    assert!(n_known * 10 > n_cells * 7, "only {n_known} of {n_cells} elements are known well");
+}
+
+#[test]
+fn every_row_of_the_table_is_drawn() {
+    let table = row::table();
+    let private = ["random"];
+    for name in table.unary.iter().map(|r| r.name) {
+        assert!(methods::UNARY.contains(&name), "{name} is not drawn");
+    }
+    for name in table.binary.iter().map(|r| r.name).filter(|n| !private.contains(n)) {
+        assert!(methods::BINARY.contains(&name), "{name} is not drawn");
+    }
+    let mut seen = HashSet::new();
+    let mut families = HashSet::new();
+    for program in drawn(seed(), 1500, 12, Limits::SMALL) {
+        for node in &program.nodes {
+            let text = node.op.text(&["x", "y", "z", "w"]);
+            let name: String = text.trim_start_matches("Tensor::").trim_start_matches("x.").chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            seen.insert(name);
+            families.insert(format!("{:?}", node.op).chars().take_while(|c| c.is_alphanumeric()).collect::<String>());
+        }
+    }
+    let others = ["sum", "var", "argmax", "softmax", "layer_norm", "rms_norm", "cumsum", "sort", "argsort", "topk", "matmul", "dot", "outer"];
+    let moves = ["reshape", "permute", "slice", "flip", "pad", "repeat", "cat", "stack", "gather", "scatter_add", "embedding", "one_hot"];
+    let rows = methods::UNARY.iter().chain(methods::BINARY).chain(&others).chain(&moves);
+    let missing: Vec<_> = rows.filter(|name| !seen.contains(**name)).collect();
+    assert!(missing.is_empty(), "never drawn: {missing:?}");
+}
+
+/// A number for all bits of what some programs give.
+fn digest() -> u64 {
+    let small = drawn(7, 60, 12, Limits::SMALL);
+    let large = drawn(8, 8, 6, Limits::LARGE);
+    let mut digest = 0xcbf2_9ce4_8422_2325u64;
+    for program in small.chain(large) {
+        // Faults are for the tests above to report.
+        let Ok(results) = run_and_compare(&program, Mode::Together) else { continue };
+        for value in results.iter().flat_map(|r| &r.1) {
+            digest = (digest ^ value.to_bits()).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+    digest
+}
+
+#[test]
+fn the_number_of_threads_changes_no_bit() {
+    // This test runs itself: a child only prints its number.
+    if std::env::var_os("LAZULI_RANDOM_DIGEST").is_some() {
+        println!("digest {:x}", digest());
+        return;
+    }
+    let child = |threads: &str| {
+        let program = std::env::current_exe().expect("tests have a path");
+        let run = std::process::Command::new(program)
+            .args(["--exact", "the_number_of_threads_changes_no_bit", "--nocapture"])
+            .env("LAZULI_RANDOM_DIGEST", "1")
+            .env("LAZULI_THREADS", threads)
+            .output()
+            .expect("tests can be started");
+        let text = String::from_utf8_lossy(&run.stdout).to_string();
+        let line = text.split("digest ").nth(1).map(|rest| rest.split_whitespace().next().unwrap_or("").to_string());
+        line.unwrap_or_else(|| panic!("no digest with {threads} threads: {text}"))
+    };
+    let one = child("1");
+    for threads in ["2", "5"] {
+        assert_eq!(one, child(threads), "{threads} threads give other bits than one");
+    }
+}
