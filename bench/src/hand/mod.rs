@@ -16,6 +16,7 @@ use crate::contender::{Case, Contender, Result};
 use crate::inputs::Input;
 use crate::workload::Work;
 use aligned::AlignedVec;
+use matmul::Packed;
 pub use vector::use_at_most_lanes;
 
 /// The hand-written side.
@@ -34,7 +35,7 @@ impl Contender for Hand {
             n_threads: self.n_threads,
             inputs: inputs.iter().map(|input| AlignedVec::from_slice(&input.data)).collect(),
             y: AlignedVec::zeros(work.n_outputs()),
-            packed: AlignedVec::zeros(if let Work::Matmul { n } = work { n * n } else { 0 }),
+            packed: Packed::new(if let Work::Matmul { n } = work { n } else { 0 }, self.n_threads),
         })))
     }
 }
@@ -45,8 +46,7 @@ struct HandCase {
     n_threads: usize,
     inputs: Vec<AlignedVec>,
     y: AlignedVec,
-    /// Room for the packed operand of a matmul; else empty.
-    packed: AlignedVec,
+    packed: Packed,
 }
 
 impl Case for HandCase {
