@@ -23,8 +23,8 @@ fn main() -> Result<()> {
     println!("{y}");
     assert_eq!(y.to_vec::<f32>()?, [54.0, 109.0, 164.0, 219.0]);
 
-    // Operators mean the same.
-    let z = (&m1 + &m2) * 5.0 - &m3;
+    // Operators mean the same; numbers may stand on either side.
+    let z = 5.0 * (&m1 + &m2) - &m3;
     assert_eq!(z.to_vec::<f32>()?, y.to_vec::<f32>()?);
 
     // Several results at once share one plan, and whatever work they have in common.

@@ -26,7 +26,12 @@ fn main() -> Result<()> {
 
     // Two hundred ops, of which none is stored in memory but the last.
     let plan = count.explain()?;
-    println!("{} ops, {} kernel, {} B of temporaries", plan.kernels[0].ops.len(), plan.kernels.len(), plan.peak_temp_bytes);
+    println!(
+        "{} ops, {} kernel, {} B of temporaries",
+        plan.kernels[0].ops.len(),
+        plan.kernels.len(),
+        plan.peak_temp_bytes
+    );
     assert_eq!(plan.kernels.len(), 1);
     assert_eq!(plan.peak_temp_bytes, 0);
 

@@ -3,7 +3,6 @@
 mod workspace;
 mod source;
 mod tidy;
-mod docs;
 mod test;
 mod fixtures;
 
@@ -21,11 +20,19 @@ struct Task {
 const TASKS: &[Task] = &[
     Task { name: "test", about: "everything that must hold: lint, tidy, tests, examples, tour, docs", run: test::run },
     Task { name: "lint", about: "formatting and clippy", run: |_| test::lint() },
-    Task { name: "tidy", about: "the conventions of STYLE.md and ARCHITECTURE.md that a program can check", run: |_| tidy::run() },
-    Task { name: "docs", about: "write docs/ops.md and docs/numerics.md from the rows", run: |_| docs::write() },
+    Task {
+        name: "tidy",
+        about: "the conventions of STYLE.md and ARCHITECTURE.md that a program can check",
+        run: |_| tidy::run(),
+    },
+    Task { name: "docs", about: "write docs/ops.md and docs/numerics.md from the rows", run: docs },
     Task { name: "soak", about: "random graphs against the oracle for some seconds (60): soak [SECONDS]", run: soak },
     Task { name: "bench", about: "the benchmarks of bench/; what follows is handed to them", run: bench },
-    Task { name: "fixtures", about: "fetch NumPy's validation set again (needs python3 and a network)", run: |_| fixtures::run() },
+    Task {
+        name: "fixtures",
+        about: "fetch NumPy's validation set again (needs python3 and a network)",
+        run: |_| fixtures::run(),
+    },
 ];
 
 fn main() -> ExitCode {
@@ -56,6 +63,12 @@ fn usage() -> String {
     format!("Usage: cargo xtask COMMAND\n\n{}", lines.collect::<String>())
 }
 
+/// The pages are written by the tests that check them.
+fn docs(_: &[String]) -> Result<(), String> {
+    let mut command = Command::new(cargo());
+    workspace::succeed(command.args(["test", "--workspace", "--test", "generated"]).env("LAZULI_DOCS", "write"))
+}
+
 /// Random graphs for as long as there is patience.
 fn soak(words: &[String]) -> Result<(), String> {
     let seconds = match words.first() {
@@ -63,7 +76,7 @@ fn soak(words: &[String]) -> Result<(), String> {
         None => 60,
     };
     let mut command = Command::new(cargo());
-    command.args(["test", "--package", "lazuli", "--test", "random", "--", "--nocapture"]);
+    command.args(["test", "--workspace", "--test", "random", "--", "--nocapture"]);
     workspace::succeed(command.env("LAZULI_SOAK_SECONDS", seconds.to_string()))
 }
 

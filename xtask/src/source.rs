@@ -214,7 +214,13 @@ mod tests {
     fn modules_of_tests_are_test_files() {
         let of = |path: &str, text: &str| {
             let code = blank(text);
-            let source = Source { path: path.into(), text: text.into(), code: code.clone(), code_and_tests: code, is_test: false };
+            let source = Source {
+                path: path.into(),
+                text: text.into(),
+                code: code.clone(),
+                code_and_tests: code,
+                is_test: false,
+            };
             test_modules(&source)
         };
         assert_eq!(of("a/mod.rs", "#[cfg(test)]\nmod b;"), ["a/b.rs"]);

@@ -27,11 +27,6 @@ pub fn read(path: &str) -> Result<String, String> {
     fs::read_to_string(root().join(path)).map_err(|e| format!("{path}: {e}"))
 }
 
-/// Writes a file.
-pub fn write(path: &str, text: &str) -> Result<(), String> {
-    fs::write(root().join(path), text).map_err(|e| format!("{path}: {e}"))
-}
-
 /// The files under `folder` whose names end so, sorted. Build output and hidden folders are left out.
 pub fn files(folder: &str, endings: &[&str]) -> Result<Vec<String>, String> {
     let mut found = Vec::new();

@@ -178,7 +178,8 @@ fn race(device: &Device, budget: Duration, mut run: impl FnMut() -> Result<Tenso
 /// The largest distance between numbers of two results, in units in the last place.
 fn furthest(a: &[f32], b: &[f32]) -> u32 {
     // Floats in order, as integers: the negative ones count backwards.
-    let rank = |x: f32| if x.is_sign_negative() { -((x.to_bits() & i32::MAX as u32) as i64) } else { x.to_bits() as i64 };
+    let rank =
+        |x: f32| if x.is_sign_negative() { -((x.to_bits() & i32::MAX as u32) as i64) } else { x.to_bits() as i64 };
     let distance = |(x, y): (&f32, &f32)| rank(*x).abs_diff(rank(*y)).min(u32::MAX.into()) as u32;
     if a.len() != b.len() { u32::MAX } else { a.iter().zip(b).map(distance).max().unwrap_or(0) }
 }

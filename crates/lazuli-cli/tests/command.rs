@@ -40,6 +40,7 @@ fn an_unknown_device_is_an_error_that_lists_devices() {
 
 #[test]
 fn the_tour_shows_plans_and_agreement() {
-    let parts = ["Devices", "1 kernel, 1 submit", "op by op", "one plan", "times as fast", "matmul: inner sizes differ"];
+    let parts =
+        ["Devices", "1 kernel, 1 submit", "op by op", "one plan", "times as fast", "matmul: inner sizes differ"];
     check(&["--quick", "--device", "cpu"], 0, &parts, &[]);
 }

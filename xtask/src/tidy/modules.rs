@@ -54,14 +54,19 @@ pub fn direction(sources: &[Source]) -> Vec<Finding> {
                     None => findings.push(Finding::at(
                         &source.path,
                         i,
-                        format!("`{from}` names `{to}`, which stands after it in lib.rs: a new arrow is a design change"),
+                        format!(
+                            "`{from}` names `{to}`, which stands after it in lib.rs: a new arrow is a design change"
+                        ),
                     )),
                 }
             }
         }
     }
     for (from, to, _) in UPWARD.iter().filter(|arrow| !used.contains(arrow)) {
-        findings.push(Finding::of("xtask/src/tidy/modules.rs", format!("the exception `{from}` → `{to}` is not needed any more")));
+        findings.push(Finding::of(
+            "xtask/src/tidy/modules.rs",
+            format!("the exception `{from}` → `{to}` is not needed any more"),
+        ));
     }
     findings
 }

@@ -13,7 +13,8 @@ const HARD_LINES: usize = 700;
 /// Every file opens with what lives in it.
 pub fn headers(sources: &[Source]) -> Vec<Finding> {
     let bare = sources.iter().filter(|source| !source.text.starts_with("//! "));
-    bare.map(|source| Finding::at(&source.path, 0, "opens without `//!`: what lives here, why, what it does not know")).collect()
+    bare.map(|source| Finding::at(&source.path, 0, "opens without `//!`: what lives here, why, what it does not know"))
+        .collect()
 }
 
 /// No file is too long to read.
@@ -22,7 +23,10 @@ pub fn sizes(sources: &[Source]) -> Vec<Finding> {
     for source in sources {
         match source.n_code_lines() {
             n if n > HARD_LINES => {
-                findings.push(Finding::of(&source.path, format!("{n} lines of code, at most {HARD_LINES}: more than one idea?")));
+                findings.push(Finding::of(
+                    &source.path,
+                    format!("{n} lines of code, at most {HARD_LINES}: more than one idea?"),
+                ));
             }
             n if n > SOFT_LINES => println!("note: {} has {n} lines of code, aim for {SOFT_LINES}", source.path),
             _ => {}
@@ -54,7 +58,11 @@ const WALLS: &[Wall] = &[
             ("cpu/mod.rs", "what the processor is called is told by /proc/cpuinfo alone"),
         ],
     },
-    Wall { words: &[".unwrap()"], why: "a user's fault is an `Error`; a bug of ours is `expect` with the reason", except: &[] },
+    Wall {
+        words: &[".unwrap()"],
+        why: "a user's fault is an `Error`; a bug of ours is `expect` with the reason",
+        except: &[],
+    },
 ];
 
 /// The walls inside the engine hold.
@@ -106,7 +114,9 @@ fn mentions<'a>(lines: &'a [String], words: &'a [&str]) -> impl Iterator<Item = 
         let found = words.iter().filter(move |word| {
             line.match_indices(**word).any(|(at, _)| {
                 let (before, after) = (line[..at].chars().next_back(), line[at + word.len()..].chars().next());
-                !(is_word(before) && is_word(word.chars().next())) && !(is_word(after) && is_word(word.chars().next_back()))
+                let goes_on = is_word(before) && is_word(word.chars().next());
+                let goes_on = goes_on || (is_word(after) && is_word(word.chars().next_back()));
+                !goes_on
             })
         });
         found.map(move |word| (i, *word))

@@ -48,7 +48,8 @@ pub fn machine_names(texts: &[Text], sources: &[Source]) -> Vec<Finding> {
         for (i, line) in text.lines().enumerate() {
             let found = MACHINE_PATHS.iter().filter(|start| {
                 // At the beginning of a path, not in the middle of an address.
-                line.match_indices(**start).any(|(at, _)| !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '.'))
+                line.match_indices(**start)
+                    .any(|(at, _)| !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '.'))
             });
             findings.extend(found.map(|start| Finding::at(path, i, format!("`{start}…` is a path of one machine"))));
         }
@@ -73,7 +74,8 @@ pub fn dependencies_have_reasons(texts: &[Text]) -> Result<Vec<Finding>, String>
         }
     }
     for (i, line) in read("Cargo.lock")?.lines().enumerate() {
-        let elsewhere = line.strip_prefix("source = ").filter(|source| !source.contains("github.com/rust-lang/crates.io-index"));
+        let elsewhere =
+            line.strip_prefix("source = ").filter(|source| !source.contains("github.com/rust-lang/crates.io-index"));
         findings.extend(elsewhere.map(|source| Finding::at("Cargo.lock", i, format!("{source} is not crates.io"))));
     }
     Ok(findings)

@@ -9,28 +9,28 @@ use super::tile::{Bound, Frame, Tile};
 /// # Safety
 /// The memory is as large as the plan says.
 pub unsafe fn run(bound: &Bound) {
-    let Form::Map(cut) = bound.nest.form else { unreachable!("called for maps") };
-    let n_tiles = cut.n_tiles();
+    let Form::Map(grid) = bound.nest.form else { unreachable!("called for maps") };
+    let n_tiles = grid.count();
     let per_task = bound.nest.per_task;
     threads::for_each(n_tiles.div_ceil(per_task), &|task| {
         bound.with_frame(|frame| {
             for idx in task * per_task..((task + 1) * per_task).min(n_tiles) {
-                let (start, len) = cut.at(idx);
+                let (start, rows, len) = grid.at(idx);
+                let tile = Tile { start, rows, len, pitch: grid.width, ..Tile::default() };
                 // SAFETY: as promised by the caller.
-                unsafe { run_tile(frame, start, len) };
+                unsafe { run_tile(frame, &tile) };
             }
         });
     });
 }
 
-/// Runs one tile: `len` positions from `start` on.
+/// Runs one tile.
 ///
 /// # Safety
 /// As for [`run`]; a body that follows a matmul finds its sums at `frame.acc`.
-pub unsafe fn run_tile(frame: &mut Frame, start: usize, len: usize) {
-    let nest = frame.bound.nest;
-    for pass in &nest.passes.inner {
+pub unsafe fn run_tile(frame: &mut Frame, tile: &Tile) {
+    for pass in &frame.bound.nest.passes.inner {
         // SAFETY: as promised by the caller.
-        unsafe { frame.run(pass, Tile { start, len, rows: 1, kept_at: 0 }) };
+        unsafe { frame.run(pass, tile) };
     }
 }

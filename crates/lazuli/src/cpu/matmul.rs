@@ -11,7 +11,7 @@ use super::memory::{Pool, Storage};
 use super::nest::{Form, Nest};
 use super::program::{Code, CodeInst};
 use super::threads;
-use super::tile::Bound;
+use super::tile::{Bound, Tile, Val};
 use super::walk::Walk;
 use crate::dtype::Lane;
 use crate::error::Result;
@@ -107,7 +107,7 @@ impl Matmul {
                 threads::for_each(n_batch.div_ceil(per_task), &|task| {
                     for i in task * per_task..((task + 1) * per_task).min(n_batch) {
                         product.rows(i, 0, m, Parallelism::None);
-                        self.follow(bound, product.sums, i * m * n, m * n, false);
+                        self.follow(bound, product.sums, i * m * n, m, Parallelism::None);
                     }
                 });
                 return;
@@ -120,35 +120,48 @@ impl Matmul {
                     let shared = rayon::current_thread_index().is_some() && work > SMALL;
                     let how = if shared { Parallelism::Rayon(rayon::current_num_threads()) } else { Parallelism::None };
                     product.rows(i, row, rows, how);
-                    self.follow(bound, product.sums, (i * m + row) * n, rows * n, true);
+                    self.follow(bound, product.sums, (i * m + row) * n, rows, how);
                 }
             }
         }
     }
 
-    /// Does to `len` sums from position `start` on what the kernel does with them.
-    unsafe fn follow(&self, bound: &Bound, sums: Shared, start: usize, len: usize, share: bool) {
-        let Form::Map(cut) = self.nest.form else { unreachable!("what follows a matmul is a map") };
+    /// Does to the sums of `rows` rows from position `start` on what the kernel does with them.
+    unsafe fn follow(&self, bound: &Bound, sums: Shared, start: usize, rows: usize, how: Parallelism) {
+        let Form::Map(grid) = self.nest.form else { unreachable!("what follows a matmul is a map") };
         if self.bare {
             return;
         }
+        let n = self.args.n;
+        // Either tiles are made of the product's rows, or rows are so short that a tile takes them as they come.
+        let by_rows = grid.width == n;
         let tiles = |from: usize, to: usize| {
             bound.with_frame(|frame| {
                 let mut at = from;
                 while at < to {
-                    // A tile stays within its run.
-                    let len = cut.tile.min(to - at).min(cut.run - at % cut.run);
-                    frame.acc = sums.get().wrapping_add(at);
+                    let column = at % n;
+                    let tile = match by_rows {
+                        false => Tile::of(at, grid.len.min(to - at)),
+                        true => {
+                            let len = grid.len.min(n - column);
+                            let rows = if len == n { grid.rows.min((to - at) / n) } else { 1 };
+                            Tile { start: at, rows, len, pitch: n, ..Tile::default() }
+                        }
+                    };
+                    frame.acc = Val::full(sums.get().wrapping_add(at), tile.pitch);
                     // SAFETY: as promised by the caller.
-                    unsafe { map::run_tile(frame, at, len) };
-                    at += len;
+                    unsafe { map::run_tile(frame, &tile) };
+                    at += tile.n_lanes();
                 }
             });
         };
-        let piece = cut.run.max(16 * 1024).next_multiple_of(cut.run);
-        match share {
-            true => threads::for_each(len.div_ceil(piece), &|i| tiles(start + i * piece, (start + (i + 1) * piece).min(start + len))),
-            false => tiles(start, start + len),
+        let piece = (16 * 1024usize).div_ceil(n) * n;
+        let end = start + rows * n;
+        match how {
+            Parallelism::Rayon(_) => {
+                threads::for_each((end - start).div_ceil(piece), &|i| tiles(start + i * piece, (start + (i + 1) * piece).min(end)));
+            }
+            Parallelism::None => tiles(start, end),
         }
     }
 

@@ -15,6 +15,7 @@ mod convert;
 mod load;
 mod chain;
 mod tile;
+mod line;
 
 // Forms of kernels.
 mod map;

@@ -6,15 +6,20 @@ use std::sync::Arc;
 use super::pass::{Facts, Passes};
 use super::program::{Code, CodeInst};
 use super::walk::Walk;
-use crate::kernel::{Args, GatherArgs, Order, Reg, Scope, Store};
+use crate::kernel::{Args, GatherArgs, InstOp, Order, Reg, Scope, Store};
+use crate::view::IndexMap;
 
 /// Lanes of scratch that stay in the first-level cache.
 const SCRATCH_LANES: usize = 6 * 1024;
 /// A tile is no shorter (calls would cost more than work) and no longer than this.
 const MIN_TILE: usize = 256;
 const MAX_TILE: usize = 8192;
-/// Rows at least this long are tiles of their own; shorter ones share a tile.
-const LONG_RUN: usize = 256;
+/// The least length of the innermost axis for which loops go row by row; shorter rows are copied together first.
+const MIN_ROW: usize = 64;
+/// A reduction along fewer elements than this is done for many rows side by side.
+const SHORT_ROW: usize = 32;
+/// Rows of a tile that reads across memory: as many as elements share a cache line.
+const ACROSS: usize = 16;
 /// Inner lanes kept from pass to pass at most; beyond, values are computed again.
 const MAX_KEPT: usize = 128 * 1024;
 /// Lanes of a block of rows, over which outer instructions are evaluated together.
@@ -31,6 +36,10 @@ pub struct Nest {
     pub code: Arc<Code>,
     /// Per access.
     pub walks: Vec<Walk>,
+    /// Per access, from one row of a tile to the next, in elements.
+    pub row_steps: Vec<isize>,
+    /// Whether the rows of every tile are runs of the innermost axis.
+    pub rows_are_runs: bool,
     pub gathers: Vec<GatherArgs>,
     pub consts: Vec<u32>,
     pub passes: Passes,
@@ -56,19 +65,29 @@ pub struct Sizes {
 #[derive(Clone, Copy, Debug)]
 pub enum Form {
     /// Tile by tile over the outer axes.
-    Map(Cut),
-    /// Blocks of rows; each row, or several short ones at once, tile by tile. `cut` is of one row.
-    Rows { rows_per_block: usize, rows_per_tile: usize, cut: Cut },
-    /// Blocks of columns, each walked row by row.
-    Columns(Cut),
+    Map(Grid),
+    /// Blocks of rows; each row, or several short ones at once, in tiles. `row` is how one is cut.
+    Rows { blocks: Cut, rows_per_tile: usize, row: Cut },
+    /// Blocks of columns, each walked a few rows at a time, none of which lie across the end of a run.
+    Columns { blocks: Cut, rows_per_tile: usize, run: usize },
 }
 
-/// A range of positions cut into tiles, none of which crosses the end of a run.
+/// A range of positions cut into pieces, none of which crosses the end of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cut {
     pub n: usize,
     pub run: usize,
-    pub tile: usize,
+    pub piece: usize,
+}
+
+/// Positions as rows of `width`, `height` of them to a sheet, cut into tiles of `rows × len`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Grid {
+    pub sheets: usize,
+    pub height: usize,
+    pub width: usize,
+    pub rows: usize,
+    pub len: usize,
 }
 
 /// How many lanes of scratch a thread needs, in the order they lie.
@@ -89,32 +108,46 @@ pub struct Scratch {
 }
 
 impl Cut {
-    /// Cuts `n` positions into tiles of at most about `tile`, evenly within each run.
-    pub fn new(n: usize, run: usize, tile: usize) -> Cut {
+    /// Cuts `n` positions into pieces of at most about `piece`, evenly within each run.
+    pub fn new(n: usize, run: usize, piece: usize) -> Cut {
         let run = run.clamp(1, n.max(1));
-        let per_run = run.div_ceil(tile.max(1)).max(1);
-        let even = run.div_ceil(per_run);
-        let tile = if per_run == 1 { run } else { even.next_multiple_of(16) };
-        Cut { n, run, tile }
+        let even = run.div_ceil(run.div_ceil(piece.max(1)));
+        Cut { n, run, piece: if even > 64 && even < run { even.next_multiple_of(16) } else { even } }
     }
 
-    /// How many tiles there are.
-    pub fn n_tiles(&self) -> usize {
-        self.n / self.run * self.run.div_ceil(self.tile)
+    /// How many pieces there are.
+    pub fn count(&self) -> usize {
+        self.n / self.run * self.run.div_ceil(self.piece)
     }
 
-    /// Where a tile starts and how long it is.
+    /// Where a piece starts and how long it is.
     pub fn at(&self, idx: usize) -> (usize, usize) {
-        let per_run = self.run.div_ceil(self.tile);
-        let within = idx % per_run * self.tile;
-        (idx / per_run * self.run + within, self.tile.min(self.run - within))
+        let per_run = self.run.div_ceil(self.piece);
+        let within = idx % per_run * self.piece;
+        (idx / per_run * self.run + within, self.piece.min(self.run - within))
+    }
+}
+
+impl Grid {
+    /// How many tiles there are.
+    pub fn count(&self) -> usize {
+        self.sheets * self.height.div_ceil(self.rows) * self.width.div_ceil(self.len)
+    }
+
+    /// Where a tile starts, its rows, and how long they are.
+    pub fn at(&self, idx: usize) -> (usize, usize, usize) {
+        let (across, down) = (self.width.div_ceil(self.len), self.height.div_ceil(self.rows));
+        let (column, rest) = (idx % across * self.len, idx / across);
+        let (row, sheet) = (rest % down * self.rows, rest / down);
+        let start = (sheet * self.height + row) * self.width + column;
+        (start, self.rows.min(self.height - row), self.len.min(self.width - column))
     }
 }
 
 impl Scratch {
     /// Lanes in all.
     pub fn n_lanes(&self) -> usize {
-        self.levels_at() + self.tile_pitch() * self.levels * self.n_folds
+        self.levels_at() + self.outer.next_multiple_of(16) * self.levels * self.n_folds
     }
 
     /// Scratch tiles start at multiples of this; the one after the last is spare.
@@ -142,8 +175,8 @@ impl Scratch {
 struct Known<'a> {
     code: &'a Code,
     walks: &'a [Walk],
-    /// Whether every tile lies within one run of the innermost axis.
-    aligned: bool,
+    /// Whether the rows of every tile are runs of the innermost axis.
+    rows_are_runs: bool,
     /// Per store.
     is_inner: &'a [bool],
     /// Per output, whether its memory is also an input's.
@@ -153,14 +186,9 @@ struct Known<'a> {
 impl Facts for Known<'_> {
     fn in_place(&self, load: Reg) -> bool {
         let CodeInst::Load { input, access } = self.code.insts[load as usize] else { return false };
-        let main = if self.code.body.inner_rank > 0 { Scope::Inner } else { Scope::Outer };
-        let aligned = self.aligned && self.code.scope(load) == main;
-        self.code.body.inputs[input as usize].size() == 4
-            && match &self.walks[access as usize] {
-                Walk::One(_) | Walk::Flat(_) => true,
-                Walk::Strided { axes, .. } => aligned && matches!(axes[axes.len() - 1].stride, 0 | 1),
-                Walk::Chain(_) => false,
-            }
+        let walk = &self.walks[access as usize];
+        let fits = matches!(walk, Walk::One(_) | Walk::Flat(_)) || self.rows_are_runs && matches!(walk.step(), Some(0 | 1));
+        fits && self.code.body.inputs[input as usize].size() == 4
     }
 
     fn direct(&self, store: usize) -> bool {
@@ -174,47 +202,89 @@ impl Facts for Known<'_> {
     }
 }
 
+/// The axes of a launch, as the walk over them sees them.
+struct Axes<'a> {
+    args: &'a Args,
+    has_inner: bool,
+    /// Outer axes are walked fastest.
+    columns: bool,
+}
+
+impl Axes<'_> {
+    fn new<'a>(code: &Code, args: &'a Args) -> Axes<'a> {
+        let (n_outer, n_inner): (usize, usize) = (args.outer.iter().product(), args.inner.iter().product());
+        // Short rows are too short for a loop each: they are turned, and done side by side.
+        let turned = !code.body.ragged && args.inner.len() == 1 && n_inner < SHORT_ROW && n_outer >= MIN_ROW;
+        let has_inner = code.body.inner_rank > 0;
+        Axes { args, has_inner, columns: has_inner && (turned || code.body.order == Order::OuterFast) }
+    }
+
+    fn is_inner(&self, map: &IndexMap) -> bool {
+        self.has_inner && map.shape().rank() == self.args.outer.len() + self.args.inner.len()
+    }
+
+    fn walk(&self, map: &IndexMap) -> Walk {
+        let (outer, all) = (self.args.outer.len(), map.shape().rank());
+        match self.columns && self.is_inner(map) {
+            true => Walk::new(map, &(outer..all).chain(0..outer).collect::<Vec<_>>()),
+            false => Walk::new(map, &(0..all).collect::<Vec<_>>()),
+        }
+    }
+
+    /// From row to row of a tile, in elements. Rows are counted by the last axis but one of a map, by the last outer
+    /// axis where rows are reduced, by the last inner axis where columns are.
+    fn row_step(&self, map: &IndexMap) -> isize {
+        let outer = self.args.outer.len();
+        let axis = match (self.has_inner, self.columns) {
+            (false, _) => outer.checked_sub(2),
+            (true, false) => outer.checked_sub(1),
+            (true, true) => Some(outer + self.args.inner.len() - 1),
+        };
+        let is_full = !self.has_inner || self.is_inner(map);
+        match (map.strided(), axis) {
+            (Some(view), Some(axis)) if is_full && axis < view.shape.rank() && view.shape[axis] > 1 => view.strides[axis],
+            _ => 0,
+        }
+    }
+
+    /// The axes walked fastest, innermost last.
+    fn fastest(&self) -> &[usize] {
+        if self.has_inner && !self.columns { &self.args.inner } else { &self.args.outer }
+    }
+
+    /// Whether tiles can be cut such that their rows are runs of the innermost axis.
+    fn rows_are_runs(&self) -> bool {
+        let fastest = self.fastest();
+        fastest.len() <= 1 || fastest[fastest.len() - 1] >= MIN_ROW
+    }
+}
+
 impl Nest {
     /// Binds a program to the numbers of a launch; `aliased` says per output whether it is also an input.
     pub fn new(code: Arc<Code>, args: &Args, aliased: &[bool]) -> Nest {
-        let body = &code.body;
-        let n_axes = args.outer.len() + args.inner.len();
+        let axes = Axes::new(&code, args);
         let sizes = Sizes {
             outer: args.outer.iter().product(),
             inner: args.inner.iter().product(),
-            ragged: body.ragged.then(|| (args.outer[1..].iter().product::<usize>().max(1), args.limit)),
+            ragged: code.body.ragged.then(|| (args.outer[1..].iter().product::<usize>().max(1), args.limit)),
         };
-        let columns = body.inner_rank > 0 && body.order == Order::OuterFast;
-        // The order in which axes are walked, for values of the whole index space.
-        let order: Vec<usize> = match columns {
-            true => (args.outer.len()..n_axes).chain(0..args.outer.len()).collect(),
-            false => (0..n_axes).collect(),
-        };
-        let is_inner_map = |rank: usize| body.inner_rank > 0 && rank == n_axes;
-        let walk = |map: &crate::view::IndexMap| match map.shape().rank() {
-            rank if is_inner_map(rank) => Walk::new(map, &order),
-            rank => Walk::new(map, &(0..rank).collect::<Vec<_>>()),
-        };
-        let walks: Vec<Walk> = args.accesses.iter().map(walk).collect();
-        // Where the one inner index is all there is, the map of an inner value may leave it out.
-        let stores_inner = |s: &Store| {
-            code.scope(s.value) == Scope::Inner || is_inner_map(args.accesses[s.access as usize].shape().rank())
-        };
-        let is_inner: Vec<bool> = body.stores.iter().map(stores_inner).collect();
-
-        let fastest = if body.inner_rank == 0 || columns { &args.outer } else { &args.inner };
-        let run = fastest.last().copied().unwrap_or(1);
-        let aligned = run >= LONG_RUN || fastest.len() <= 1 && (columns || body.inner_rank == 0 || run >= LONG_RUN);
-        let known = Known { code: &code, walks: &walks, aligned, is_inner: &is_inner, aliased };
+        let walks: Vec<Walk> = args.accesses.iter().map(|map| axes.walk(map)).collect();
+        // Where one inner index is all there is, the map of an inner value may leave it out.
+        let is_inner = |s: &Store| code.scope(s.value) == Scope::Inner || axes.is_inner(&args.accesses[s.access as usize]);
+        let is_inner: Vec<bool> = code.body.stores.iter().map(is_inner).collect();
+        let known =
+            Known { code: &code, walks: &walks, rows_are_runs: axes.rows_are_runs(), is_inner: &is_inner, aliased };
         let mut passes = Passes::new(&code, &known, true);
         if passes.n_kept * sizes.inner > MAX_KEPT {
             passes = Passes::new(&code, &known, false);
         }
         let mut nest = Nest {
+            rows_are_runs: axes.rows_are_runs(),
+            row_steps: args.accesses.iter().map(|map| axes.row_step(map)).collect(),
             walks,
             gathers: args.gathers.clone(),
             consts: args.consts.clone(),
-            form: Form::Map(Cut::new(0, 1, 1)),
+            form: Form::Map(Grid { sheets: 0, height: 1, width: 1, rows: 1, len: 1 }),
             sizes,
             scratch: Scratch::default(),
             nanos: 0.0,
@@ -222,81 +292,109 @@ impl Nest {
             passes,
             code: code.clone(),
         };
-        nest.cut(if aligned { run } else { 0 }, columns);
+        nest.cut(&axes);
         nest.weigh();
         nest
     }
 
-    /// Chooses tiles and blocks. `run`: the innermost run that tiles must not cross, 0 if they may.
-    fn cut(&mut self, run: usize, columns: bool) {
+    /// Chooses tiles and blocks.
+    fn cut(&mut self, axes: &Axes) {
         let n_slots = self.passes.inner.iter().map(|p| p.n_slots).max().unwrap_or(0);
-        let budget = (SCRATCH_LANES / n_slots.max(1)).clamp(MIN_TILE, MAX_TILE);
-        let budget = if n_slots == 0 { MAX_TILE } else { budget / 128 * 128 };
-        let Sizes { outer, inner, ragged } = self.sizes;
-        let or_all = |n: usize| if run == 0 { n } else { run };
-        let (form, tile, block) = if self.code.body.inner_rank == 0 {
-            let cut = Cut::new(outer, or_all(outer), budget);
-            (Form::Map(cut), cut.tile, 0)
-        } else if columns {
-            let cut = self.cut_columns(run, budget);
-            (Form::Columns(cut), cut.tile, cut.tile)
-        } else {
-            let cut = Cut::new(inner, or_all(inner), budget);
-            let rows_per_tile = if ragged.is_none() && inner > 0 { (budget / inner).clamp(1, outer.max(1)) } else { 1 };
-            let rows_per_tile = if cut.n_tiles() > 1 || inner >= LONG_RUN { 1 } else { rows_per_tile };
-            let blocks = (BLOCK_LANES / inner.max(1)).clamp(1, 512) / rows_per_tile;
-            let rows_per_block = rows_per_tile * blocks.max(1);
-            (Form::Rows { rows_per_block, rows_per_tile, cut }, cut.tile.max(rows_per_tile * inner), rows_per_block)
+        let budget = match n_slots {
+            0 => MAX_TILE,
+            n => (SCRATCH_LANES / n).clamp(MIN_TILE, MAX_TILE) / 128 * 128,
         };
-        let kept = match form {
-            Form::Map(_) => 0,
-            Form::Rows { rows_per_block, .. } => rows_per_block * inner,
-            Form::Columns(cut) => cut.tile * inner,
+        let inner = self.sizes.inner;
+        let (form, tile, outer, kept) = match (axes.has_inner, axes.columns) {
+            (false, _) => {
+                let grid = self.cut_map(axes, budget);
+                (Form::Map(grid), grid.rows * grid.len, 0, 0)
+            }
+            (true, false) => {
+                let (blocks, rows_per_tile, row) = self.cut_rows(axes, budget);
+                (Form::Rows { blocks, rows_per_tile, row }, rows_per_tile * row.piece, blocks.piece, blocks.piece * inner)
+            }
+            (true, true) => {
+                let blocks = self.cut_columns(axes, budget);
+                let run = axes.args.inner.last().copied().unwrap_or(1).max(1);
+                let rows_per_tile = (budget / blocks.piece).clamp(1, run.min(SERIAL));
+                (Form::Columns { blocks, rows_per_tile, run }, rows_per_tile * blocks.piece, blocks.piece, blocks.piece * inner)
+            }
         };
-        let folds = self.passes.inner.iter().map(|p| p.folds.len()).max().unwrap_or(0);
         // One level per doubling of the blocks that are added up serially, and the serial one itself.
-        let levels = if columns { inner.div_ceil(SERIAL).max(1).ilog2() as usize + 3 } else { 0 };
+        let levels = if axes.columns { inner.div_ceil(SERIAL).max(1).ilog2() as usize + 3 } else { 0 };
+        let n_folds = self.passes.inner.iter().map(|p| p.folds.len()).max().unwrap_or(0);
+        let (n_outer, n_kept) = (self.passes.n_outer, self.passes.n_kept);
         self.form = form;
-        self.scratch = Scratch {
-            tile,
-            n_slots,
-            outer: block,
-            n_outer: self.passes.n_outer,
-            kept,
-            n_kept: self.passes.n_kept,
-            levels,
-            n_folds: folds,
+        self.scratch = Scratch { tile, n_slots, outer, n_outer, kept, n_kept, levels, n_folds };
+    }
+
+    fn cut_map(&self, axes: &Axes, budget: usize) -> Grid {
+        let n = self.sizes.outer;
+        let flat = Grid { sheets: 1, height: 1, width: n, rows: 1, len: Cut::new(n, n, budget).piece };
+        let [.., height, width] = axes.args.outer[..] else { return flat };
+        if !axes.rows_are_runs() || n == 0 {
+            return flat;
+        }
+        // What lies across memory is read by tiles of several rows, so that every cache line is used whole.
+        let lies_across = |i: usize| {
+            let across = self.row_steps[i].abs() == 1 && self.walks[i].step().is_some_and(|s| s.abs() > 1);
+            across && height >= ACROSS
         };
+        let sheets = n / (height * width);
+        let (rows, len) = match (0..self.walks.len()).any(lies_across) {
+            true => (ACROSS, (budget / ACROSS).max(MIN_ROW)),
+            false => ((budget / width).clamp(1, height), budget),
+        };
+        Grid { sheets, height, width, rows, len: Cut::new(width, width, len).piece }
+    }
+
+    fn cut_rows(&self, axes: &Axes, budget: usize) -> (Cut, usize, Cut) {
+        let Sizes { outer, inner, ragged } = self.sizes;
+        let run = match axes.args.inner[..] {
+            [.., _, last] if axes.rows_are_runs() => last,
+            _ => inner,
+        };
+        let row = Cut::new(inner, run, budget);
+        let together = ragged.is_none() && row.count() == 1 && inner > 0;
+        let rows_per_tile = if together { (budget / inner).max(1) } else { 1 };
+        // Rows of a block count by the last outer axis alone, so that they are a constant step apart.
+        let run = axes.args.outer.last().copied().unwrap_or(1);
+        let run = if together { run } else { outer };
+        let per_block = (BLOCK_LANES / inner.max(1)).clamp(1, 512).next_multiple_of(rows_per_tile);
+        let blocks = Cut::new(outer, run, per_block);
+        (blocks, rows_per_tile.min(blocks.piece), row)
     }
 
     /// Columns: wide enough to read memory in order, narrow enough that what is kept stays in cache and that there
     /// are several blocks to share.
-    fn cut_columns(&self, run: usize, budget: usize) -> Cut {
+    fn cut_columns(&self, axes: &Axes, budget: usize) -> Cut {
         let Sizes { outer, inner, ragged } = self.sizes;
-        let fair = (outer / 8).next_multiple_of(64).clamp(64, 4096);
+        let short = inner < SHORT_ROW;
+        let fair = if short { budget / inner.max(1) } else { (outer / 8).next_multiple_of(64) };
         let kept = match self.passes.n_kept {
             0 => usize::MAX,
             n => (MAX_KEPT / 4 / (n * inner).max(1)).max(64),
         };
-        // The pieces of a ragged axis differ in length, so no tile may span two of them.
-        let run = match ragged {
-            Some((per_piece, _)) if run == 0 || run > per_piece => per_piece,
-            _ if run == 0 => outer,
-            _ => run,
+        let run = match axes.args.outer[..] {
+            [.., _, last] if axes.rows_are_runs() => last,
+            _ => outer,
         };
-        Cut::new(outer, run, fair.min(kept).min(budget))
+        // The pieces of a ragged axis differ in length, so no tile may span two of them.
+        let run = ragged.map_or(run, |(per_piece, _)| run.min(per_piece));
+        Cut::new(outer, run, fair.clamp(64, 4096).min(kept).min(budget))
     }
 
     /// Estimates the work and shares it out.
     fn weigh(&mut self) {
-        let per_inst = |reg: Reg| match &self.code.body.insts[reg as usize].op {
-            crate::kernel::InstOp::Unary(row, _) => 0.05 * row.cost as f64,
-            crate::kernel::InstOp::Binary(row, ..) => 0.05 * row.cost as f64,
-            crate::kernel::InstOp::Custom(..) => 5.0,
-            crate::kernel::InstOp::Gather { .. } => 1.0,
+        let per_inst = |op: &InstOp| match op {
+            InstOp::Unary(row, _) => 0.05 * row.cost as f64,
+            InstOp::Binary(row, ..) => 0.05 * row.cost as f64,
+            InstOp::Custom(..) => 5.0,
+            InstOp::Gather { .. } => 1.0,
             _ => 0.2,
         };
-        let per_lane: f64 = (0..self.code.insts.len()).map(|i| per_inst(i as Reg)).sum::<f64>() + 0.1;
+        let per_lane: f64 = self.code.body.insts.iter().map(|i| per_inst(&i.op)).sum::<f64>() + 0.1;
         let lanes = self.sizes.outer * self.sizes.inner.max(1);
         self.nanos = lanes as f64 * per_lane;
         let n_blocks = self.n_blocks().max(1);
@@ -307,8 +405,8 @@ impl Nest {
     /// How many tiles of a map, or blocks of rows or columns, there are.
     pub fn n_blocks(&self) -> usize {
         match self.form {
-            Form::Map(cut) | Form::Columns(cut) => cut.n_tiles(),
-            Form::Rows { rows_per_block, .. } => self.sizes.outer.div_ceil(rows_per_block),
+            Form::Map(grid) => grid.count(),
+            Form::Rows { blocks, .. } | Form::Columns { blocks, .. } => blocks.count(),
         }
     }
 

@@ -9,6 +9,8 @@ use super::program::{Code, CodeInst};
 /// What is done for every tile of one pass.
 #[derive(Default)]
 pub struct Pass {
+    /// Loads whose lanes are used where they lie.
+    pub in_place: Vec<Reg>,
     pub lines: Vec<Line>,
     /// Reductions fed by this pass.
     pub folds: Vec<Fold>,
@@ -135,24 +137,19 @@ impl Passes {
             match code.scope(i as Reg) {
                 _ if matches!(inst, CodeInst::Alias) => {}
                 Scope::Uniform => passes.uniform.push(i as Reg),
-                Scope::Outer if main == Scope::Inner => passes.outer_line(code, facts, i),
+                Scope::Outer if main == Scope::Inner => passes.outer_line(code, i),
                 _ => {}
             }
         }
         passes
     }
 
-    fn outer_line(&mut self, code: &Code, facts: &dyn Facts, i: usize) {
-        let reg = i as Reg;
+    fn outer_line(&mut self, code: &Code, i: usize) {
         self.outer_at[i] = self.n_outer;
         let dst = Dst::Outer(self.n_outer);
         self.n_outer += 1;
-        match &code.insts[i] {
-            CodeInst::Reduce { .. } => {}
-            CodeInst::Load { .. } if facts.in_place(reg) => {
-                self.outer[code.stages[i] as usize].push(Line { reg, work: Work::Inst, dst: Dst::InPlace });
-            }
-            _ => self.outer[code.stages[i] as usize].push(Line { reg, work: Work::Inst, dst }),
+        if !matches!(code.insts[i], CodeInst::Reduce { .. }) {
+            self.outer[code.stages[i] as usize].push(Line { reg: i as Reg, work: Work::Inst, dst });
         }
     }
 }
@@ -251,9 +248,10 @@ impl Builder<'_> {
     }
 
     fn work(&self, reg: Reg, trunks: &[Option<Reg>]) -> Work {
-        if trunks[reg as usize].is_none() {
+        if !matches!(self.code.insts[reg as usize], CodeInst::Binary { step: Some(_), .. }) {
             return Work::Inst;
         }
+        // A single step is a chain too: that is its fastest loop.
         let (mut at, mut links) = (reg, Vec::new());
         loop {
             let CodeInst::Binary { x, y, step: Some(step), .. } = self.code.insts[at as usize] else {
@@ -315,6 +313,9 @@ impl Builder<'_> {
             });
         }
         pass.stores.retain(|s| !directed.contains(s));
+        let is_view = |l: &Line| l.dst == Dst::InPlace && matches!(self.code.insts[l.reg as usize], CodeInst::Load { .. });
+        pass.in_place = pass.lines.iter().filter(|l| is_view(l)).map(|l| l.reg).collect();
+        pass.lines.retain(|l| !is_view(l));
     }
 
     fn for_each_source(&self, line: &Line, mut f: impl FnMut(Reg)) {

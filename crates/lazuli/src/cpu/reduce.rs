@@ -28,14 +28,10 @@ pub unsafe fn run(bound: &Bound) {
 
 unsafe fn run_block(frame: &mut Frame, block: usize) {
     let nest = frame.bound.nest;
-    let (start, len) = match nest.form {
-        Form::Rows { rows_per_block, .. } => {
-            let start = block * rows_per_block;
-            (start, rows_per_block.min(nest.sizes.outer - start))
-        }
-        Form::Columns(cut) => cut.at(block),
-        Form::Map(_) => unreachable!("called for reductions"),
+    let (Form::Rows { blocks, .. } | Form::Columns { blocks, .. }) = nest.form else {
+        unreachable!("called for reductions")
     };
+    let (start, len) = blocks.at(block);
     let passes = &nest.passes;
     // SAFETY: blocks are within the index space; the rest as promised by the caller.
     unsafe {
@@ -44,8 +40,8 @@ unsafe fn run_block(frame: &mut Frame, block: usize) {
             let Some(pass) = passes.inner.get(stage) else { continue };
             match nest.form {
                 _ if pass.lines.is_empty() && pass.folds.is_empty() && pass.stores.is_empty() => {}
-                Form::Columns(_) => columns(frame, pass, start, len),
-                Form::Rows { rows_per_tile, cut, .. } => rows(frame, pass, cut, rows_per_tile, start, len),
+                Form::Columns { rows_per_tile, run, .. } => columns(frame, pass, (rows_per_tile, run), start, len),
+                Form::Rows { rows_per_tile, row, .. } => rows(frame, pass, row, rows_per_tile, start, len),
                 Form::Map(_) => {}
             }
         }
@@ -60,37 +56,36 @@ fn loops(nest: &Nest, reg: Reg) -> &ReduceLoops {
     }
 }
 
-/// One pass over `n_rows` rows from `first` on: several short rows at once, or each tile by tile.
+/// One pass over `n_rows` rows from `first` on: several at once, or each piece by piece.
 unsafe fn rows(frame: &mut Frame, pass: &Pass, cut: Cut, rows_per_tile: usize, first: usize, n_rows: usize) {
     let nest = frame.bound.nest;
     let inner = nest.sizes.inner;
-    let mut row = 0;
-    while row < n_rows {
+    for row in (0..n_rows).step_by(rows_per_tile) {
         let rows = rows_per_tile.min(n_rows - row);
-        frame.show_rows(pass, row, rows);
-        let n = nest.inner_of(first + row);
+        frame.show_rows(pass, row);
+        let len = nest.inner_of(first + row);
         // SAFETY: tiles are within the index space; the rest as promised by the caller.
         unsafe {
-            if n == 0 {
+            if len == 0 {
                 for fold in &pass.folds {
                     let identity = loops(nest, fold.reg).identity;
                     std::slice::from_raw_parts_mut(frame.outer_lanes(fold.reg).add(row), rows).fill(identity);
                 }
-            } else if rows > 1 || n <= cut.tile && cut.n_tiles() == 1 {
-                let tile = Tile { start: (first + row) * inner, len: rows * n, rows, kept_at: row * inner };
-                frame.run(pass, tile);
+            } else if cut.count() == 1 {
+                let start = (first + row) * inner;
+                let tile = Tile { start, rows, len, pitch: inner, kept_at: row * inner, kept_pitch: inner };
+                frame.run(pass, &tile);
                 for fold in &pass.folds {
-                    let lanes = frame.spread(fold.source, tile);
+                    let lanes = frame.spread(fold.source, &tile);
                     let out = frame.outer_lanes(fold.reg).add(row);
                     for r in 0..rows {
-                        *out.add(r) = (loops(nest, fold.reg).fold)(std::slice::from_raw_parts(lanes.add(r * n), n));
+                        *out.add(r) = (loops(nest, fold.reg).fold)(lanes.row(r, len));
                     }
                 }
             } else {
-                long_row(frame, pass, cut, first + row, row, n);
+                long_row(frame, pass, cut, first + row, row, len);
             }
         }
-        row += rows;
     }
 }
 
@@ -99,19 +94,20 @@ unsafe fn long_row(frame: &mut Frame, pass: &Pass, cut: Cut, row: usize, row_of_
     let nest = frame.bound.nest;
     let inner = nest.sizes.inner;
     let mut counters: smallvec::SmallVec<[Counter; 4]> = pass.folds.iter().map(|_| Counter::NEW).collect();
-    for idx in 0..cut.n_tiles() {
+    for idx in 0..cut.count() {
         let (at, len) = cut.at(idx);
         if at >= n {
             break;
         }
-        let tile = Tile { start: row * inner + at, len: len.min(n - at), rows: 1, kept_at: row_of_block * inner + at };
+        let mut tile = Tile::of(row * inner + at, len.min(n - at));
+        (tile.kept_at, tile.kept_pitch) = (row_of_block * inner + at, tile.len);
         // SAFETY: the tile is within the row.
         unsafe {
-            frame.run(pass, tile);
+            frame.run(pass, &tile);
             for (fold, counter) in pass.folds.iter().zip(&mut counters) {
-                let lanes = std::slice::from_raw_parts(frame.spread(fold.source, tile), tile.len);
                 let loops = loops(nest, fold.reg);
-                counter.push((loops.fold)(lanes), loops);
+                let sum = (loops.fold)(frame.spread(fold.source, &tile).row(0, tile.len));
+                counter.push(sum, loops);
             }
         }
     }
@@ -156,28 +152,32 @@ fn combine(a: u32, b: u32, loops: &ReduceLoops) -> u32 {
     acc[0]
 }
 
-/// One pass over `len` columns from `start` on, row by row: rows are added up a few at a time into the lowest level,
-/// and levels like the digits of a binary counter.
-unsafe fn columns(frame: &mut Frame, pass: &Pass, start: usize, len: usize) {
+/// One pass over `len` columns from `start` on, a few rows at a time: rows are added up one after another into the
+/// lowest level, and levels like the digits of a binary counter.
+unsafe fn columns(frame: &mut Frame, pass: &Pass, (rows_per_tile, run): (usize, usize), start: usize, len: usize) {
     let nest = frame.bound.nest;
     let n = nest.inner_of(start);
+    let pitch = nest.sizes.outer;
     frame.show_columns(pass);
-    let (mut depth, mut blocks) = (0, 0usize);
+    let (mut depth, mut blocks, mut row) = (0, 0usize, 0);
     // SAFETY: tiles are within the index space; accumulators have room for a tile each and are apart.
     unsafe {
         let lanes = |ptr: *mut u32| std::slice::from_raw_parts_mut(ptr, len);
-        for k in 0..n {
-            let tile = Tile { start: k * nest.sizes.outer + start, len, rows: 1, kept_at: k * nest.scratch.tile };
-            frame.run(pass, tile);
+        while row < n {
+            let rows = rows_per_tile.min(n - row).min(run - row % run).min(SERIAL - row % SERIAL);
+            let tile = Tile { start: row * pitch + start, rows, len, pitch, kept_at: row * len, kept_pitch: len };
+            frame.run(pass, &tile);
             for (i, fold) in pass.folds.iter().enumerate() {
-                let source = std::slice::from_raw_parts(frame.spread(fold.source, tile), len);
+                let source = frame.spread(fold.source, &tile);
                 let acc = lanes(frame.level(i, depth));
-                match k % SERIAL {
-                    0 => acc.copy_from_slice(source),
-                    _ => (loops(nest, fold.reg).accumulate)(acc, source),
+                let loops = loops(nest, fold.reg);
+                if row % SERIAL == 0 {
+                    acc.fill(loops.identity);
                 }
+                (0..rows).for_each(|r| (loops.accumulate)(acc, source.row(r, len)));
             }
-            if k % SERIAL == SERIAL - 1 {
+            row += rows;
+            if row % SERIAL == 0 {
                 for _ in 0..blocks.trailing_ones() {
                     depth -= 1;
                     merge(frame, pass, depth, len);

@@ -1,14 +1,13 @@
-//! One tile: every line of a pass over the same lanes, while they are in the first-level cache.
-//! Knows lines and lanes; which tile comes when is the business of `map` and `reduce`.
+//! One tile: every line of a pass over the same few rows of lanes, while they are in the first-level cache.
+//! This file knows where lanes are; what a line does to them is in `line`, which tile comes when in `map` and `reduce`.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
 
 use smallvec::SmallVec;
 
-use super::chain::{self, Operand};
-use super::convert;
-use super::load::{self, Lookup};
+use super::chain::Operand;
+use super::load;
 use super::nest::Nest;
 use super::pass::{Dst, Line, Pass, Work};
 use super::program::CodeInst;
@@ -54,77 +53,84 @@ impl Faults {
         self.index.lock().unwrap_or_else(PoisonError::into_inner).map(|f| f.1)
     }
 
+    /// Notes that a custom op panicked.
+    pub fn panicked_in(&self, op: &str) {
+        self.panicked.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| op.to_string());
+    }
+
     /// The name of a custom op that panicked.
     pub fn panicked(&self) -> Option<String> {
         self.panicked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+}
 
-    fn panicked_in(&self, op: &str) {
-        self.panicked.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| op.to_string());
+/// Which positions are looked at: `rows` rows of `len` each.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tile {
+    pub start: usize,
+    pub rows: usize,
+    pub len: usize,
+    /// Positions from one row to the next.
+    pub pitch: usize,
+    /// Where the tile's lanes are in what is kept of the block, and from row to row there.
+    pub kept_at: usize,
+    pub kept_pitch: usize,
+}
+
+impl Tile {
+    /// `len` positions in a row.
+    pub fn of(start: usize, len: usize) -> Tile {
+        Tile { start, rows: 1, len, pitch: len, ..Tile::default() }
+    }
+
+    /// Lanes in all.
+    pub fn n_lanes(&self) -> usize {
+        self.rows * self.len
     }
 }
 
-/// Which positions are looked at: `len` of them from `start`, in `rows` equal parts.
-#[derive(Clone, Copy, Debug)]
-pub struct Tile {
-    pub start: usize,
-    pub len: usize,
-    pub rows: usize,
-    /// Where the tile's lanes are in what is kept of the block.
-    pub kept_at: usize,
-}
-
-/// The lanes of a value, for the tile at hand.
+/// The lanes of a value, for the tile at hand: row `r` starts `r · pitch` lanes on, and has a lane for each position
+/// or one for all.
 #[derive(Clone, Copy)]
 pub struct Val {
-    ptr: *const u32,
-    spread: Spread,
-}
-
-/// How a value's lanes cover a tile.
-#[derive(Clone, Copy, PartialEq)]
-enum Spread {
-    /// One lane for all.
-    One,
-    /// One lane for each row of the tile.
-    Rows,
-    /// One lane for each position.
-    Full,
+    pub ptr: *const u32,
+    pub pitch: isize,
+    pub spread: bool,
 }
 
 impl Val {
-    const NONE: Val = Val { ptr: std::ptr::null(), spread: Spread::One };
+    const NONE: Val = Val { ptr: std::ptr::null(), pitch: 0, spread: false };
 
-    /// One lane for all.
+    /// One lane for the whole tile.
     pub fn one(ptr: *const u32) -> Val {
-        Val { ptr, spread: Spread::One }
+        Val { ptr, pitch: 0, spread: false }
     }
 
-    /// One lane for each position.
-    pub fn full(ptr: *const u32) -> Val {
-        Val { ptr, spread: Spread::Full }
+    /// A lane for each position.
+    pub fn full(ptr: *const u32, pitch: usize) -> Val {
+        Val { ptr, pitch: pitch as isize, spread: true }
     }
 
-    /// Of a value with a lane per row of a block: what the tile of `rows` rows from `row` on sees of it.
-    fn of_rows(self, row: usize, rows: usize) -> Val {
-        match self.spread {
-            Spread::One => self,
-            _ => Val { ptr: self.ptr.wrapping_add(row), spread: if rows == 1 { Spread::One } else { Spread::Rows } },
-        }
+    /// Whether it is one lane for the whole tile.
+    pub fn is_one(&self, tile: &Tile) -> bool {
+        !self.spread && (self.pitch == 0 || tile.rows == 1)
     }
 
-    /// The lanes of row `row`, each row `len` long.
+    /// Whether its lanes lie one after another, rows included.
+    pub fn is_dense(&self, tile: &Tile) -> bool {
+        self.spread && (self.pitch == tile.len as isize || tile.rows == 1)
+    }
+
+    /// The lanes of a row: `len` or one.
     ///
     /// # Safety
-    /// The value is of the tile at hand.
-    unsafe fn row<'s>(self, row: usize, len: usize) -> &'s [u32] {
-        let (at, len) = match self.spread {
-            Spread::One => (0, 1),
-            Spread::Rows => (row, 1),
-            Spread::Full => (row * len, len),
-        };
+    /// The value is of the tile that the row belongs to.
+    pub unsafe fn row<'s>(&self, row: usize, len: usize) -> &'s [u32] {
         // SAFETY: the value has these lanes.
-        unsafe { std::slice::from_raw_parts(self.ptr.add(at), len) }
+        unsafe {
+            let at = self.ptr.offset(row as isize * self.pitch);
+            std::slice::from_raw_parts(at, if self.spread { len } else { 1 })
+        }
     }
 }
 
@@ -136,9 +142,9 @@ pub struct Frame<'a> {
     vals: Vec<Val>,
     /// The second half of `vals` while outer lines run.
     bank: usize,
-    /// The sums that a matmul hands over.
-    pub acc: *const u32,
-    chain: Vec<Operand>,
+    /// The sums that a matmul hands over, and from row to row of them.
+    pub acc: Val,
+    pub chain: Vec<Operand>,
 }
 
 /// Scratch of a thread, kept between launches.
@@ -154,7 +160,7 @@ struct Kept {
 struct Aligned(#[allow(dead_code)] [u32; 16]);
 
 thread_local! {
-    static KEPT: std::cell::Cell<Option<Box<Kept>>> = const { std::cell::Cell::new(None) };
+    static KEPT: Cell<Option<Box<Kept>>> = const { Cell::new(None) };
 }
 
 impl<'a> Bound<'a> {
@@ -182,7 +188,7 @@ impl<'a> Bound<'a> {
         }
         let chain = std::mem::take(&mut kept.chain);
         let scratch = kept.lanes.as_mut_ptr().cast();
-        let mut frame = Frame { bound: self, scratch, vals, bank: 0, acc: std::ptr::null(), chain };
+        let mut frame = Frame { bound: self, scratch, vals, bank: 0, acc: Val::NONE, chain };
         let result = f(&mut frame);
         (kept.vals, kept.chain) = (frame.vals, frame.chain);
         KEPT.set(Some(kept));
@@ -197,14 +203,13 @@ impl<'a> Bound<'a> {
         let nest = self.nest;
         self.uniforms.resize(nest.code.insts.len(), 0);
         let mut lanes = self.uniforms.clone();
-        let tile = Tile { start: 0, len: 1, rows: 1, kept_at: 0 };
         self.with_frame(|frame| {
             for &reg in &nest.passes.uniform {
                 let lane = match &nest.code.insts[reg as usize] {
                     CodeInst::Const(idx) => frame.bound.constants[nest.consts[*idx as usize] as usize],
                     // SAFETY: as promised by the caller; a slot has room for one lane.
                     _ => unsafe {
-                        frame.line(&Line { reg, work: Work::Inst, dst: Dst::Slot(0) }, tile);
+                        frame.line(&Line { reg, work: Work::Inst, dst: Dst::Slot(0) }, &Tile::of(0, 1));
                         *frame.val(reg).ptr
                     },
                 };
@@ -222,13 +227,22 @@ impl Frame<'_> {
         self.vals[self.bank + reg as usize]
     }
 
-    /// Runs the lines of a pass over a tile of its positions, then its stores.
+    /// Says what a register holds.
+    pub fn set(&mut self, reg: Reg, val: Val) {
+        self.vals[self.bank + reg as usize] = val;
+    }
+
+    /// Runs the lines of a pass over a tile, then its stores.
     ///
     /// # Safety
     /// The tile is within the index space, and the memory is as large as the plan says.
-    pub unsafe fn run(&mut self, pass: &Pass, tile: Tile) {
+    pub unsafe fn run(&mut self, pass: &Pass, tile: &Tile) {
+        for &reg in &pass.in_place {
+            self.vals[reg as usize] = self.in_place(reg, tile);
+        }
         for &(reg, keep) in &pass.kept_uses {
-            self.vals[reg as usize] = Val::full(self.dst(Dst::Keep(keep), tile));
+            let (ptr, pitch) = self.dst(Dst::Keep(keep), tile);
+            self.vals[reg as usize] = Val::full(ptr, pitch);
         }
         for line in &pass.lines {
             // SAFETY: as promised by the caller.
@@ -246,10 +260,9 @@ impl Frame<'_> {
     /// As for [`Frame::run`].
     pub unsafe fn run_outer(&mut self, lines: &[Line], start: usize, len: usize) {
         self.bank = self.bound.nest.code.insts.len();
-        let tile = Tile { start, len, rows: 1, kept_at: 0 };
         for line in lines {
             // SAFETY: as promised by the caller.
-            unsafe { self.line(line, tile) };
+            unsafe { self.line(line, &Tile::of(start, len)) };
         }
         self.bank = 0;
     }
@@ -262,289 +275,116 @@ impl Frame<'_> {
         self.bank = self.bound.nest.code.insts.len();
         for &store in &self.bound.nest.passes.outer_stores {
             // SAFETY: as promised by the caller.
-            unsafe { self.store(store, Tile { start, len, rows: 1, kept_at: 0 }) };
+            unsafe { self.store(store, &Tile::of(start, len)) };
         }
         self.bank = 0;
     }
 
-    /// Lets the lines of a pass see the outer values of rows `row..row + rows` of the block.
-    pub fn show_rows(&mut self, pass: &Pass, row: usize, rows: usize) {
+    /// Lets the lines of a pass see the outer values of a block: one lane for each row of a tile, from `row` on.
+    pub fn show_rows(&mut self, pass: &Pass, row: usize) {
         let n_regs = self.bound.nest.code.insts.len();
         for &reg in &pass.outer_uses {
-            self.vals[reg as usize] = self.vals[n_regs + reg as usize].of_rows(row, rows);
+            let val = self.vals[n_regs + reg as usize];
+            self.vals[reg as usize] = match val.spread {
+                true => Val { ptr: val.ptr.wrapping_add(row), pitch: 1, spread: false },
+                false => val,
+            };
         }
     }
 
-    /// Lets the lines of a pass see outer values lane by lane: a tile is a run of outer indices.
+    /// Lets the lines of a pass see the outer values of a block: the same lanes for every row of a tile.
     pub fn show_columns(&mut self, pass: &Pass) {
         let n_regs = self.bound.nest.code.insts.len();
         for &reg in &pass.outer_uses {
-            self.vals[reg as usize] = self.vals[n_regs + reg as usize];
+            self.vals[reg as usize] = Val { pitch: 0, ..self.vals[n_regs + reg as usize] };
         }
     }
 
     /// The lanes of an outer value of the block, to be written by a reduction.
     pub fn outer_lanes(&mut self, reg: Reg) -> *mut u32 {
         let nest = self.bound.nest;
-        let lanes = self.dst(Dst::Outer(nest.passes.outer_at[reg as usize]), Tile { start: 0, len: 0, rows: 1, kept_at: 0 });
-        self.vals[nest.code.insts.len() + reg as usize] = Val::full(lanes);
+        let (lanes, _) = self.dst(Dst::Outer(nest.passes.outer_at[reg as usize]), &Tile::default());
+        self.vals[nest.code.insts.len() + reg as usize] = Val::full(lanes, 0);
         lanes
     }
 
     /// The accumulator of a fold at a level, for reductions over columns.
     pub fn level(&self, fold: usize, level: usize) -> *mut u32 {
         let scratch = &self.bound.nest.scratch;
-        let at = scratch.levels_at() + scratch.tile_pitch() * (fold * scratch.levels + level);
+        let at = scratch.levels_at() + scratch.outer.next_multiple_of(16) * (fold * scratch.levels + level);
         self.scratch.wrapping_add(at)
     }
 
-    /// A value with a lane for each position, wherever it came from.
+    /// The lanes of a value, one for each position, in a row after another wherever they came from.
     ///
     /// # Safety
     /// The value is of the tile.
-    pub unsafe fn spread(&mut self, reg: Reg, tile: Tile) -> *const u32 {
+    pub unsafe fn spread(&mut self, reg: Reg, tile: &Tile) -> Val {
         let val = self.val(reg);
-        if val.spread == Spread::Full {
-            return val.ptr;
+        if val.spread {
+            return val;
         }
-        let spare = self.dst(Dst::Slot(self.bound.nest.scratch.n_slots), tile);
-        let len = tile.len / tile.rows;
+        let (spare, _) = self.dst(Dst::Slot(self.bound.nest.scratch.n_slots), tile);
         for row in 0..tile.rows {
             // SAFETY: the spare tile has room for the tile's lanes.
-            unsafe { std::slice::from_raw_parts_mut(spare.add(row * len), len).fill(val.row(row, len)[0]) };
+            unsafe { std::slice::from_raw_parts_mut(spare.add(row * tile.len), tile.len).fill(val.row(row, 1)[0]) };
         }
-        spare
+        Val::full(spare, tile.len)
     }
 
-    fn dst(&self, dst: Dst, tile: Tile) -> *mut u32 {
+    /// Where a line leaves its lanes, and from row to row there.
+    pub fn dst(&self, dst: Dst, tile: &Tile) -> (*mut u32, usize) {
         let scratch = &self.bound.nest.scratch;
+        let at = |lanes: usize| self.scratch.wrapping_add(lanes);
         match dst {
-            Dst::InPlace => std::ptr::null_mut(),
-            Dst::Slot(slot) => self.scratch.wrapping_add(slot * scratch.tile_pitch()),
-            Dst::Outer(at) => self.scratch.wrapping_add(scratch.outer_at() + at * scratch.outer.next_multiple_of(16)),
-            Dst::Keep(at) => {
-                self.scratch.wrapping_add(scratch.kept_at() + at * scratch.kept.next_multiple_of(16) + tile.kept_at)
-            }
+            Dst::InPlace => (std::ptr::null_mut(), 0),
+            Dst::Slot(slot) => (at(slot * scratch.tile_pitch()), tile.len),
+            Dst::Outer(idx) => (at(scratch.outer_at() + idx * scratch.outer.next_multiple_of(16)), tile.len),
+            Dst::Keep(idx) => (at(scratch.kept_at() + idx * scratch.kept.next_multiple_of(16) + tile.kept_at), tile.kept_pitch),
             Dst::Output(store) => {
                 let store = &self.bound.nest.code.body.stores[store];
-                let run = self.bound.nest.walks[store.access as usize].one_run(tile.start, tile.len);
-                let at = run.expect("only flat stores are direct").source;
-                self.bound.outputs[store.output as usize].cast::<u32>().wrapping_offset(at)
+                let element = self.bound.nest.walks[store.access as usize].element(tile.start);
+                (self.bound.outputs[store.output as usize].cast::<u32>().wrapping_offset(element), tile.pitch)
             }
         }
+    }
+
+    /// The lanes of a load where they lie.
+    fn in_place(&self, reg: Reg, tile: &Tile) -> Val {
+        let nest = self.bound.nest;
+        let CodeInst::Load { input, access } = nest.code.insts[reg as usize] else { unreachable!("only loads lie in place") };
+        let walk = &nest.walks[access as usize];
+        let ptr = self.bound.inputs[input as usize].cast::<u32>().wrapping_offset(walk.element(tile.start));
+        let pitch = match walk {
+            super::walk::Walk::Flat(_) => tile.pitch as isize,
+            _ => nest.row_steps[access as usize],
+        };
+        Val { ptr, pitch, spread: walk.step() == Some(1) }
     }
 
     /// # Safety
     /// As for [`Frame::run`].
-    unsafe fn line(&mut self, line: &Line, tile: Tile) {
-        let dst = self.dst(line.dst, tile);
-        // SAFETY: destinations have room for the tile and are no line's source at the same time; loops are those of
-        // this machine.
-        let val = unsafe {
-            match &line.work {
-                Work::Chain { start, links } => self.chain(*start, links, dst, tile),
-                Work::Inst => self.inst(line.reg, line.dst, dst, tile),
-            }
-        };
-        // What is kept or leaves the kernel is there lane by lane.
-        let val = match (line.dst, val.spread) {
-            (Dst::Keep(_) | Dst::Output(_), Spread::One) => {
-                // SAFETY: as above.
-                unsafe { std::slice::from_raw_parts_mut(dst, tile.len).fill(*val.ptr) };
-                Val::full(dst)
-            }
-            _ => val,
-        };
-        self.vals[self.bank + line.reg as usize] = val;
-    }
-
-    unsafe fn inst(&mut self, reg: Reg, place: Dst, dst: *mut u32, tile: Tile) -> Val {
-        let nest = self.bound.nest;
-        // SAFETY: as for `line`.
-        unsafe {
-            let lanes = |n: usize| std::slice::from_raw_parts_mut(dst, n);
-            match &nest.code.insts[reg as usize] {
-                CodeInst::Load { input, access } => self.load(*input, *access, place, dst, tile),
-                CodeInst::Valid { access } => {
-                    load::validity(&nest.walks[*access as usize], tile.start, lanes(tile.len));
-                    Val::full(dst)
-                }
-                CodeInst::Index { access } => {
-                    load::indices(&nest.walks[*access as usize], tile.start, lanes(tile.len));
-                    Val::full(dst)
-                }
-                CodeInst::Gather { .. } => self.gather(reg, dst, tile),
-                CodeInst::Acc => Val::full(self.acc),
-                CodeInst::Const(idx) => {
-                    *dst = self.bound.constants[nest.consts[*idx as usize] as usize];
-                    Val::one(dst)
-                }
-                CodeInst::Unary { apply, x } => self.apply([*x], dst, tile, |[x], y| apply(x, y)),
-                CodeInst::Binary { apply, x, y, .. } => self.apply([*x, *y], dst, tile, |[x, y], out| {
-                    match (x.len() == out.len(), y.len() == out.len()) {
-                        (true, true) => (apply.vv)(x, y, out),
-                        (true, false) => (apply.vs)(x, y, out),
-                        (false, _) => (apply.sv)(x, y, out),
-                    }
-                }),
-                CodeInst::Select { cond, a, b } => self.apply([*cond, *a, *b], dst, tile, |[cond, a, b], y| {
-                    match cond.len() == y.len() {
-                        true => convert::select(cond, a, b, y),
-                        false => match if cond[0] != 0 { a } else { b } {
-                            [lane] => y.fill(*lane),
-                            lanes => y.copy_from_slice(lanes),
-                        },
-                    }
-                }),
-                CodeInst::Cast { x, from, to } => self.apply([*x], dst, tile, |[x], y| convert::cast(*from, *to, x, y)),
-                CodeInst::Custom { .. } => self.custom(reg, dst, tile),
-                CodeInst::Reduce { .. } | CodeInst::Alias => unreachable!("not a line"),
-            }
-        }
-    }
-
-    /// Calls `f` with the lanes of the operands: once for the tile, or row by row where an operand has a lane per
-    /// row. An operand is as long as the output or a single lane.
-    unsafe fn apply<const N: usize>(
-        &self,
-        operands: [Reg; N],
-        dst: *mut u32,
-        tile: Tile,
-        f: impl Fn([&[u32]; N], &mut [u32]),
-    ) -> Val {
-        let vals = operands.map(|r| self.val(r));
-        let is = |spread: Spread| vals.iter().any(|v| v.spread == spread);
-        // SAFETY: operands are of this tile; the destination has room for it and is none of them.
-        unsafe {
-            let out = |at: usize, len: usize| std::slice::from_raw_parts_mut(dst.add(at), len);
-            if !is(Spread::Full) && !is(Spread::Rows) {
-                f(vals.map(|v| v.row(0, 1)), out(0, 1));
-                return Val::one(dst);
-            }
-            let rows = if is(Spread::Rows) { tile.rows } else { 1 };
-            let len = tile.len / rows;
-            for row in 0..rows {
-                if is(Spread::Full) {
-                    f(vals.map(|v| v.row(row, len)), out(row * len, len));
-                } else {
-                    let mut lane = [0];
-                    f(vals.map(|v| v.row(row, len)), &mut lane);
-                    out(row * len, len).fill(lane[0]);
-                }
-            }
-            Val::full(dst)
-        }
-    }
-
-    unsafe fn load(&self, input: u16, access: u16, place: Dst, dst: *mut u32, tile: Tile) -> Val {
-        let walk = &self.bound.nest.walks[access as usize];
-        let dtype = self.bound.nest.code.body.inputs[input as usize];
-        let base = self.bound.inputs[input as usize];
-        // SAFETY: the planner's accesses stay within their memory, and `dst` has room for the tile.
-        unsafe {
-            let stays = !matches!(place, Dst::Keep(_) | Dst::Output(_));
-            if stays && let Some(run) = walk.one_run(tile.start, tile.len) && run.valid {
-                let at = base.cast::<u32>().wrapping_offset(run.source);
-                match (run.step, dtype.size()) {
-                    (0, 4) => return Val::one(at),
-                    (0, _) => {
-                        *dst = load::element(base, dtype, run.source);
-                        return Val::one(dst);
-                    }
-                    (1, 4) => return Val::full(at),
-                    _ => {}
-                }
-            }
-            assert!(place != Dst::InPlace, "a load in place must be one run");
-            load::fill(walk, base, dtype, tile.start, std::slice::from_raw_parts_mut(dst, tile.len));
-            Val::full(dst)
-        }
-    }
-
-    unsafe fn gather(&mut self, reg: Reg, dst: *mut u32, tile: Tile) -> Val {
-        let nest = self.bound.nest;
-        let CodeInst::Gather { input, access, index, gather, signed } = nest.code.insts[reg as usize] else {
-            unreachable!("called for gathers")
-        };
-        let args = nest.gathers[gather as usize];
-        let lookup = Lookup { walk: &nest.walks[access as usize], stride: args.stride, bound: args.bound, signed };
-        let dtype = nest.code.body.inputs[input as usize];
-        // SAFETY: the planner's accesses stay within their memory for every index within its bound.
-        let failed = unsafe {
-            let index = match self.val(index).spread {
-                Spread::One => self.val(index).row(0, 1),
-                _ => std::slice::from_raw_parts(self.spread(index, tile), tile.len),
-            };
-            let lanes = std::slice::from_raw_parts_mut(dst, tile.len);
-            lookup.fill(self.bound.inputs[input as usize], dtype, tile.start, index, lanes)
-        };
-        if let Some((position, index)) = failed {
-            let check = FailedCheck { check: args.check, index, bound: args.bound };
-            self.bound.faults.index_out_of_range(self.bound.launch_idx, position, check);
-        }
-        Val::full(dst)
-    }
-
-    unsafe fn custom(&mut self, reg: Reg, dst: *mut u32, tile: Tile) -> Val {
-        let CodeInst::Custom { op, args } = &self.bound.nest.code.insts[reg as usize] else {
-            unreachable!("called for custom ops")
-        };
-        let vals: SmallVec<[Val; 4]> = args.iter().map(|r| self.val(*r)).collect();
-        let len = tile.len / tile.rows;
-        // The user's code may panic; that must not unwind through the threads.
-        let done = catch_unwind(AssertUnwindSafe(|| {
-            let mut lane: SmallVec<[f32; 4]> = smallvec::smallvec![0.0; args.len()];
-            for i in 0..tile.len {
-                for (lane, val) in lane.iter_mut().zip(&vals) {
-                    // SAFETY: the operands are of this tile.
-                    let row = unsafe { val.row(i / len, len) };
-                    *lane = f32::from_bits(if row.len() == 1 { row[0] } else { row[i % len] });
-                }
-                // SAFETY: the destination has room for the tile.
-                unsafe { *dst.add(i) = (op.0.cpu)(&lane).to_bits() };
-            }
-        }));
-        if done.is_err() {
-            self.bound.faults.panicked_in(&op.0.name);
-        }
-        Val::full(dst)
-    }
-
-    unsafe fn chain(&mut self, start: Reg, links: &[super::pass::Link], dst: *mut u32, tile: Tile) -> Val {
-        let mut operands = std::mem::take(&mut self.chain);
-        let per_row = self.val(start).spread == Spread::Rows || links.iter().any(|l| self.val(l.operand).spread == Spread::Rows);
-        let rows = if per_row { tile.rows } else { 1 };
-        let len = tile.len / rows;
-        for row in 0..rows {
-            operands.clear();
-            let operand = |reg: Reg| {
-                // SAFETY: the operand is of this tile.
-                match unsafe { self.val(reg).row(row, len) } {
-                    [lane] => (lane as *const u32, true),
-                    lanes => (lanes.as_ptr(), false),
-                }
-            };
-            operands.extend(links.iter().map(|l| Operand::new(l.step, l.reversed, operand(l.operand))));
-            // SAFETY: every operand has a lane or `len`, and the destination room for them and is none of them.
-            unsafe { chain::run(operand(start), &operands, std::slice::from_raw_parts_mut(dst.add(row * len), len)) };
-        }
-        self.chain = operands;
-        Val::full(dst)
-    }
-
-    unsafe fn store(&mut self, store: usize, tile: Tile) {
+    unsafe fn store(&mut self, store: usize, tile: &Tile) {
         let nest = self.bound.nest;
         let store = &nest.code.body.stores[store];
         let walk = &nest.walks[store.access as usize];
         let dtype = nest.code.body.outputs[store.output as usize];
-        let reg = nest.code.alias[store.value as usize];
+        let output = self.bound.outputs[store.output as usize];
+        let val = self.val(nest.code.alias[store.value as usize]);
         // SAFETY: the planner's accesses stay within their memory and tiles write disjoint elements.
         unsafe {
-            let lanes = match self.val(reg).spread {
-                Spread::One => self.val(reg).row(0, 1),
-                _ => std::slice::from_raw_parts(self.spread(reg, tile), tile.len),
-            };
-            load::spill(walk, self.bound.outputs[store.output as usize], dtype, tile.start, lanes, tile.len);
+            let across = walk.step().filter(|s| s.abs() > 1).map(|s| (s, nest.row_steps[store.access as usize]));
+            if let Some((step, 1 | -1)) = across
+                && tile.rows > 1
+                && nest.rows_are_runs
+            {
+                let at = walk.element(tile.start);
+                load::spill_across(output, dtype, at, (nest.row_steps[store.access as usize], step), val, tile);
+                return;
+            }
+            for row in 0..tile.rows {
+                load::spill(walk, output, dtype, tile.start + row * tile.pitch, val.row(row, tile.len), tile.len);
+            }
         }
     }
 }

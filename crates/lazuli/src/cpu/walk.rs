@@ -100,38 +100,32 @@ impl Walk {
         }
     }
 
-    /// The run from `start` on, if it is at least `len` long.
+    /// The element of position `at`, for walks without a mask.
     #[inline]
-    pub fn one_run(&self, start: usize, len: usize) -> Option<Run> {
+    pub fn element(&self, at: usize) -> isize {
         match self {
-            Walk::One(source) => Some(Run { len, source: *source, step: 0, valid: true }),
-            Walk::Flat(offset) => Some(Run { len, source: offset + start as isize, step: 1, valid: true }),
+            Walk::One(source) => *source,
+            Walk::Flat(offset) => offset + at as isize,
             Walk::Strided { axes, offset } => {
-                let inner = axes[axes.len() - 1];
-                let mut rest = start / inner.size;
-                let within = start - rest * inner.size;
-                if within + len > inner.size {
-                    return None;
+                let (mut source, mut rest) = (*offset, at);
+                for axis in axes[1..].iter().rev() {
+                    let next = rest / axis.size;
+                    source += (rest - next * axis.size) as isize * axis.stride;
+                    rest = next;
                 }
-                let mut source = offset + within as isize * inner.stride;
-                for axis in axes[..axes.len() - 1].iter().rev() {
-                    source += (rest % axis.size) as isize * axis.stride;
-                    rest /= axis.size;
-                }
-                Some(Run { len, source, step: inner.stride, valid: true })
+                source + rest as isize * axes[0].stride
             }
-            Walk::Chain(views) => {
-                let run = chain_run(views, start as isize, len as isize);
-                (run.len == len).then_some(run)
-            }
+            Walk::Chain(views) => chain_run(views, at as isize, 1).source,
         }
     }
 
-    /// The positions after which the walk repeats itself, if it does.
-    pub fn period(&self) -> Option<usize> {
+    /// From one position of the innermost axis to the next, if that is the same everywhere.
+    pub fn step(&self) -> Option<isize> {
         match self {
-            Walk::Strided { axes, .. } if axes[0].stride == 0 => Some(axes[1..].iter().map(|a| a.size).product()),
-            _ => None,
+            Walk::One(_) => Some(0),
+            Walk::Flat(_) => Some(1),
+            Walk::Strided { axes, .. } => Some(axes[axes.len() - 1].stride),
+            Walk::Chain(_) => None,
         }
     }
 
@@ -320,9 +314,8 @@ mod tests {
                 }).collect();
                 let start = cut.min(expect.len());
                 prop_assert_eq!(&elements(&walk, start, expect.len() - start), &expect[start..], "{:?}", walk);
-                for (i, at) in expect.iter().enumerate() {
-                    let run = walk.one_run(i, 1).expect("one is a run");
-                    prop_assert_eq!(run.valid.then_some(run.source as usize), *at);
+                for (i, at) in expect.iter().enumerate().filter_map(|(i, at)| at.map(|at| (i, at))) {
+                    prop_assert_eq!(walk.element(i), at as isize);
                 }
                 let (low, high) = (expect.iter().flatten().min(), expect.iter().flatten().max());
                 if let Some((&low, &high)) = low.zip(high) {

@@ -87,7 +87,7 @@ pub enum InstOp {
     /// The source index an access gives, cut to 32 bits.
     Index { access: u16 },
     /// An element at `access + index · stride`; an index outside `0..bound` sets the status flag and reads 0.
-    /// Stride, bound and the check's number are in [`Args::gathers`].
+    /// The access is of the instruction's scope. Stride, bound and the check's number are in [`Args::gathers`].
     Gather { input: u16, access: u16, index: Reg, gather: u16 },
     /// A scalar parameter, by its place in [`Args::consts`].
     Const(u16),

@@ -23,6 +23,7 @@ macro_rules! binary_rows {
     )*) => {
         $(
             #[doc = $doc]
+            #[allow(clippy::needless_update)]
             pub static $row: $crate::ops::BinaryRow = {
                 enum F {}
                 $(impl $crate::ops::lanes::Binary<$lane, $to> for F {

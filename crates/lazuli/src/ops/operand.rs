@@ -252,6 +252,7 @@ impl<'a> Meeting<'a> {
                     Some(shape) => shape,
                     None => return Err(no_broadcast(op, &shape, &node.shape)),
                 };
+                shape.check(op)?;
             }
             dtype = dtype.promote(node.dtype);
         }

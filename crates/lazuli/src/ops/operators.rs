@@ -32,11 +32,12 @@ macro_rules! tensor_first {
                 *self = binary(&$row, self, rhs.into());
             }
         }
-        number_first!($op $method $row: f32 f64 f16 bf16 i32 i64 u8 u32 u64 usize bool);
+        number_first!($op $method $row: f32 i32 bool f16 bf16);
     )*};
 }
 
-/// `a op b` with a number on the left.
+/// `a op b` with a number on the left. One float and one integer only: with two, the compiler would not know which
+/// one the literal of `(2.0 * &x).exp()` is, and refuse it. On the right any number will do.
 macro_rules! number_first {
     ($op:ident $method:ident $row:ident: $($number:ty)*) => {$(
         impl ops::$op<Tensor> for $number {

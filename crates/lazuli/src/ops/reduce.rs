@@ -2,7 +2,7 @@
 
 use std::panic::Location;
 
-use super::binary::{max_f32, min_f32};
+use super::binary::{MAXIMUM, MINIMUM, max_f32, min_f32};
 use super::operand::{carried, cast, taken};
 use super::row::ReduceRow;
 use crate::error::{Error, Fault, Result};
@@ -18,9 +18,9 @@ macro_rules! reduce_rows {
         $row:ident $name:ident: $takes:ident -> $gives:ident, ulps $ulps:literal, needs_one $needs_one:literal;
         cpu $($lane:ident from $lane_identity:expr, $bits:expr, |$x:ident, $y:ident| $eval:expr),+;
         oracle $oracle:expr, from $identity:expr;
-        wgsl $wgsl:literal $($fns:literal)?;
+        wgsl $wgsl:literal, $fns:expr;
         grad $grad:expr;
-        known $(($elems:expr, $result:expr)),*;
+        known ([$($x0:literal),*], $y0:literal) $(, ($elems:expr, $result:expr))*;
     )*) => {
         $(
             #[doc = $doc]
@@ -44,9 +44,9 @@ macro_rules! reduce_rows {
                     oracle: $oracle,
                     identity: $identity,
                     wgsl: $wgsl,
-                    wgsl_fns: concat!($($fns)?),
+                    wgsl_fns: $fns,
                     grad: $grad,
-                    known: &[$((&$elems, $result)),*],
+                    known: &[(&[$($x0),*], $y0) $(, (&$elems, $result))*],
                     ulps: $ulps,
                     needs_one: $needs_one,
                 }
@@ -57,9 +57,9 @@ macro_rules! reduce_rows {
                 ///
                 /// ```
                 /// # use lazuli::{keep, Device, Tensor};
-                /// let x = Tensor::from_slice(&[3.0f32, 4.0, 1.0, 2.0], [2, 2], &Device::cpu());
-                #[doc = concat!("assert_eq!(x.", stringify!($name), "(keep(-1)).shape()?, [2, 1]);")]
-                #[doc = concat!("println!(\"{}\", x.", stringify!($name), "(..));")]
+                #[doc = concat!("let x = Tensor::from_slice(&[", $(stringify!($x0), "f32, ",)* "], [1, 3], &Device::cpu());")]
+                #[doc = concat!("assert_eq!(x.", stringify!($name), "(..).item::<f32>()?, ", stringify!($y0), ");")]
+                #[doc = concat!("assert_eq!(x.", stringify!($name), "(keep(-1)).shape()?, [1, 1]);")]
                 /// # Ok::<(), lazuli::Error>(())
                 /// ```
                 #[track_caller]
@@ -82,9 +82,9 @@ reduce_rows! {
     SUM sum: Number -> Wide, ulps 4.0, needs_one false;
     cpu f32 from 0.0, 0, |x, y| x + y, i32 from 0, 0, |x, y| x.wrapping_add(y), u32 from 0, 0, |x, y| x.wrapping_add(y);
     oracle |x, y| x + y, from 0.0;
-    wgsl "($x + $y)";
+    wgsl "($x + $y)", "";
     grad Some(|x, _, g| spread(g, x));
-    known ([], 0.0), ([1.0, 2.0, 3.5], 6.5), ([f64::INFINITY, 1.0], f64::INFINITY), ([NAN, 1.0], f64::NAN);
+    known ([1.0, 2.0, 3.5], 6.5), ([], 0.0), ([f64::INFINITY, 1.0], f64::INFINITY), ([NAN, 1.0], f64::NAN);
 
     /// The product of the elements along `axes`. Of u8 it is u32, of bool i32; integers wrap.
     PROD prod: Number -> Wide, ulps 32.0, needs_one false;
@@ -92,9 +92,9 @@ reduce_rows! {
         i32 from 1, 1, |x, y| x.wrapping_mul(y),
         u32 from 1, 1, |x, y| x.wrapping_mul(y);
     oracle |x, y| x * y, from 1.0;
-    wgsl "($x * $y)";
+    wgsl "($x * $y)", "";
     grad Some(grad_of_prod);
-    known ([], 1.0), ([2.0, 3.0, 4.0], 24.0), ([2.0, 0.0], 0.0), ([NAN, 0.0], f64::NAN);
+    known ([2.0, 3.0, 4.0], 24.0), ([], 1.0), ([2.0, 0.0], 0.0), ([NAN, 0.0], f64::NAN);
 
     /// The greatest element along `axes`; NaN if there is one.
     MAX max: Any -> Same, ulps 0.0, needs_one true;
@@ -102,14 +102,7 @@ reduce_rows! {
         i32 from i32::MIN, i32::MIN as u32, |x, y| x.max(y),
         u32 from 0, 0, |x, y| x.max(y);
     oracle |x, y| if x.is_nan() || y.is_nan() { NAN } else { x.max(y) }, from f64::NEG_INFINITY;
-    wgsl "maximum_$t($x, $y)" "
-fn maximum_f32(x: f32, y: f32) -> f32 {
-    if (is_nan_f32(x)) { return x; }
-    return select(max(x, y), y, is_nan_f32(y));
-}
-fn maximum_i32(x: i32, y: i32) -> i32 { return max(x, y); }
-fn maximum_u32(x: u32, y: u32) -> u32 { return max(x, y); }
-";
+    wgsl "maximum_$t($x, $y)", MAXIMUM.wgsl_fns;
     grad Some(grad_of_extremum);
     known ([1.0, 3.0, 2.0], 3.0), ([-1.0], -1.0), ([1.0, NAN, 2.0], f64::NAN), ([-5.0, f64::NEG_INFINITY], -5.0);
 
@@ -119,14 +112,7 @@ fn maximum_u32(x: u32, y: u32) -> u32 { return max(x, y); }
         i32 from i32::MAX, i32::MAX as u32, |x, y| x.min(y),
         u32 from u32::MAX, u32::MAX, |x, y| x.min(y);
     oracle |x, y| if x.is_nan() || y.is_nan() { NAN } else { x.min(y) }, from f64::INFINITY;
-    wgsl "minimum_$t($x, $y)" "
-fn minimum_f32(x: f32, y: f32) -> f32 {
-    if (is_nan_f32(x)) { return x; }
-    return select(min(x, y), y, is_nan_f32(y));
-}
-fn minimum_i32(x: i32, y: i32) -> i32 { return min(x, y); }
-fn minimum_u32(x: u32, y: u32) -> u32 { return min(x, y); }
-";
+    wgsl "minimum_$t($x, $y)", MINIMUM.wgsl_fns;
     grad Some(grad_of_extremum);
     known ([1.0, 3.0, 2.0], 1.0), ([-1.0], -1.0), ([1.0, NAN, 2.0], f64::NAN), ([5.0, f64::INFINITY], 5.0);
 }

@@ -34,6 +34,7 @@ macro_rules! unary_rows {
     )*) => {
         $(
             #[doc = $doc]
+            #[allow(clippy::needless_update)]
             pub static $row: $crate::ops::UnaryRow = {
                 enum F {}
                 $(impl $crate::ops::lanes::Unary<$lane, $to> for F {

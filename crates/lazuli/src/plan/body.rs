@@ -35,7 +35,7 @@ pub struct BodyBuilder {
     insts: Vec<Inst>,
     loads: HashMap<(ValueId, u16), Reg>,
     accesses: Vec<Access>,
-    access_ids: HashMap<IndexMap, u16>,
+    access_ids: HashMap<(IndexMap, Scope), u16>,
     inputs: Vec<(ValueId, DType)>,
     stores: Vec<(Reg, ValueId, DType, u16)>,
     gathers: Vec<GatherArgs>,
@@ -136,10 +136,15 @@ impl BodyBuilder {
     }
 
     fn access(&mut self, map: IndexMap) -> u16 {
+        let scope = scope_of(&map, self.n_outer);
+        self.access_in(map, scope)
+    }
+
+    /// An access for values of `scope`, though it may vary less itself.
+    fn access_in(&mut self, map: IndexMap, scope: Scope) -> u16 {
         let next = self.accesses.len() as u16;
-        let n_outer = self.n_outer;
-        *self.access_ids.entry(map).or_insert_with_key(|map| {
-            self.accesses.push(Access { map: map.clone(), scope: scope_of(map, n_outer) });
+        *self.access_ids.entry((map, scope)).or_insert_with_key(|(map, scope)| {
+            self.accesses.push(Access { map: map.clone(), scope: *scope });
             next
         })
     }
@@ -275,12 +280,13 @@ impl BodyBuilder {
         // The node's coordinates are those of x but for the indexed axis.
         let along = |i: usize| if i == axis { 0 } else { lies.strides[i] };
         let place = View::from_axes(node.shape.iter().enumerate().map(|(i, d)| (*d, along(i))), lies.offset);
-        let access = self.access(self.maps[map as usize].of(&place));
+        let seen = self.maps[map as usize].of(&place);
+        let scope = self.scope(index).max(scope_of(&seen, self.n_outer));
+        let access = self.access_in(seen, scope);
         let value = lowering.value(source);
         let input = self.input(value, node.dtype);
         self.gathers.push(GatherArgs { stride, bound, check: lowering.check(idx) });
         let gather = self.gathers.len() as u16 - 1;
-        let scope = self.scope(index).max(self.accesses[access as usize].scope);
         self.push(InstOp::Gather { input, access, index, gather }, node.dtype, scope)
     }
 
@@ -395,15 +401,16 @@ impl BodyBuilder {
         let n_pieces = length.div_ceil(max_len);
         let piece = length.div_ceil(n_pieces).next_multiple_of(1024).min(length);
         let n_pieces = length.div_ceil(piece);
-        let stored = self.stores[0].3 as usize;
+        // The store goes another way than any load, even one that met the index space as it did.
+        let stored = self.accesses.len();
+        let map = self.accesses[self.stores[0].3 as usize].map.clone();
+        self.accesses.push(Access { map, scope: Scope::Outer });
+        self.stores[0].3 = stored as u16;
         for (i, access) in self.accesses.iter_mut().enumerate() {
             let view = last(&access.map);
             let step = if i == stored { n_rows as isize } else { view.strides[n_outer] * piece as isize };
             let axes = (0..=n_outer).map(|a| if a < n_outer { (view.shape[a], view.strides[a]) } else { (piece, view.strides[a]) });
             access.map = View::from_axes([(n_pieces, step)].into_iter().chain(axes), view.offset).into();
-            if i == stored {
-                access.scope = Scope::Outer;
-            }
         }
         self.dims[n_outer] = piece;
         self.dims.insert(0, n_pieces);

@@ -265,7 +265,7 @@ impl Fuser<'_> {
         while let Op::View(view) = &self.node(source).op
             && !self.stored[source as usize]
             // What a group sees through a view it cannot store any more.
-            && (view.is_linear() || matches!(self.states[source as usize], State::Free { .. }))
+            && (self.is_reshape(source, view) || matches!(self.states[source as usize], State::Free { .. }))
         {
             map = map.of(view);
             source = self.node(source).inputs[0];
@@ -280,8 +280,7 @@ impl Fuser<'_> {
             return State::Free { cost, n_loads, level };
         };
         // The same elements in the same order: still the same values of the same kernel.
-        let stays = view.is_linear() && self.n_elems(idx) == self.n_elems(source) && self.limits.fuse;
-        let stays = stays && !self.is_routine(source);
+        let stays = self.is_reshape(idx, view) && self.limits.fuse && !self.is_routine(source);
         if stays || self.broadcasts_rows(draft, source, view) {
             return self.join(idx, draft, 1);
         }
@@ -292,6 +291,11 @@ impl Fuser<'_> {
         }
         let level = self.store(source, "it is read in another order than it is made in");
         State::Free { cost: 0, n_loads: 1, level }
+    }
+
+    /// Whether a node is all the elements of its input in the same order.
+    fn is_reshape(&self, idx: NodeIdx, view: &View) -> bool {
+        view.is_linear() && self.n_elems(idx) == self.n_elems(self.node(idx).inputs[0])
     }
 
     /// Whether a view spreads a reduction's result back over what was reduced.

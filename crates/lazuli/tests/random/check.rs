@@ -1,8 +1,10 @@
 //! Runs a program in several ways and compares each with what is known of its results. Any panic is a failure too:
 //! in debug builds the planner's verifier speaks through one.
 
+use std::cell::Cell as Flag;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
 
 use lazuli::{Device, Error, Tensor};
 
@@ -79,9 +81,9 @@ pub fn run_and_compare(program: &Program, mode: Mode) -> Result<Results, Failure
         let source = crate::print::source(program, &failed(What::Panic("not yet".into())));
         std::fs::write(path, source).expect("the trace can be written");
     }
-    let results = match catch_unwind(AssertUnwindSafe(|| run(program, mode))) {
+    let results = match quietly(|| run(program, mode)) {
         Ok(results) => results.map_err(failed)?,
-        Err(panic) => return Err(failed(What::Panic(message(&*panic)))),
+        Err(panic) => return Err(failed(What::Panic(panic))),
     };
     for (node, elements) in &results {
         let cells = &program.nodes[*node].expect.cells;
@@ -120,6 +122,27 @@ fn run(program: &Program, mode: Mode) -> Result<Results, What> {
         read.extend(rest.map(|i| (i, tensors[i].clone())));
     }
     read.into_iter().map(|(i, tensor)| Ok((i, tensor.to_vec::<f64>().map_err(What::Error)?))).collect()
+}
+
+/// Runs `f`; what it says in a panic is returned, not printed: shrinking meets the same one many times.
+pub fn quietly<R>(f: impl FnOnce() -> R) -> Result<R, String> {
+    thread_local! {
+        static QUIET: Flag<bool> = const { Flag::new(false) };
+    }
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let loud = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            let is_worker = std::thread::current().name().is_some_and(|name| name.starts_with("lazuli"));
+            if !QUIET.get() && !is_worker {
+                loud(info);
+            }
+        }));
+    });
+    QUIET.set(true);
+    let result = catch_unwind(AssertUnwindSafe(f));
+    QUIET.set(false);
+    result.map_err(|panic| message(&*panic))
 }
 
 /// What a panic said.

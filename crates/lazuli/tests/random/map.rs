@@ -47,7 +47,7 @@ macro_rules! operators {
         fn call_left(name: &str, x: Number, y: &Tensor) -> Tensor {
             match (name, x) {
                 $((stringify!($name), Number::Bool(x)) => x $op y,
-                (stringify!($name), Number::Int(x)) => x $op y,
+                (stringify!($name), Number::Int(x)) => (x as i32) $op y,
                 (stringify!($name), Number::Float(x)) => x $op y,)*
                 _ => unreachable!("{name} is not drawn"),
             }
@@ -347,7 +347,7 @@ impl Op for Map {
             Map::Right(name, number) => format!("{x}.{name}({})", number.text()),
             Map::Left(name, number) => {
                 let op = OPERATORS.iter().find(|o| o.0 == *name).expect("is an operator").1;
-                format!("{} {op} &{x}", number.text())
+                format!("{} {op} &{x}", number.text().replace("i64", "i32"))
             }
             Map::Select(a, b) => {
                 let (a, b) = (side(a), side(b));

@@ -46,6 +46,7 @@ pub fn source(program: &Program, failure: &Failure) -> String {
     }
     let body: String = lines.iter().map(|line| format!("    {line}\n")).collect();
     let data = if body.contains("data::") { format!("\nmod data {{\n{}}}\n", include_str!("data.rs")) } else { String::new() };
+    let failure = failure.to_string().replace('\n', "\n// ");
     format!(
         "// {failure}\nuse lazuli::{{CustomOp, DType, Device, Tensor, bf16, f16, keep, s}};\n\n\
          #[test]\nfn random_case() -> lazuli::Result<()> {{\n    let cpu = Device::cpu();\n{body}    Ok(())\n}}\n{data}"

@@ -282,9 +282,7 @@ pub fn draw(table: &mut Table) -> Option<usize> {
     let op = Reduce { name, axes, keep, ddof };
     // Of nothing there is no best.
     let needs_one = matches!(name, "max" | "min" | "argmax" | "argmin" | "logsumexp");
-    let axes = op.resolved(rank);
-    let n_out: usize = (0..rank).filter(|i| !axes.contains(i)).map(|i| shape[i]).product();
-    if needs_one && shape.contains(&0) && n_out > 0 {
+    if needs_one && op.resolved(rank).iter().any(|axis| shape[*axis] == 0) {
         return None;
     }
     table.push_if_known(op, vec![x])

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use crate::check::{Failure, What, check};
+use crate::check::{Failure, What, check, quietly};
 use crate::leaf::Leaf;
 use crate::program::{Op, Program};
 
@@ -12,7 +12,9 @@ pub fn shrink(program: &Program, failure: Failure) -> (Program, Failure) {
     let mut best = (program.clone(), failure);
     loop {
         let smaller = candidates(&best.0, &best.1).into_iter().find_map(|candidate| {
-            let failure = check(&candidate).err()?;
+            // An index that is no longer in range is another fault than the one that is looked for.
+            let is_error = |f: &Failure| matches!(f.what, What::Error(_));
+            let failure = check(&candidate).err().filter(|f| is_error(f) == is_error(&best.1))?;
             Some((candidate, failure))
         });
         match smaller {
@@ -43,11 +45,14 @@ fn candidates(program: &Program, failure: &Failure) -> Vec<Program> {
         }
     }
     for (i, node) in program.nodes.iter().enumerate().rev() {
-        // A node becomes data, late ones first.
-        if !node.inputs.is_empty()
-            && let Some(leaf) = as_data(program, i)
-        {
-            out.push(program.with(|j| (j == i).then(|| (leaf.clone(), Vec::new()))).trimmed());
+        // A node becomes data, late ones first: any, or else what it is.
+        if !node.inputs.is_empty() {
+            let (shape, dtype) = (node.expect.shape.clone(), node.expect.dtype);
+            let noise: Rc<dyn Op> = Rc::new(Leaf::Noise { shape, dtype, kind: 0, seed: 1 });
+            for leaf in [noise].into_iter().chain(as_data(program, i)) {
+                // The oracle panics where an index would be out of range.
+                out.extend(quietly(|| program.with(|j| (j == i).then(|| (leaf.clone(), Vec::new()))).trimmed()));
+            }
         }
         // A node is passed over where an input could stand for it.
         for &input in &node.inputs {

@@ -25,7 +25,7 @@ struct Scatter<'a> {
     outer: Vec<Option<usize>>,
     /// Per inner element of the index, that of the output.
     inner: Vec<usize>,
-    /// Per row of the index (its inner elements), its smallest and largest.
+    /// Per row of the index (its inner elements), its smallest and largest; none for rows of one.
     ranges: Vec<(i32, i32)>,
 }
 
@@ -40,19 +40,26 @@ impl<'a> Scatter<'a> {
             outer[at] = Some(i);
         }
         let inner = inside(&index[axis + 1..], &x[axis + 1..]);
-        let words = call.inputs[1].0.as_chunks().0;
+        let words: &[[u8; 4]] = call.inputs[1].0.as_chunks().0;
+        let is_outside = |word: &[u8; 4]| {
+            let at = i32::from_ne_bytes(*word);
+            at < 0 || at as usize >= to.n
+        };
+        let first_outside = |words: &'a [[u8; 4]]| words.iter().find(|word| is_outside(word));
+        if let Some(word) = words.par_chunks(BLOCK).find_map_first(first_outside) {
+            let index = i32::from_ne_bytes(*word) as i64;
+            return Err(FailedCheck { check: call.args.check, index, bound: to.n });
+        }
         let range = |row: &[[u8; 4]]| {
             row.iter().fold((i32::MAX, i32::MIN), |(low, high), word| {
                 let at = i32::from_ne_bytes(*word);
                 (low.min(at), high.max(at))
             })
         };
-        let ranges: Vec<_> = words.par_chunks(from.inner.max(1)).with_min_len(64).map(range).collect();
-        let is_outside = |at: i32| at < 0 || at as usize >= to.n;
-        if ranges.iter().any(|(low, high)| is_outside(*low) || is_outside(*high)) {
-            let first = words.iter().map(|w| i32::from_ne_bytes(*w)).find(|at| is_outside(*at)).unwrap_or_default();
-            return Err(FailedCheck { check: call.args.check, index: first as i64, bound: to.n });
-        }
+        let ranges = match from.inner {
+            0 | 1 => Vec::new(),
+            inner => words.par_chunks(inner).with_min_len(BLOCK.div_ceil(inner)).map(range).collect(),
+        };
         Ok(Scatter { index: words, from, to, outer, inner, ranges })
     }
 }
@@ -86,33 +93,89 @@ const BLOCK: usize = 1 << 12;
 /// Adds what falls into the rows of `y`, which start at `first_row` of the output's block.
 fn add_range<T: Stored>(scatter: &Scatter, from: usize, first_row: usize, src: &[u8], y: &mut [u8]) {
     let Scatter { index, from: Lines { n, inner: n_inner, .. }, inner, ranges, .. } = scatter;
-    let row_elems = scatter.to.inner;
-    let n_rows = y.len() / (row_elems * T::SIZE);
-    let (low, high) = (first_row as i64, (first_row + n_rows) as i64);
-    // Rows that are added to, in the wide type, in the order in which they were first met; 0 is none yet.
-    let mut sums: Vec<T::Sum> = Vec::new();
-    let mut sum_of = vec![0u32; n_rows];
-    for row in from * n..(from + 1) * n {
-        // Nothing of this row falls here (or the index is empty).
-        if ranges.get(row).is_none_or(|range| (range.1 as i64) < low || range.0 as i64 >= high) {
+    let first = from * n * n_inner;
+    let index = &index[first..][..n * n_inner];
+    if index.is_empty() {
+        return;
+    }
+    let mut sums = Sums::<T>::new(scatter.to.inner, y, index.len());
+    let (low, n_rows) = (first_row as i64, sums.n_rows as u64);
+    // Where in the range an index points, or some number past its end.
+    let place = |word: &[u8; 4]| (i32::from_ne_bytes(*word) as i64 - low) as u64;
+    if *n_inner == 1 {
+        // The few or many that fall here are gathered without a branch, which no processor could predict.
+        let mut hits = [0; 1024];
+        for (tile, words) in index.chunks(hits.len()).enumerate() {
+            let mut n_hits = 0;
+            for (i, word) in words.iter().enumerate() {
+                hits[n_hits] = i;
+                n_hits += (place(word) < n_rows) as usize;
+            }
+            for i in &hits[..n_hits] {
+                sums.add(place(&words[*i]) as usize, inner[0], T::read(src, first + tile * hits.len() + i));
+            }
+        }
+        return sums.write();
+    }
+    for (row, words) in index.chunks(*n_inner).enumerate() {
+        let (smallest, largest) = ranges[from * n + row];
+        if (largest as i64) < low || smallest as i64 >= low + n_rows as i64 {
             continue;
         }
-        for (j, to) in inner.iter().enumerate() {
-            let at = i32::from_ne_bytes(index[row * n_inner + j]) as i64;
-            if !(low..high).contains(&at) {
-                continue;
-            }
-            let at = (at - low) as usize;
-            if sum_of[at] == 0 {
-                sums.extend((0..row_elems).map(|i| T::read(y, at * row_elems + i)));
-                sum_of[at] = (sums.len() / row_elems) as u32;
-            }
-            let sum = &mut sums[(sum_of[at] as usize - 1) * row_elems + to];
-            *sum = T::add(*sum, T::read(src, row * n_inner + j));
+        for (j, word) in words.iter().enumerate().filter(|(_, word)| place(word) < n_rows) {
+            sums.add(place(word) as usize, inner[j], T::read(src, first + row * n_inner + j));
         }
     }
-    for (row, sum) in sum_of.iter().enumerate().filter(|(_, sum)| **sum != 0) {
-        let sums = &sums[(*sum as usize - 1) * row_elems..][..row_elems];
-        sums.iter().enumerate().for_each(|(i, sum)| T::write(y, row * row_elems + i, *sum));
+    sums.write();
+}
+
+/// The sums of a range of rows in the wide type, so that each result is rounded once: of all rows where much is added,
+/// else only of those that are added to, in the order in which they were first met.
+struct Sums<'a, T: Stored> {
+    row_elems: usize,
+    n_rows: usize,
+    y: &'a mut [u8],
+    sums: Vec<T::Sum>,
+    /// One more than where among the sums a row is; 0 if it is not. Empty if all are, in order.
+    of_row: Vec<u32>,
+}
+
+impl<'a, T: Stored> Sums<'a, T> {
+    fn new(row_elems: usize, y: &'a mut [u8], n_added: usize) -> Self {
+        let n_elems = y.len() / T::SIZE;
+        let n_rows = n_elems / row_elems;
+        let (sums, of_row) = match n_added >= n_elems {
+            true => ((0..n_elems).map(|i| T::read(y, i)).collect(), Vec::new()),
+            false => (Vec::new(), vec![0; n_rows]),
+        };
+        Sums { row_elems, n_rows, y, sums, of_row }
+    }
+
+    fn add(&mut self, row: usize, column: usize, value: T::Sum) {
+        let at = match self.of_row.get_mut(row) {
+            None => row,
+            Some(at) => {
+                if *at == 0 {
+                    self.sums.extend((0..self.row_elems).map(|i| T::read(self.y, row * self.row_elems + i)));
+                    *at = (self.sums.len() / self.row_elems) as u32;
+                }
+                *at as usize - 1
+            }
+        };
+        let sum = &mut self.sums[at * self.row_elems + column];
+        *sum = T::add(*sum, value);
+    }
+
+    fn write(self) {
+        let row_elems = self.row_elems;
+        for row in 0..self.n_rows {
+            let at = match self.of_row.get(row) {
+                None => row,
+                Some(0) => continue,
+                Some(at) => *at as usize - 1,
+            };
+            let sums = &self.sums[at * row_elems..][..row_elems];
+            sums.iter().enumerate().for_each(|(i, sum)| T::write(self.y, row * row_elems + i, *sum));
+        }
     }
 }

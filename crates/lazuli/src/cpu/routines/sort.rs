@@ -101,7 +101,9 @@ fn fill_keys(
     let word = |at: usize| u32::from_le_bytes(x.as_chunks().0[at]);
     match dtype {
         DType::F32 => keys.extend(line.map(|(i, at)| key(i, float(f32::from_bits(word(at))), word(at)))),
-        DType::F16 => keys.extend(line.map(|(i, at)| key(i, float(f16::from_bits(half(at)).to_f32()), half(at) as u32))),
+        DType::F16 => {
+            keys.extend(line.map(|(i, at)| key(i, float(f16::from_bits(half(at)).to_f32()), half(at) as u32)))
+        }
         DType::BF16 => {
             keys.extend(line.map(|(i, at)| key(i, float(bf16::from_bits(half(at)).to_f32()), half(at) as u32)))
         }

@@ -1,6 +1,8 @@
 //! What every row promises, checked from its own entries: loops at every instruction set against known values and
-//! the f64 oracle, and what recording makes of dtypes, shapes and mistakes. No executor is needed here.
+//! the f64 oracle, and what recording makes of dtypes, shapes and mistakes. What is written with rows is run.
 
+mod composed;
+mod gradients;
 mod loops;
 mod recording;
 mod reductions;

@@ -59,7 +59,8 @@ fn numbers_take_the_tensors_dtype_unless_of_a_higher_kind() {
         check_dtype(of(dtype) + 2.5, float);
         check_dtype(2.5f32 * of(dtype), float);
         check_dtype(of(dtype) + 5, int);
-        check_dtype(5usize - of(dtype), int);
+        check_dtype(5 - of(dtype), int);
+        check_dtype(of(dtype) - 5usize, int);
         check_dtype(of(dtype).maximum(true), dtype);
         check_dtype(of(dtype) / 2, float);
     }

@@ -2,8 +2,8 @@
 
 use lazuli::ops::{self, Gives, Takes};
 
-use super::page::{code, paragraph, table};
-use crate::workspace::{files, read};
+use crate::page::{code, paragraph, table};
+use crate::{read, root};
 
 const HEAD: &str = "\
 <!-- Written by `cargo xtask docs` from the rows in crates/lazuli/src/ops. Do not edit. -->
@@ -65,14 +65,24 @@ pub fn page() -> Result<String, String> {
 
     text += "\n## Methods\n\n\
              What is recorded directly or written with the rows above: methods of `Tensor`, by the file that has them.\n";
-    for path in files("crates/lazuli/src/ops", &[".rs"])? {
-        let methods = methods(&read(&path)?);
+    for name in files("crates/lazuli/src/ops")? {
+        let methods = methods(&read(&format!("crates/lazuli/src/ops/{name}"))?);
         if !methods.is_empty() {
-            text += &format!("\n### {}\n\n", path.trim_start_matches("crates/lazuli/src/"));
-            text += &table(&["method", "what it is"], methods.into_iter().map(|(name, about)| vec![code(&name), about]));
+            text += &format!("\n### ops/{name}\n\n");
+            text +=
+                &table(&["method", "what it is"], methods.into_iter().map(|(name, about)| vec![code(&name), about]));
         }
     }
     Ok(text)
+}
+
+/// The Rust files of a folder, sorted.
+fn files(folder: &str) -> Result<Vec<String>, String> {
+    let entries = std::fs::read_dir(root(folder)).map_err(|e| format!("{folder}: {e}"))?;
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut names: Vec<String> = names.filter(|name| name.ends_with(".rs")).collect();
+    names.sort();
+    Ok(names)
 }
 
 fn takes(takes: Takes) -> &'static str {
@@ -132,7 +142,8 @@ fn shortened(signature: &str) -> String {
         depth += ['(', '[', '<'].contains(&c) as i32 - [')', ']', '>'].contains(&c) as i32;
         c == ',' && depth == 0
     });
-    let names: Vec<&str> = parameters.filter_map(|p| p.split(':').next()).map(str::trim).filter(|p| !p.is_empty()).collect();
+    let names: Vec<&str> =
+        parameters.filter_map(|p| p.split(':').next()).map(str::trim).filter(|p| !p.is_empty()).collect();
     match names.split_first() {
         Some((&("&self" | "self"), rest)) => format!("{name}({})", rest.join(", ")),
         _ => format!("Tensor::{name}({})", names.join(", ")),

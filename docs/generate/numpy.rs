@@ -2,7 +2,7 @@
 
 use lazuli::{Device, Tensor};
 
-use crate::workspace::read;
+use crate::read;
 
 /// A method by the name of its table in `crates/lazuli/tests/fixtures/numpy`.
 type Method = (&'static str, fn(&Tensor) -> Tensor);
@@ -49,7 +49,8 @@ fn validate_one(name: &'static str, method: fn(&Tensor) -> Tensor) -> Result<Val
     for line in text.lines() {
         let cells: Vec<&str> = line.split(' ').collect();
         let [x, y, tolerance] = cells[..] else { return Err(format!("{name}.txt: not three cells: {line}")) };
-        let bits = |cell| u32::from_str_radix(cell, 16).map(f32::from_bits).map_err(|e| format!("{name}.txt: {line}: {e}"));
+        let bits =
+            |cell| u32::from_str_radix(cell, 16).map(f32::from_bits).map_err(|e| format!("{name}.txt: {line}: {e}"));
         inputs.push(bits(x)?);
         wanted.push((bits(y)?, tolerance.parse::<u64>().map_err(|e| format!("{name}.txt: {line}: {e}"))?));
     }

@@ -4,8 +4,8 @@
 use lazuli::ops::{self, Takes};
 use lazuli::{DType, Device, Tensor};
 
-use super::numpy;
-use super::page::{code, number, paragraph, table, thousands};
+use crate::numpy;
+use crate::page::{code, number, paragraph, table, thousands};
 
 const HEAD: &str = "\
 <!-- Written by `cargo xtask docs`; examples in it were run while it was written. Do not edit. -->
@@ -56,7 +56,8 @@ fn promotion() -> Result<String, String> {
         "As NumPy's, without 64-bit types: an integer and a float give that float, f16 and bf16 give f32, i32 and u32 give \
          i32.",
     );
-    let of_numbers = paragraph("A plain number takes the tensor's dtype, unless it is of a higher kind (bool, integer, float):");
+    let of_numbers =
+        paragraph("A plain number takes the tensor's dtype, unless it is of a higher kind (bool, integer, float):");
     let misfits = paragraph(
         "An integer that does not fit the tensor's dtype is an error, except in comparisons, where it is beyond all of \
          them. `f64`, `i64`, `u64` and `usize` enter narrowed to 32 bits; what does not fit is an error the tensor carries.",
@@ -228,7 +229,8 @@ fn validation() -> Result<String, String> {
     let results = numpy::validate()?;
     let (n_rows, n_passed) = results.iter().fold((0, 0), |(n, p), v| (n + v.n_rows, p + v.n_passed));
     let rows = results.iter().map(|v| vec![code(v.name), thousands(v.n_rows), thousands(v.n_passed)]);
-    let verdict = if n_passed == n_rows { "all of them pass".to_string() } else { format!("{} fail", n_rows - n_passed) };
+    let verdict =
+        if n_passed == n_rows { "all of them pass".to_string() } else { format!("{} fail", n_rows - n_passed) };
     let verdict = paragraph(&format!(
         "NumPy ships a validation set for its elementary functions: arguments that are hard, with the result in higher \
          precision and the error that is allowed. Its {} rows for f32 were run through tensors while this page was \

@@ -48,7 +48,8 @@ pub fn number(value: f64) -> String {
 /// `13181` as `13,181`.
 pub fn thousands(n: usize) -> String {
     let digits = n.to_string();
-    let groups: Vec<&str> = digits.as_bytes().rchunks(3).rev().map(|g| std::str::from_utf8(g).expect("digits")).collect();
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().map(|g| std::str::from_utf8(g).expect("digits")).collect();
     groups.join(",")
 }
 

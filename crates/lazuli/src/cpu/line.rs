@@ -1,0 +1,259 @@
+//! What a line of a pass does to a tile. Lanes go through the loops of rows, all at once where they lie one after
+//! another, else row by row; what is one lane for all stays one.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use smallvec::SmallVec;
+
+use super::chain::{self, Operand};
+use super::convert;
+use super::load::{self, Lookup};
+use super::pass::{Dst, Line, Link, Work};
+use super::program::CodeInst;
+use super::tile::{Frame, Tile, Val};
+use super::walk::Walk;
+use crate::backend::FailedCheck;
+use crate::kernel::Reg;
+
+/// Where a line leaves its lanes.
+#[derive(Clone, Copy)]
+struct Out {
+    ptr: *mut u32,
+    pitch: usize,
+}
+
+impl Out {
+    /// The lanes of a row.
+    ///
+    /// # Safety
+    /// The destination has room for them, and nobody else looks at them.
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn row<'s>(self, row: usize, len: usize) -> &'s mut [u32] {
+        // SAFETY: as promised by the caller.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.add(row * self.pitch), len) }
+    }
+
+    fn full(self) -> Val {
+        Val::full(self.ptr, self.pitch)
+    }
+}
+
+impl Frame<'_> {
+    /// Runs one line over a tile.
+    ///
+    /// # Safety
+    /// As for [`Frame::run`].
+    pub unsafe fn line(&mut self, line: &Line, tile: &Tile) {
+        let (ptr, pitch) = self.dst(line.dst, tile);
+        let out = Out { ptr, pitch };
+        // SAFETY: destinations have room for the tile and are no line's source at the same time; loops are those of
+        // this machine.
+        let val = unsafe {
+            match &line.work {
+                Work::Chain { start, links } => self.chain(*start, links, out, tile),
+                Work::Inst => self.inst(line.reg, out, tile),
+            }
+        };
+        // What is kept or leaves the kernel is there lane by lane.
+        let val = match line.dst {
+            Dst::Keep(_) | Dst::Output(_) if !val.spread => {
+                // From the last row to the first: what is still to be read lies before what is written.
+                for row in (0..tile.rows).rev() {
+                    // SAFETY: as above.
+                    unsafe {
+                        let lane = val.row(row, 1)[0];
+                        out.row(row, tile.len).fill(lane);
+                    }
+                }
+                out.full()
+            }
+            _ => val,
+        };
+        self.set(line.reg, val);
+    }
+
+    unsafe fn inst(&mut self, reg: Reg, out: Out, tile: &Tile) -> Val {
+        let nest = self.bound.nest;
+        // SAFETY: as for `line`.
+        unsafe {
+            match &nest.code.insts[reg as usize] {
+                CodeInst::Load { input, access } => self.load(*input, *access, out, tile),
+                CodeInst::Valid { access } => {
+                    let walk = &nest.walks[*access as usize];
+                    (0..tile.rows).for_each(|r| load::validity(walk, tile.start + r * tile.pitch, out.row(r, tile.len)));
+                    out.full()
+                }
+                CodeInst::Index { access } => {
+                    let walk = &nest.walks[*access as usize];
+                    (0..tile.rows).for_each(|r| load::indices(walk, tile.start + r * tile.pitch, out.row(r, tile.len)));
+                    out.full()
+                }
+                CodeInst::Gather { .. } => self.gather(reg, out, tile),
+                CodeInst::Acc => self.acc,
+                CodeInst::Const(idx) => {
+                    *out.ptr = self.bound.constants[nest.consts[*idx as usize] as usize];
+                    Val::one(out.ptr)
+                }
+                CodeInst::Unary { apply, x } => self.apply([*x], out, tile, |[x], y| apply(x, y)),
+                CodeInst::Binary { apply, x, y, .. } => self.apply([*x, *y], out, tile, |[x, y], out| {
+                    match (x.len() == out.len(), y.len() == out.len()) {
+                        (true, true) => (apply.vv)(x, y, out),
+                        (true, false) => (apply.vs)(x, y, out),
+                        (false, _) => (apply.sv)(x, y, out),
+                    }
+                }),
+                CodeInst::Select { cond, a, b } => self.apply([*cond, *a, *b], out, tile, |[cond, a, b], y| {
+                    match cond.len() == y.len() {
+                        true => convert::select(cond, a, b, y),
+                        false => match if cond[0] != 0 { a } else { b } {
+                            [lane] => y.fill(*lane),
+                            lanes => y.copy_from_slice(lanes),
+                        },
+                    }
+                }),
+                CodeInst::Cast { x, from, to } => self.apply([*x], out, tile, |[x], y| convert::cast(*from, *to, x, y)),
+                CodeInst::Custom { .. } => self.custom(reg, out, tile),
+                CodeInst::Reduce { .. } | CodeInst::Alias => unreachable!("not a line"),
+            }
+        }
+    }
+
+    /// Calls `f` with the lanes of the operands; each is as long as the output or a single lane.
+    unsafe fn apply<const N: usize>(
+        &self,
+        operands: [Reg; N],
+        out: Out,
+        tile: &Tile,
+        f: impl Fn([&[u32]; N], &mut [u32]),
+    ) -> Val {
+        let vals = operands.map(|r| self.val(r));
+        // SAFETY: operands are of this tile; the destination has room for it and is none of them.
+        unsafe {
+            if !vals.iter().any(|v| v.spread) {
+                // One lane for all rows, or one for each.
+                let rows = if vals.iter().all(|v| v.is_one(tile)) { 1 } else { tile.rows };
+                for row in 0..rows {
+                    f(vals.map(|v| v.row(row, 1)), std::slice::from_raw_parts_mut(out.ptr.add(row), 1));
+                }
+                return Val { ptr: out.ptr, pitch: (rows > 1) as isize, spread: false };
+            }
+            let dense = vals.iter().all(|v| v.is_dense(tile) || v.is_one(tile)) && out.full().is_dense(tile);
+            let (rows, len) = if dense { (1, tile.n_lanes()) } else { (tile.rows, tile.len) };
+            for row in 0..rows {
+                f(vals.map(|v| v.row(row, len)), out.row(row, len));
+            }
+            out.full()
+        }
+    }
+
+    /// A load that is not in place: copied and converted.
+    unsafe fn load(&self, input: u16, access: u16, out: Out, tile: &Tile) -> Val {
+        let nest = self.bound.nest;
+        let walk = &nest.walks[access as usize];
+        let dtype = nest.code.body.inputs[input as usize];
+        let base = self.bound.inputs[input as usize];
+        // SAFETY: the planner's accesses stay within their memory, and the destination has room for the tile.
+        unsafe {
+            let step = nest.row_steps[access as usize];
+            match walk.step() {
+                Some(0) if matches!(walk, Walk::One(_)) => {
+                    *out.ptr = load::element(base, dtype, walk.element(0));
+                    return Val::one(out.ptr);
+                }
+                Some(across) if across.abs() > 1 && step.abs() == 1 && tile.rows > 1 && nest.rows_are_runs => {
+                    load::fill_across(base, dtype, walk.element(tile.start), (step, across), (out.ptr, out.pitch), tile);
+                }
+                _ if out.pitch == tile.len && tile.pitch == tile.len => {
+                    load::fill(walk, base, dtype, tile.start, out.row(0, tile.n_lanes()));
+                }
+                _ => {
+                    for row in 0..tile.rows {
+                        load::fill(walk, base, dtype, tile.start + row * tile.pitch, out.row(row, tile.len));
+                    }
+                }
+            }
+        }
+        out.full()
+    }
+
+    unsafe fn gather(&mut self, reg: Reg, out: Out, tile: &Tile) -> Val {
+        let nest = self.bound.nest;
+        let CodeInst::Gather { input, access, index, gather, signed } = nest.code.insts[reg as usize] else {
+            unreachable!("called for gathers")
+        };
+        let args = nest.gathers[gather as usize];
+        let lookup = Lookup { walk: &nest.walks[access as usize], stride: args.stride, bound: args.bound, signed };
+        let dtype = nest.code.body.inputs[input as usize];
+        let index = self.val(index);
+        for row in 0..tile.rows {
+            // SAFETY: the planner's accesses stay within their memory for every index within its bound.
+            let failed = unsafe {
+                let start = tile.start + row * tile.pitch;
+                lookup.fill(self.bound.inputs[input as usize], dtype, start, index.row(row, tile.len), out.row(row, tile.len))
+            };
+            if let Some((position, index)) = failed {
+                let check = FailedCheck { check: args.check, index, bound: args.bound };
+                self.bound.faults.index_out_of_range(self.bound.launch_idx, position, check);
+            }
+        }
+        out.full()
+    }
+
+    unsafe fn custom(&mut self, reg: Reg, out: Out, tile: &Tile) -> Val {
+        let CodeInst::Custom { op, args } = &self.bound.nest.code.insts[reg as usize] else {
+            unreachable!("called for custom ops")
+        };
+        let vals: SmallVec<[Val; 4]> = args.iter().map(|r| self.val(*r)).collect();
+        // The user's code may panic; that must not unwind through the threads.
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            let mut lanes: SmallVec<[f32; 4]> = smallvec::smallvec![0.0; args.len()];
+            for row in 0..tile.rows {
+                // SAFETY: operands and destination are of this tile.
+                let out = unsafe { out.row(row, tile.len) };
+                for (i, out) in out.iter_mut().enumerate() {
+                    for (lane, val) in lanes.iter_mut().zip(&vals) {
+                        // SAFETY: as above.
+                        let row = unsafe { val.row(row, tile.len) };
+                        *lane = f32::from_bits(row[if val.spread { i } else { 0 }]);
+                    }
+                    *out = (op.0.cpu)(&lanes).to_bits();
+                }
+            }
+        }));
+        if done.is_err() {
+            self.bound.faults.panicked_in(&op.0.name);
+        }
+        out.full()
+    }
+
+    /// Several steps of arithmetic at once.
+    unsafe fn chain(&mut self, start: Reg, links: &[Link], out: Out, tile: &Tile) -> Val {
+        let mut steps = std::mem::take(&mut self.chain);
+        let regs = || [start].into_iter().chain(links.iter().map(|l| l.operand));
+        let dense = regs().all(|r| self.val(r).is_dense(tile) || self.val(r).is_one(tile)) && out.full().is_dense(tile);
+        let single = !regs().any(|r| self.val(r).spread);
+        let (rows, len) = match (single, dense) {
+            (true, _) => (if regs().all(|r| self.val(r).is_one(tile)) { 1 } else { tile.rows }, 1),
+            (false, true) => (1, tile.n_lanes()),
+            (false, false) => (tile.rows, tile.len),
+        };
+        for row in 0..rows {
+            let operand = |reg: Reg| {
+                let val = self.val(reg);
+                (val.ptr.wrapping_offset(row as isize * val.pitch), !val.spread)
+            };
+            steps.clear();
+            steps.extend(links.iter().map(|l| Operand::new(l.step, l.reversed, operand(l.operand))));
+            // SAFETY: every operand has a lane or `len`, and the destination room for them and is none of them.
+            unsafe {
+                let at = if single { row } else { row * out.pitch };
+                chain::run(operand(start), &steps, std::slice::from_raw_parts_mut(out.ptr.add(at), len));
+            }
+        }
+        self.chain = steps;
+        match single {
+            true => Val { ptr: out.ptr, pitch: (rows > 1) as isize, spread: false },
+            false => out.full(),
+        }
+    }
+}
