@@ -114,8 +114,8 @@ impl DType {
     pub(crate) fn lane_bits(self, value: f64) -> u32 {
         match self {
             DType::F32 => (value as f32).to_bits(),
-            DType::F16 => f16::from_f64(value).to_f32().to_bits(),
-            DType::BF16 => bf16::from_f64(value).to_f32().to_bits(),
+            DType::F16 => to_f16(value).to_f32().to_bits(),
+            DType::BF16 => to_bf16(value).to_f32().to_bits(),
             DType::I32 => value as i32 as u32,
             DType::U32 | DType::U8 => value as u32,
             DType::Bool => (value != 0.0) as u32,
@@ -135,6 +135,26 @@ impl fmt::Display for DType {
             DType::Bool => "bool",
         })
     }
+}
+
+/// The nearest half float. The `half` crate drops bits of an f64 before it rounds, so near-ties could go wrong.
+pub(crate) fn to_f16(value: f64) -> f16 {
+    f16::from_f32(to_odd(value))
+}
+
+/// The nearest bf16, as [`to_f16`].
+pub(crate) fn to_bf16(value: f64) -> bf16 {
+    bf16::from_f32(to_odd(value))
+}
+
+/// An f32 that rounds to the same half float as `value` does: cut off, with the last bit set if anything was lost.
+fn to_odd(value: f64) -> f32 {
+    let near = value as f32;
+    if near as f64 == value || value.is_nan() {
+        return near;
+    }
+    let cut = near.to_bits() - ((near as f64).abs() > value.abs()) as u32;
+    f32::from_bits(cut | 1)
 }
 
 mod sealed {
@@ -275,5 +295,22 @@ impl Element for bool {
     }
     fn to_f64(self) -> f64 {
         f64::from(self as u8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_floats_round_to_the_nearest() {
+        let above_tie = 1.0 + 2f64.powi(-11);
+        assert_eq!(to_f16(above_tie).to_f64(), 1.0);
+        assert_eq!(to_f16(above_tie + 2f64.powi(-23)).to_f64(), 1.0 + 2f64.powi(-10));
+        assert_eq!(to_f16(above_tie + 2f64.powi(-50)).to_f64(), 1.0 + 2f64.powi(-10));
+        assert_eq!(to_bf16(1.128_906_25 + 1e-12).to_f64(), 1.1328125);
+        assert_eq!(to_f16(1e300), f16::INFINITY);
+        assert_eq!(to_f16(-1e-300).to_bits(), (-f16::ZERO).to_bits());
+        assert!(to_bf16(f64::NAN).is_nan());
     }
 }

@@ -24,7 +24,7 @@ pub use dtype::{DType, Element};
 pub use error::{Error, Fault, Result};
 pub use graph::CustomOp;
 pub use half::{bf16, f16};
-pub use ops::{Bound, Slice, Slices, einsum};
+pub use ops::{Slice, Slices, einsum};
 pub use plan::{Boundary, Explain, KernelInfo};
 pub use realize::{compute, compute_async, explain};
 pub use shape::{Axes, MAX_RANK, Shape, keep};

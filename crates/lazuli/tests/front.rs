@@ -121,6 +121,7 @@ fn movements_are_views() {
     check(&x.tril(), [2, 3], &[0.0, 0.0, 0.0, 3.0, 4.0, 0.0]);
     check(&x.triu_k(1), [2, 3], &[0.0, 1.0, 2.0, 0.0, 0.0, 5.0]);
     check(&x.diagonal(), [2], &[0.0, 4.0]);
+    check(&x.narrow(1, 3, 0).pad(&[(0, 0), (1, 0)], 4), [2, 1], &[4.0, 4.0]);
     check(&x.squeeze(..), [2, 3], &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
     check(&count([2, 2, 2]).permute(&[2, 0, 1]).flip([0, -1]).select_index(0, 0), [2, 2], &[3.0, 1.0, 7.0, 5.0]);
     check_error(&x.reshape([4, 2]), "reshape: [2, 3] has 6 elements, [4, 2] has 8");

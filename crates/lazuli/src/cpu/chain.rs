@@ -37,18 +37,28 @@ impl Operand {
     }
 }
 
+/// How results are written.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Write {
+    /// As usual: they are soon read again.
+    Cached,
+    /// Past the caches: there is more than they hold, and what is written need not be read first. Whoever asks for this
+    /// calls [`super::stream::finish`] in the end.
+    Streamed,
+}
+
 /// `out[i]` = all steps applied to `start[i]`.
 ///
 /// # Safety
 /// Every operand, and `start`, points to a single lane or to as many as `out` has, and none overlaps `out`.
-pub unsafe fn run(start: (*const u32, bool), steps: &[Operand], out: &mut [u32]) {
+pub unsafe fn run(start: (*const u32, bool), steps: &[Operand], out: &mut [u32], write: Write) {
     // SAFETY: the instruction set is there; the rest as promised by the caller.
     unsafe {
         match isa() {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => avx512(start, steps, out),
+            Isa::Avx512 => avx512(start, steps, out, write),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => avx2(start, steps, out),
+            Isa::Avx2 => avx2(start, steps, out, write),
             _ => plain(start, steps, out),
         }
     }
@@ -90,6 +100,9 @@ unsafe fn plain(start: (*const u32, bool), steps: &[Operand], out: &mut [u32]) {
     }
 }
 
+/// Steps from which on it pays to do a block twice for better-lying operands.
+const MANY_STEPS: usize = 8;
+
 /// How many lanes before `lanes` has a whole vector of `align` bytes at its boundary.
 fn misaligned(lanes: *const u32, align: usize) -> usize {
     (align - lanes as usize % align) % align / 4
@@ -99,10 +112,10 @@ fn misaligned(lanes: *const u32, align: usize) -> usize {
 /// is the same, since `out` is no operand.
 macro_rules! vectors {
     ($name:ident, $block:ident, $features:literal, $lanes:literal, $flight:literal, $vec:ty,
-     $load:ident, $splat:ident, $store:ident, $add:ident, $sub:ident, $mul:ident, $div:ident) => {
+     $load:ident, $splat:ident, $store:ident, $stream:ident, $add:ident, $sub:ident, $mul:ident, $div:ident) => {
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $features)]
-        unsafe fn $name(start: (*const u32, bool), steps: &[Operand], out: &mut [u32]) {
+        unsafe fn $name(start: (*const u32, bool), steps: &[Operand], out: &mut [u32], write: Write) {
             const SHORT: usize = 2 * $lanes;
             const LONG: usize = $flight * $lanes;
             let len = out.len();
@@ -113,29 +126,41 @@ macro_rules! vectors {
                 }
                 if len < LONG {
                     for at in (0..len - SHORT).step_by(SHORT) {
-                        $block::<2>(start, steps, out, at);
+                        $block::<2, false>(start, steps, out, at);
                     }
-                    return $block::<2>(start, steps, out, len - SHORT);
+                    return $block::<2, false>(start, steps, out, len - SHORT);
                 }
-                // Vectors that lie across two cache lines are read twice: let the operand of most steps lie well.
+                // Vectors that lie across two cache lines are read twice: where there are many steps, let the operand
+                // of most of them lie well. What is streamed must lie well itself.
                 let most = steps.iter().find(|s| !s.single).map_or(start.0, |s| s.lanes);
-                $block::<$flight>(start, steps, out, 0);
-                let mut at = LONG - $lanes + misaligned(most, $lanes * 4);
+                let off = match write {
+                    Write::Streamed => misaligned(out.as_ptr(), $lanes * 4),
+                    Write::Cached if steps.len() >= MANY_STEPS => misaligned(most, $lanes * 4),
+                    Write::Cached => 0,
+                };
+                let mut at = 0;
+                if off > 0 {
+                    $block::<$flight, false>(start, steps, out, 0);
+                    at = LONG - $lanes + off;
+                }
                 while at + LONG <= len {
-                    $block::<$flight>(start, steps, out, at);
+                    match write {
+                        Write::Cached => $block::<$flight, false>(start, steps, out, at),
+                        Write::Streamed => $block::<$flight, true>(start, steps, out, at),
+                    }
                     at += LONG;
                 }
                 if at < len {
-                    $block::<$flight>(start, steps, out, len - LONG);
+                    $block::<$flight, false>(start, steps, out, len - LONG);
                 }
             }
         }
 
-        /// All steps over `FLIGHT` vectors from lane `at` on.
+        /// All steps over `FLIGHT` vectors from lane `at` on; with `STREAM` that lane lies on a boundary.
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $features)]
         #[inline]
-        unsafe fn $block<const FLIGHT: usize>(start: (*const u32, bool), steps: &[Operand], out: &mut [u32], at: usize) {
+        unsafe fn $block<const FLIGHT: usize, const STREAM: bool>(start: (*const u32, bool), steps: &[Operand], out: &mut [u32], at: usize) {
             use std::arch::x86_64::*;
             // SAFETY: lanes `at..at + FLIGHT · lanes` are there, or a single one.
             unsafe {
@@ -169,7 +194,8 @@ macro_rules! vectors {
                     }
                 }
                 for i in 0..FLIGHT {
-                    $store(out.as_mut_ptr().add(at + i * $lanes).cast(), v[i]);
+                    let to = out.as_mut_ptr().add(at + i * $lanes).cast();
+                    if STREAM { $stream(to, v[i]) } else { $store(to, v[i]) }
                 }
             }
         }
@@ -178,11 +204,13 @@ macro_rules! vectors {
 
 vectors! {
     avx512, avx512_block, "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma", 16, 16, __m512,
-    _mm512_loadu_ps, _mm512_set1_ps, _mm512_storeu_ps, _mm512_add_ps, _mm512_sub_ps, _mm512_mul_ps, _mm512_div_ps
+    _mm512_loadu_ps, _mm512_set1_ps, _mm512_storeu_ps, _mm512_stream_ps,
+    _mm512_add_ps, _mm512_sub_ps, _mm512_mul_ps, _mm512_div_ps
 }
 vectors! {
     avx2, avx2_block, "avx2,fma", 8, 8, __m256,
-    _mm256_loadu_ps, _mm256_set1_ps, _mm256_storeu_ps, _mm256_add_ps, _mm256_sub_ps, _mm256_mul_ps, _mm256_div_ps
+    _mm256_loadu_ps, _mm256_set1_ps, _mm256_storeu_ps, _mm256_stream_ps,
+    _mm256_add_ps, _mm256_sub_ps, _mm256_mul_ps, _mm256_div_ps
 }
 
 #[cfg(test)]
@@ -205,13 +233,17 @@ mod tests {
                 (Step::Sub, false, (a.as_ptr(), n == 1)),
             ];
             let steps = steps.map(|(step, reversed, lanes)| Operand::new(step, reversed, lanes));
-            let mut out = vec![0; n];
-            // SAFETY: all lanes are there.
-            unsafe { run((x.as_ptr(), n == 1), &steps, &mut out) };
-            for i in 0..n {
-                let [x, a, b] = [x[i], a[i], b].map(f32::from_bits);
-                let expect = a / ((b - x * a) + x) / b - a;
-                assert_eq!(out[i], expect.to_bits(), "lane {i} of {n}");
+            for (write, n_steps) in [(Write::Cached, 6), (Write::Streamed, 6), (Write::Cached, 12)] {
+                let mut out = vec![0; n + 3];
+                let steps: Vec<Operand> = steps.iter().cycle().take(n_steps).copied().collect();
+                // SAFETY: all lanes are there.
+                unsafe { run((x.as_ptr(), n == 1), &steps, &mut out[3..], write) };
+                super::super::stream::finish();
+                for i in 0..n {
+                    let [mut y, x, a, b] = [x[i], x[i], a[i], b].map(f32::from_bits);
+                    (0..n_steps / 6).for_each(|_| y = a / ((b - y * a) + x) / b - a);
+                    assert_eq!(out[3 + i], y.to_bits(), "lane {i} of {n}, {write:?}");
+                }
             }
         }
     }

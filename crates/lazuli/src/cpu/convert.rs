@@ -4,6 +4,7 @@
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
+use super::stream;
 use crate::dtype::{DType, Lane};
 use crate::ops::{Isa, isa};
 
@@ -17,6 +18,15 @@ pub trait Stored: Copy {
     fn to_lanes(from: &[Self], to: &mut [u32]);
     /// Lanes to consecutive elements.
     fn from_lanes(from: &[u32], to: &mut [Self]);
+    /// The same, past the caches.
+    fn stream_lanes(from: &[u32], to: &mut [Self]) {
+        let mut part = [Self::from_lane(0); 512];
+        for (from, to) in from.chunks(part.len()).zip(to.chunks_mut(part.len())) {
+            let part = &mut part[..from.len()];
+            Self::from_lanes(from, part);
+            stream::copy(part, to);
+        }
+    }
 }
 
 impl Stored for u32 {
@@ -31,6 +41,9 @@ impl Stored for u32 {
     }
     fn from_lanes(from: &[u32], to: &mut [u32]) {
         to.copy_from_slice(from);
+    }
+    fn stream_lanes(from: &[u32], to: &mut [u32]) {
+        stream::copy(from, to);
     }
 }
 

@@ -5,11 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use smallvec::SmallVec;
 
-use super::chain::{self, Operand};
+use super::chain::{self, Operand, Write};
 use super::convert;
 use super::load::{self, Lookup};
 use super::pass::{Dst, Line, Link, Work};
 use super::program::CodeInst;
+use super::stream;
 use super::tile::{Frame, Tile, Val};
 use super::walk::Walk;
 use crate::backend::FailedCheck;
@@ -20,7 +21,11 @@ use crate::kernel::Reg;
 struct Out {
     ptr: *mut u32,
     pitch: usize,
+    write: Write,
 }
+
+/// Lanes that are computed in cache before they are written past it: few, so that computing and writing overlap.
+const STREAM_LANES: usize = 256;
 
 impl Out {
     /// The lanes of a row.
@@ -38,6 +43,20 @@ impl Out {
     }
 }
 
+/// Calls `f` part by part and writes each past the caches.
+fn stream_parts<const N: usize>(operands: [&[u32]; N], out: &mut [u32], f: &impl Fn([&[u32]; N], &mut [u32])) {
+    let mut part = [0; STREAM_LANES];
+    // Parts end on whole vectors of the output, so that all but the first and the last are written as such.
+    let mut at = 0;
+    while at < out.len() {
+        let end = (at + STREAM_LANES - out[at..].as_ptr() as usize / 4 % 16).min(out.len());
+        let lanes = &mut part[..end - at];
+        f(operands.map(|x| if x.len() == 1 { x } else { &x[at..end] }), lanes);
+        stream::copy(lanes, &mut out[at..end]);
+        at = end;
+    }
+}
+
 impl Frame<'_> {
     /// Runs one line over a tile.
     ///
@@ -45,7 +64,11 @@ impl Frame<'_> {
     /// As for [`Frame::run`].
     pub unsafe fn line(&mut self, line: &Line, tile: &Tile) {
         let (ptr, pitch) = self.dst(line.dst, tile);
-        let out = Out { ptr, pitch };
+        let write = match line.dst {
+            Dst::Output(store) if self.bound.nest.streams[store] => Write::Streamed,
+            _ => Write::Cached,
+        };
+        let out = Out { ptr, pitch, write };
         // SAFETY: destinations have room for the tile and are no line's source at the same time; loops are those of
         // this machine.
         let val = unsafe {
@@ -140,7 +163,11 @@ impl Frame<'_> {
             let dense = vals.iter().all(|v| v.is_dense(tile) || v.is_one(tile)) && out.full().is_dense(tile);
             let (rows, len) = if dense { (1, tile.n_lanes()) } else { (tile.rows, tile.len) };
             for row in 0..rows {
-                f(vals.map(|v| v.row(row, len)), out.row(row, len));
+                let (operands, out_row) = (vals.map(|v| v.row(row, len)), out.row(row, len));
+                match out.write {
+                    Write::Cached => f(operands, out_row),
+                    Write::Streamed => stream_parts(operands, out_row, &f),
+                }
             }
             out.full()
         }
@@ -247,7 +274,7 @@ impl Frame<'_> {
             // SAFETY: every operand has a lane or `len`, and the destination room for them and is none of them.
             unsafe {
                 let at = if single { row } else { row * out.pitch };
-                chain::run(operand(start), &steps, std::slice::from_raw_parts_mut(out.ptr.add(at), len));
+                chain::run(operand(start), &steps, std::slice::from_raw_parts_mut(out.ptr.add(at), len), out.write);
             }
         }
         self.chain = steps;

@@ -1,6 +1,7 @@
 //! Between memory and lanes, run by run: elements of an input into a tile, a tile into elements of an output.
 //! Knows walks and storage types; which values these are is the tile's business.
 
+use super::chain::Write;
 use super::convert::{Stored, with_stored};
 use super::tile::{Tile, Val};
 use super::walk::{Run, Walk};
@@ -64,12 +65,12 @@ pub unsafe fn element(base: *const u8, dtype: DType, at: isize) -> u32 {
 /// # Safety
 /// Every element of the walk is within the memory at `base`, which is aligned for `dtype`, and nobody else reads or
 /// writes those elements meanwhile.
-pub unsafe fn spill(walk: &Walk, base: *mut u8, dtype: DType, start: usize, lanes: &[u32], len: usize) {
+pub unsafe fn spill(walk: &Walk, base: *mut u8, dtype: DType, start: usize, lanes: &[u32], len: usize, write: Write) {
     // SAFETY: as promised by the caller.
-    unsafe { with_stored!(dtype, spill_stored::<_>(walk, base, start, lanes, len)) }
+    unsafe { with_stored!(dtype, spill_stored::<_>(walk, base, start, lanes, len, write)) }
 }
 
-unsafe fn spill_stored<S: Stored>(walk: &Walk, base: *mut u8, start: usize, lanes: &[u32], len: usize) {
+unsafe fn spill_stored<S: Stored>(walk: &Walk, base: *mut u8, start: usize, lanes: &[u32], len: usize, write: Write) {
     let base = base.cast::<S>();
     let splat = lanes.len() == 1;
     walk.runs(start, len, |at, run| {
@@ -81,7 +82,13 @@ unsafe fn spill_stored<S: Stored>(walk: &Walk, base: *mut u8, start: usize, lane
                 // In place, by a value whose bits did not change: it is there already.
                 1 if std::ptr::addr_eq(lanes.as_ptr().wrapping_add(at), to) => {}
                 1 if splat => std::slice::from_raw_parts_mut(to, run.len).fill(S::from_lane(lanes[0])),
-                1 => S::from_lanes(&lanes[at..at + run.len], std::slice::from_raw_parts_mut(to, run.len)),
+                1 => {
+                    let (lanes, to) = (&lanes[at..at + run.len], std::slice::from_raw_parts_mut(to, run.len));
+                    match write {
+                        Write::Cached => S::from_lanes(lanes, to),
+                        Write::Streamed => S::stream_lanes(lanes, to),
+                    }
+                }
                 step => {
                     for i in 0..run.len {
                         let lane = if splat { lanes[0] } else { lanes[at + i] };

@@ -12,6 +12,7 @@ mod nest;
 
 // Lanes.
 mod convert;
+mod stream;
 mod load;
 mod chain;
 mod tile;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::pass::{Facts, Passes};
 use super::program::{Code, CodeInst};
+use super::stream;
 use super::walk::Walk;
 use crate::kernel::{Args, GatherArgs, InstOp, Order, Reg, Scope, Store};
 use crate::view::IndexMap;
@@ -40,6 +41,8 @@ pub struct Nest {
     pub row_steps: Vec<isize>,
     /// Whether the rows of every tile are runs of the innermost axis.
     pub rows_are_runs: bool,
+    /// Per store, whether it goes past the caches.
+    pub streams: Vec<bool>,
     pub gathers: Vec<GatherArgs>,
     pub consts: Vec<u32>,
     pub passes: Passes,
@@ -181,6 +184,8 @@ struct Known<'a> {
     is_inner: &'a [bool],
     /// Per output, whether its memory is also an input's.
     aliased: &'a [bool],
+    /// Per store, whether it goes past the caches.
+    streams: &'a [bool],
 }
 
 impl Facts for Known<'_> {
@@ -195,6 +200,10 @@ impl Facts for Known<'_> {
         let store = &self.code.body.stores[store];
         let dtype = self.code.body.outputs[store.output as usize];
         dtype.size() == 4 && !self.aliased[store.output as usize] && matches!(self.walks[store.access as usize], Walk::Flat(_))
+    }
+
+    fn streams(&self, store: usize) -> bool {
+        self.streams[store]
     }
 
     fn is_inner(&self, store: usize) -> bool {
@@ -272,14 +281,21 @@ impl Nest {
         // Where one inner index is all there is, the map of an inner value may leave it out.
         let is_inner = |s: &Store| code.scope(s.value) == Scope::Inner || axes.is_inner(&args.accesses[s.access as usize]);
         let is_inner: Vec<bool> = code.body.stores.iter().map(is_inner).collect();
-        let known =
-            Known { code: &code, walks: &walks, rows_are_runs: axes.rows_are_runs(), is_inner: &is_inner, aliased };
+        let streams = |(s, is_inner): (&Store, &bool)| {
+            let n_elems = sizes.outer * if *is_inner { sizes.inner } else { 1 };
+            let n_bytes = n_elems * code.body.outputs[s.output as usize].size();
+            !aliased[s.output as usize] && n_bytes >= stream::MIN_BYTES && matches!(walks[s.access as usize], Walk::Flat(_))
+        };
+        let streams: Vec<bool> = code.body.stores.iter().zip(&is_inner).map(streams).collect();
+        let rows_are_runs = axes.rows_are_runs();
+        let known = Known { code: &code, walks: &walks, rows_are_runs, is_inner: &is_inner, aliased, streams: &streams };
         let mut passes = Passes::new(&code, &known, true);
         if passes.n_kept * sizes.inner > MAX_KEPT {
             passes = Passes::new(&code, &known, false);
         }
         let mut nest = Nest {
-            rows_are_runs: axes.rows_are_runs(),
+            rows_are_runs,
+            streams,
             row_steps: args.accesses.iter().map(|map| axes.row_step(map)).collect(),
             walks,
             gathers: args.gathers.clone(),

@@ -91,6 +91,8 @@ pub trait Facts {
     fn in_place(&self, load: Reg) -> bool;
     /// Whether a value may be computed straight into the memory of this store.
     fn direct(&self, store: usize) -> bool;
+    /// Whether this store goes past the caches.
+    fn streams(&self, store: usize) -> bool;
     /// Whether this store is of every element of the index space, not of outer ones.
     fn is_inner(&self, store: usize) -> bool;
 }
@@ -229,7 +231,7 @@ impl Builder<'_> {
         for &reg in regs.iter().filter(|r| is_line[**r as usize]) {
             pass.lines.push(Line { reg, work: self.work(reg, &trunks), dst: Dst::InPlace });
         }
-        self.assign(&mut pass, &last);
+        self.assign(&mut pass, &last, &uses);
         pass
     }
 
@@ -274,7 +276,7 @@ impl Builder<'_> {
 
     /// Gives each line its destination: scratch tiles are reused once their last reader has run, but a line never
     /// writes what it reads.
-    fn assign(&self, pass: &mut Pass, last: &[Reg]) {
+    fn assign(&self, pass: &mut Pass, last: &[Reg], uses: &[u32]) {
         let n_lines = pass.lines.len();
         let mut last_use = vec![0; self.code.insts.len()];
         for (idx, line) in pass.lines.iter().enumerate() {
@@ -285,8 +287,14 @@ impl Builder<'_> {
         let (mut free, mut directed) = (Vec::new(), Vec::new());
         for idx in 0..n_lines {
             let reg = pass.lines[idx].reg;
+            // Arithmetic can write past the caches, unless the value is read again; the rest leaves that to the store.
+            let computes = !matches!(
+                self.code.insts[reg as usize],
+                CodeInst::Load { .. } | CodeInst::Gather { .. } | CodeInst::Custom { .. } | CodeInst::Valid { .. } | CodeInst::Index { .. }
+            );
             let store = pass.stores.iter().copied().find(|s| {
-                self.code.alias[self.code.body.stores[*s].value as usize] == reg && self.facts.direct(*s)
+                let is_value = self.code.alias[self.code.body.stores[*s].value as usize] == reg;
+                is_value && self.facts.direct(*s) && (computes && uses[reg as usize] == 1 || !self.facts.streams(*s))
             });
             let dst = match (&self.code.insts[reg as usize], self.kept.iter().position(|k| *k == reg), store) {
                 (CodeInst::Acc, ..) => Dst::InPlace,

@@ -6,11 +6,12 @@ use std::sync::{Mutex, PoisonError};
 
 use smallvec::SmallVec;
 
-use super::chain::Operand;
+use super::chain::{Operand, Write};
 use super::load;
 use super::nest::Nest;
 use super::pass::{Dst, Line, Pass, Work};
 use super::program::CodeInst;
+use super::stream;
 use crate::backend::FailedCheck;
 use crate::kernel::Reg;
 
@@ -190,6 +191,9 @@ impl<'a> Bound<'a> {
         let scratch = kept.lanes.as_mut_ptr().cast();
         let mut frame = Frame { bound: self, scratch, vals, bank: 0, acc: Val::NONE, chain };
         let result = f(&mut frame);
+        if self.nest.streams.contains(&true) {
+            stream::finish();
+        }
         (kept.vals, kept.chain) = (frame.vals, frame.chain);
         KEPT.set(Some(kept));
         result
@@ -366,6 +370,7 @@ impl Frame<'_> {
     /// As for [`Frame::run`].
     unsafe fn store(&mut self, store: usize, tile: &Tile) {
         let nest = self.bound.nest;
+        let write = if nest.streams[store] { Write::Streamed } else { Write::Cached };
         let store = &nest.code.body.stores[store];
         let walk = &nest.walks[store.access as usize];
         let dtype = nest.code.body.outputs[store.output as usize];
@@ -382,8 +387,11 @@ impl Frame<'_> {
                 load::spill_across(output, dtype, at, (nest.row_steps[store.access as usize], step), val, tile);
                 return;
             }
+            if val.is_dense(tile) && tile.pitch == tile.len {
+                return load::spill(walk, output, dtype, tile.start, val.row(0, tile.n_lanes()), tile.n_lanes(), write);
+            }
             for row in 0..tile.rows {
-                load::spill(walk, output, dtype, tile.start + row * tile.pitch, val.row(row, tile.len), tile.len);
+                load::spill(walk, output, dtype, tile.start + row * tile.pitch, val.row(row, tile.len), tile.len, write);
             }
         }
     }

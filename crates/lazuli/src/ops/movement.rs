@@ -360,7 +360,12 @@ pub(super) fn narrowed(op: &str, x: &Tensor, axis: i32, start: usize, len: usize
         let message = format!("{len} elements from {start} do not fit axis {axis} of {}", node.shape);
         return Err(Error::shape(op, message));
     }
-    let whole = |(i, &size): (usize, &usize)| if i == axis { (start.min(size), 1, len) } else { (0, 1, size) };
+    let whole = |(i, &size): (usize, &usize)| match i == axis {
+        // Of nothing, any start will do: this one is inside.
+        true if len == 0 => (0, 1, 0),
+        true => (start, 1, len),
+        false => (0, 1, size),
+    };
     let ranges: SmallVec<[_; MAX_RANK]> = node.shape.iter().enumerate().map(whole).collect();
     Ok(Tensor::moved(node, View::slice(&node.shape, &ranges), Location::caller()))
 }

@@ -9,7 +9,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::row::{BinaryRow, Gives, Takes, UnaryRow};
 use crate::device::Device;
-use crate::dtype::DType;
+use crate::dtype::{DType, to_bf16, to_f16};
 use crate::error::{Error, Fault, Result};
 use crate::graph::{Expr, Node, NodeRef, Op};
 use crate::shape::Shape;
@@ -153,8 +153,8 @@ impl Number {
     pub(crate) fn fit(self, op: &str, dtype: DType) -> Result<f64> {
         Ok(match dtype {
             DType::F32 => self.value as f32 as f64,
-            DType::F16 => f16::from_f64(self.value).to_f64(),
-            DType::BF16 => bf16::from_f64(self.value).to_f64(),
+            DType::F16 => to_f16(self.value).to_f64(),
+            DType::BF16 => to_bf16(self.value).to_f64(),
             DType::Bool => (self.value != 0.0) as u8 as f64,
             DType::I32 | DType::U32 | DType::U8 if self.is_outside(dtype) => return Err(self.misfit(op, dtype)),
             DType::I32 | DType::U32 | DType::U8 => self.value.trunc(),

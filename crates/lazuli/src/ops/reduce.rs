@@ -79,7 +79,7 @@ const NAN: f64 = f64::NAN;
 
 reduce_rows! {
     /// The sum of the elements along `axes`. Of u8 it is u32, of bool i32; integers wrap.
-    SUM sum: Number -> Wide, ulps 4.0, needs_one false;
+    SUM sum: Number -> Wide, ulps 32.0, needs_one false;
     cpu f32 from 0.0, 0, |x, y| x + y, i32 from 0, 0, |x, y| x.wrapping_add(y), u32 from 0, 0, |x, y| x.wrapping_add(y);
     oracle |x, y| x + y, from 0.0;
     wgsl "($x + $y)", "";

@@ -180,9 +180,12 @@ impl BodyBuilder {
 
     /// An element of what is stored elsewhere.
     fn from_memory(&mut self, lowering: &mut Lowering, idx: NodeIdx, map: MapId) -> Option<Reg> {
-        let made_here = lowering.groups.group_of[idx as usize] == Some(self.group);
+        let groups = lowering.groups;
+        let level = |group: u32| groups.groups[group as usize].level;
+        // What is not made on a lower level was free when this group was formed, and is simply made again.
+        let comes_first = groups.group_of[idx as usize].is_none_or(|g| level(g) < level(self.group));
         let node = &lowering.graph.nodes[idx as usize];
-        let is_memory = matches!(node.op, Op::Data) || (lowering.groups.stored[idx as usize] && !made_here);
+        let is_memory = matches!(node.op, Op::Data) || (groups.stored[idx as usize] && comes_first);
         is_memory.then(|| {
             let value = lowering.value(idx);
             self.load(value, node.dtype, self.maps[map as usize].clone())

@@ -30,8 +30,7 @@ pub fn order(mut lowered: Lowered) -> Lowered {
             stack.extend(needed.filter(|m| !opened[**m]).map(|m| (*m, false)));
         }
     }
-    // A kernel with several results may have been wanted for another one only; nothing else is left over.
-    ordered.extend(steps.into_iter().flatten());
+    // What is left over made nothing that is wanted: an empty result needs no kernel at all.
     lowered.steps = ordered;
     lowered
 }

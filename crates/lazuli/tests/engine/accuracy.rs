@@ -89,7 +89,10 @@ fn unary_rows_give_their_known_values() {
         let (x, y): (Vec<f64>, Vec<f64>) = row.known.iter().copied().unzip();
         let got = floats(call_unary(row.name, &row_of(&x, dtype)));
         let same = |i: usize| {
-            let signed = y[i] != 0.0 || row.gives == Gives::Bool || dtype != DType::F32 || y[i].is_sign_negative() == got[i].is_sign_negative();
+            let signed = y[i] != 0.0
+                || row.gives == Gives::Bool
+                || dtype != DType::F32
+                || y[i].is_sign_negative() == got[i].is_sign_negative();
             signed && is_near(got[i] as f32, y[i], row.ulps.max(0.5))
         };
         if let Some(i) = (0..x.len()).find(|i| !same(*i)) {
@@ -104,7 +107,10 @@ fn unary_rows_are_within_their_error_of_their_oracle() {
     for row in table().unary {
         match table_dtype(row.takes) {
             DType::F32 => check_unary(row),
-            DType::Bool => assert_eq!(floats(call_unary(row.name, &row_of(&[0.0, 1.0], DType::Bool))), [(row.oracle)(0.0), (row.oracle)(1.0)]),
+            DType::Bool => assert_eq!(
+                floats(call_unary(row.name, &row_of(&[0.0, 1.0], DType::Bool))),
+                [(row.oracle)(0.0), (row.oracle)(1.0)]
+            ),
             _ => {}
         }
         for dtype in [DType::I32, DType::U32, DType::U8] {
@@ -128,8 +134,13 @@ fn check_unary(row: &UnaryRow) {
 fn integers(dtype: DType) -> Vec<i64> {
     match dtype {
         DType::U8 => (0..256).collect(),
-        DType::U32 => (0..40).chain((0..40).map(|i| u32::MAX as i64 - i)).chain([1 << 31, (1 << 31) - 1, 65_535, 65_536, 16_777_217]).collect(),
-        _ => (-40..40).chain([i32::MIN as i64, i32::MIN as i64 + 1, i32::MAX as i64, 65_536, -65_537, 16_777_217]).collect(),
+        DType::U32 => (0..40)
+            .chain((0..40).map(|i| u32::MAX as i64 - i))
+            .chain([1 << 31, (1 << 31) - 1, 65_535, 65_536, 16_777_217])
+            .collect(),
+        _ => (-40..40)
+            .chain([i32::MIN as i64, i32::MIN as i64 + 1, i32::MAX as i64, 65_536, -65_537, 16_777_217])
+            .collect(),
     }
 }
 
@@ -153,8 +164,18 @@ fn binary_rows_give_their_known_values() {
         let y: Vec<f64> = row.known.iter().map(|k| k.1).collect();
         let got = floats(call_binary(row.name, &row_of(&x, dtype), &row_of(&y, dtype)));
         for (i, (_, _, want)) in row.known.iter().enumerate() {
-            let signed = *want != 0.0 || dtype != DType::F32 || row.gives == Gives::Bool || want.is_sign_negative() == got[i].is_sign_negative();
-            assert!(signed && is_near(got[i] as f32, *want, row.ulps.max(0.5)), "{}({:e}, {:e}) = {:e}, not {want:e}", row.name, x[i], y[i], got[i]);
+            let signed = *want != 0.0
+                || dtype != DType::F32
+                || row.gives == Gives::Bool
+                || want.is_sign_negative() == got[i].is_sign_negative();
+            assert!(
+                signed && is_near(got[i] as f32, *want, row.ulps.max(0.5)),
+                "{}({:e}, {:e}) = {:e}, not {want:e}",
+                row.name,
+                x[i],
+                y[i],
+                got[i]
+            );
         }
     }
 }
@@ -178,15 +199,21 @@ fn binary_rows_are_within_their_error_of_their_oracle() {
 fn check_binary(row: &BinaryRow) {
     let side = samples(row.range, 150);
     let (mut x, mut y) = (Vec::new(), Vec::new());
-    side.iter().for_each(|a| side.iter().for_each(|b| {
-        x.push(*a);
-        y.push(*b);
-    }));
-    let got: Vec<f32> = floats(call_binary(row.name, &row_of(&x, DType::F32), &row_of(&y, DType::F32))).into_iter().map(|v| v as f32).collect();
+    side.iter().for_each(|a| {
+        side.iter().for_each(|b| {
+            x.push(*a);
+            y.push(*b);
+        })
+    });
+    let got: Vec<f32> = floats(call_binary(row.name, &row_of(&x, DType::F32), &row_of(&y, DType::F32)))
+        .into_iter()
+        .map(|v| v as f32)
+        .collect();
     let want: Vec<f64> = x.iter().zip(&y).map(|(x, y)| (row.oracle)(*x, *y)).collect();
     check_near(|i| format!("{}({:e}, {:e})", row.name, x[i], y[i]), &got, &want, row.ulps);
     for number in side.iter().step_by(side.len() / 10).map(|v| *v as f32) {
-        let got: Vec<f32> = floats(call_binary(row.name, &row_of(&side, DType::F32), number)).into_iter().map(|v| v as f32).collect();
+        let got: Vec<f32> =
+            floats(call_binary(row.name, &row_of(&side, DType::F32), number)).into_iter().map(|v| v as f32).collect();
         let want: Vec<f64> = side.iter().map(|x| (row.oracle)(*x, number as f64)).collect();
         check_near(|i| format!("{}({:e}, {number:e})", row.name, side[i]), &got, &want, row.ulps);
     }
@@ -195,10 +222,12 @@ fn check_binary(row: &BinaryRow) {
 fn check_binary_integers(row: &BinaryRow, dtype: DType) {
     let side = if dtype == DType::Bool { vec![0, 1] } else { integers(dtype) };
     let (mut x, mut y) = (Vec::new(), Vec::new());
-    side.iter().for_each(|a| side.iter().for_each(|b| {
-        x.push(*a as f64);
-        y.push(*b as f64);
-    }));
+    side.iter().for_each(|a| {
+        side.iter().for_each(|b| {
+            x.push(*a as f64);
+            y.push(*b as f64);
+        })
+    });
     let given = row.gives.dtype(dtype);
     let got = floats(call_binary(row.name, &row_of(&x, dtype), &row_of(&y, dtype)));
     for i in 0..x.len() {
@@ -227,12 +256,18 @@ fn reduce_rows_give_their_known_values_and_are_within_their_error() {
     for row in table().reduce {
         for (elements, want) in row.known {
             let got = floats(reduced(row, &row_of(elements, DType::F32), 0));
-            assert!(is_near(got[0] as f32, *want, row.ulps.max(0.5)), "{} of {elements:?} is {}, not {want}", row.name, got[0]);
+            assert!(
+                is_near(got[0] as f32, *want, row.ulps.max(0.5)),
+                "{} of {elements:?} is {}, not {want}",
+                row.name,
+                got[0]
+            );
         }
         for n in [1, 2, 7, 64, 100, 1000, 4097, 70_001] {
             // Near one, so that products stay in range; with both signs, so that sums cancel.
             let sign = |i: usize| if row.name != "prod" && i % 3 == 0 { -1.0 } else { 1.0 };
-            let x: Vec<f64> = (0..n).map(|i| (sign(i) * (1.0 + ((i * 37 % 101) as f64 - 50.0) * 1e-4)) as f32 as f64).collect();
+            let x: Vec<f64> =
+                (0..n).map(|i| (sign(i) * (1.0 + ((i * 37 % 101) as f64 - 50.0) * 1e-4)) as f32 as f64).collect();
             let want = x.iter().fold(row.identity, |a, b| (row.oracle)(a, *b));
             let magnitudes = if row.name == "sum" { x.iter().map(|v| v.abs()).sum() } else { want };
             let as_row = row_of(&x, DType::F32);
@@ -263,8 +298,8 @@ fn every_validation_row_of_numpy_is_within_its_tolerance() {
     let _device = shared();
     let mut n_rows = 0;
     for name in [
-        "acos", "acosh", "asin", "asinh", "atan", "atanh", "cbrt", "cos", "cosh", "exp", "exp2", "expm1", "log", "log10", "log1p", "log2",
-        "sin", "sinh", "tan", "tanh",
+        "acos", "acosh", "asin", "asinh", "atan", "atanh", "cbrt", "cos", "cosh", "exp", "exp2", "expm1", "log",
+        "log10", "log1p", "log2", "sin", "sinh", "tan", "tanh",
     ] {
         let path = format!("{}/tests/fixtures/numpy/{name}.txt", env!("CARGO_MANIFEST_DIR"));
         let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
@@ -294,7 +329,11 @@ fn check_composed(name: &str, f: impl Fn(f64) -> f64, range: (f64, f64), ulps: f
     for (x, got) in x.iter().zip(got) {
         let want = f(*x);
         let allowed = ulps * ulp(want).max(ulp(scale(*x)));
-        assert!((got - want).abs() <= allowed, "{name}({x:e}) = {got:e}, not {want:e}: {} units", (got - want).abs() / ulp(want));
+        assert!(
+            (got - want).abs() <= allowed,
+            "{name}({x:e}) = {got:e}, not {want:e}: {} units",
+            (got - want).abs() / ulp(want)
+        );
     }
 }
 
@@ -308,7 +347,13 @@ fn activations_are_near_their_definitions() {
     check_composed("softplus", |x| x.max(0.0) + (-x.abs()).exp().ln_1p(), (-87.0, 87.0), 4.0, none);
     check_composed("relu", |x| x.max(0.0), (-10.0, 10.0), 0.0, none);
     check_composed("square", |x| x * x, (-10.0, 10.0), 0.5, none);
-    check_composed("hardswish", |x| x * (x + 3.0).clamp(0.0, 6.0) / 6.0, (-10.0, 10.0), 3.0, |x| if x < 0.0 { x } else { 0.0 });
+    check_composed(
+        "hardswish",
+        |x| x * (x + 3.0).clamp(0.0, 6.0) / 6.0,
+        (-10.0, 10.0),
+        3.0,
+        |x| if x < 0.0 { x } else { 0.0 },
+    );
     // ½x·(1 + …): below zero a difference of nearly equal numbers.
     let below = |x: f64| if x < 0.0 { 0.5 * x } else { 0.0 };
     let gelu = |x: f64| 0.5 * x * (1.0 + libm_erf(x * std::f64::consts::FRAC_1_SQRT_2));
@@ -345,4 +390,22 @@ fn statistics_of_numbers_far_from_zero_keep_their_digits() {
     near(t.logsumexp(..), log_sum, 2.0 * f32::EPSILON as f64);
     let probabilities: f64 = floats(t.softmax(-1)).iter().sum();
     assert!((probabilities - 1.0).abs() < 1e-5);
+}
+
+#[test]
+fn sums_stay_within_their_error_where_every_addition_rounds_the_same_way() {
+    let _device = shared();
+    let stated = table().reduce.into_iter().find(|row| row.name == "sum").unwrap().ulps;
+    // One, and then halves of its unit: added one by one to it, each is lost.
+    for n in [33, 257, 1025, 4097, 70_001] {
+        let x: Vec<f64> = (0..n).map(|i| if i == 0 { 1.0 } else { f64::powi(2.0, -24) }).collect();
+        let want: f64 = x.iter().sum();
+        let row = row_of(&x, DType::F32);
+        let columns = Tensor::stack(&[&row, &row, &row], 1);
+        let wide = Tensor::stack(&vec![&row; 40], 1);
+        for (what, sum) in [("a row", row.sum(0)), ("a column", columns.sum(0)), ("a column of many", wide.sum(0))] {
+            let error = (floats(sum)[0] - want).abs() / ulp(want);
+            assert!(error <= stated, "{what} of {n}: {error} units of the {stated} stated");
+        }
+    }
 }

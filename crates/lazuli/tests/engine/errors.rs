@@ -38,7 +38,10 @@ fn check_error(error: Error, wanted: &str, message: &str, line: u32) {
     let place = format!("({}:{}:{})", at.file(), at.line(), at.column());
     assert_eq!(text, format!("{message} {place}"));
     assert_eq!(kind(&error), wanted, "{text}");
-    assert!(at.file().ends_with("errors.rs") && (line..line + 4).contains(&at.line()), "{text}, but it is in line {line}");
+    assert!(
+        at.file().ends_with("errors.rs") && (line..line + 4).contains(&at.line()),
+        "{text}, but it is in line {line}"
+    );
 }
 
 /// A carried error is there at once, stays what it is through other ops, and comes out of whatever leaves.
@@ -203,12 +206,21 @@ fn an_index_out_of_range_is_an_error_where_it_was_written_and_the_engine_goes_on
             ("scatter_add", line!(), Box::new(|i| x.scatter_add(0, &at(i).reshape([1, 3]), &x).sub(1.0))),
         ];
         for (op, line, make) in cases {
-            for result in [make(bad).to_vec::<f32>().map(|_| ()), make(bad).compute().map(|_| ()), make(bad).sum(..).item::<f32>().map(|_| ())] {
+            for result in [
+                make(bad).to_vec::<f32>().map(|_| ()),
+                make(bad).compute().map(|_| ()),
+                make(bad).sum(..).item::<f32>().map(|_| ()),
+            ] {
                 let error = result.expect_err(op);
                 // Gather is what reads by index; which method it was called by shows in the place.
                 let name = if op == "scatter_add" { op } else { "gather" };
                 let shape_of_x = 4;
-                check_error(error, "Index", &format!("{name}: index {bad} is out of range for an axis of size {shape_of_x}"), line);
+                check_error(
+                    error,
+                    "Index",
+                    &format!("{name}: index {bad} is out of range for an axis of size {shape_of_x}"),
+                    line,
+                );
             }
             assert!(make(good).to_vec::<f32>().is_ok(), "{op}");
         }

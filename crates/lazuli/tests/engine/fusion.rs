@@ -83,7 +83,13 @@ fn step_of_number(i: usize, v: f32, y: f32, z: f32) -> f32 {
         0 => v + y,
         1 => v * 0.5,
         2 => (v - z).abs(),
-        3 => if v > y { v } else { z },
+        3 => {
+            if v > y {
+                v
+            } else {
+                z
+            }
+        }
         4 => -v,
         5 => 0.25 - v,
         _ => v.max(0.125).min(y.abs() + 1.0),
@@ -207,7 +213,10 @@ fn cross_entropy_per_sample_is_one_kernel_and_reads_its_input_once() {
         let row = &x[i * classes..(i + 1) * classes];
         let sum: f64 = row.iter().map(|v| (*v as f64).exp()).sum();
         let expect = sum.ln() - row[target[i] as usize] as f64;
-        assert!((got as f64 - expect).abs() < 8.0 * f32::EPSILON as f64 * sum.ln().abs().max(1.5), "{got} is not {expect}");
+        assert!(
+            (got as f64 - expect).abs() < 8.0 * f32::EPSILON as f64 * sum.ln().abs().max(1.5),
+            "{got} is not {expect}"
+        );
     }
 }
 

@@ -66,14 +66,21 @@ fn reductions_take_every_shape() {
         let empty = shape.contains(&0);
         let ones = vec![1; shape.len()];
         for (what, out) in [
-            ("sum", x.sum(..)), ("prod", x.prod(..)), ("mean", x.mean(..)), ("var", x.var(.., 1)), ("norm", x.norm(..)),
-            ("any", x.any(..)), ("all", x.all(..)),
+            ("sum", x.sum(..)),
+            ("prod", x.prod(..)),
+            ("mean", x.mean(..)),
+            ("var", x.var(.., 1)),
+            ("norm", x.norm(..)),
+            ("any", x.any(..)),
+            ("all", x.all(..)),
         ] {
             check_shape(&format!("{what} of {shape:?}"), out, &[]);
         }
         check_shape("sum", x.sum(keep(..)), &ones);
         if !empty {
-            for (what, out) in [("max", x.max(..)), ("min", x.min(..)), ("argmax", x.argmax(..)), ("logsumexp", x.logsumexp(..))] {
+            for (what, out) in
+                [("max", x.max(..)), ("min", x.min(..)), ("argmax", x.argmax(..)), ("logsumexp", x.logsumexp(..))]
+            {
                 check_shape(&format!("{what} of {shape:?}"), out, &[]);
             }
         }
@@ -84,9 +91,14 @@ fn reductions_take_every_shape() {
             check_shape("sum", x.sum(axis), &rest);
             check_shape("std", x.std(axis, 0), &rest);
             for (what, out) in [
-                ("softmax", x.softmax(axis)), ("log_softmax", x.log_softmax(axis)), ("layer_norm", x.layer_norm(axis, None, None, 1e-5)),
-                ("rms_norm", x.rms_norm(axis, None, 1e-5)), ("cumsum", x.cumsum(axis)), ("sort", x.sort(axis, true)),
-                ("argsort", x.argsort(axis, false)), ("topk", x.topk(shape[axis as usize], axis).0),
+                ("softmax", x.softmax(axis)),
+                ("log_softmax", x.log_softmax(axis)),
+                ("layer_norm", x.layer_norm(axis, None, None, 1e-5)),
+                ("rms_norm", x.rms_norm(axis, None, 1e-5)),
+                ("cumsum", x.cumsum(axis)),
+                ("sort", x.sort(axis, true)),
+                ("argsort", x.argsort(axis, false)),
+                ("topk", x.topk(shape[axis as usize], axis).0),
             ] {
                 check_shape(&format!("{what} of {shape:?} along {axis}"), out, shape);
             }

@@ -33,7 +33,15 @@ fn nan_goes_through_what_compares() {
     check(x.min(..), &[NAN]);
     check(x.sign(), &[NAN, -1.0, 1.0]);
     check(x.abs(), &[NAN, 1.0, 2.0]);
-    for f in [Tensor::sigmoid, Tensor::silu, Tensor::gelu, Tensor::gelu_tanh, Tensor::softplus, Tensor::hardswish, Tensor::tanh] {
+    for f in [
+        Tensor::sigmoid,
+        Tensor::silu,
+        Tensor::gelu,
+        Tensor::gelu_tanh,
+        Tensor::softplus,
+        Tensor::hardswish,
+        Tensor::tanh,
+    ] {
         assert!(f(&x).to_vec::<f32>().unwrap()[0].is_nan());
     }
     assert!(x.elu(1.0).to_vec::<f32>().unwrap()[0].is_nan() && x.leaky_relu(0.1).to_vec::<f32>().unwrap()[0].is_nan());
@@ -120,7 +128,10 @@ fn half_floats_round_to_the_nearest_even_and_overflow_to_infinity() {
     let _device = shared();
     let half = |v: &[f32]| row(v).to_dtype(DType::F16).to_dtype(DType::F32);
     let brain = |v: &[f32]| row(v).to_dtype(DType::BF16).to_dtype(DType::F32);
-    check(half(&[1.0 + 1.0 / 2048.0, 1.0 + 3.0 / 2048.0, 65519.0, 65520.0, -1e9]), &[1.0, 1.0 + 4.0 / 2048.0, 65504.0, INF, -INF]);
+    check(
+        half(&[1.0 + 1.0 / 2048.0, 1.0 + 3.0 / 2048.0, 65519.0, 65520.0, -1e9]),
+        &[1.0, 1.0 + 4.0 / 2048.0, 65504.0, INF, -INF],
+    );
     check(brain(&[1.0 + 1.0 / 256.0, 1.0 + 3.0 / 256.0, 3.4e38, NAN]), &[1.0, 1.0 + 4.0 / 256.0, INF, NAN]);
 }
 

@@ -145,8 +145,20 @@ impl Cell {
         }
         let (lo, hi) = (self.lo - below, self.hi + above);
         let max = f32::MAX as f64;
-        let lo = if lo > max { INF } else if lo < -max { -INF } else { lo };
-        let hi = if hi < -max { -INF } else if hi > max { INF } else { hi };
+        let lo = if lo > max {
+            INF
+        } else if lo < -max {
+            -INF
+        } else {
+            lo
+        };
+        let hi = if hi < -max {
+            -INF
+        } else if hi > max {
+            INF
+        } else {
+            hi
+        };
         Cell { lo, hi, nan: self.nan }
     }
 
@@ -160,11 +172,17 @@ impl Cell {
 
     /// What is left of it once rounded to a float type.
     pub fn rounded(self, dtype: DType) -> Cell {
-        self.rising(|x| match dtype {
-            DType::F16 => f16::from_f64(x).to_f64(),
-            DType::BF16 => bf16::from_f64(x).to_f64(),
-            _ => x as f32 as f64,
-        })
+        self.rising(|x| rounded(x, dtype))
+    }
+}
+
+/// The nearest float of this type to the nearest f32, which is what is computed in. (`f16::from_f64` would not do: it
+/// drops bits before it rounds.)
+pub fn rounded(x: f64, dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => f16::from_f32(x as f32).to_f64(),
+        DType::BF16 => bf16::from_f32(x as f32).to_f64(),
+        _ => x as f32 as f64,
     }
 }
 
@@ -201,7 +219,11 @@ pub fn cast(x: Cell, from: DType, to: DType) -> Cell {
             let any = Cell::any(to);
             let saturated = x.rising(|v| v.trunc().clamp(any.lo, any.hi) + 0.0);
             // NaN becomes 0.
-            if x.is_nan() { Cell::point(0.0) } else { Cell { nan: false, ..if x.nan { saturated.or(Cell::point(0.0)) } else { saturated } } }
+            if x.is_nan() {
+                Cell::point(0.0)
+            } else {
+                Cell { nan: false, ..if x.nan { saturated.or(Cell::point(0.0)) } else { saturated } }
+            }
         }
         (false, DType::Bool) => match (x.value(), x.has(0.0)) {
             (Some(v), _) => Cell::point((v != 0.0) as u8 as f64),

@@ -22,9 +22,11 @@ pub enum Mode {
     StepByStep,
     /// Every third op computed as soon as it is written.
     InParts,
+    /// Outputs one after another, the last first.
+    OneByOne,
 }
 
-const MODES: [Mode; 4] = [Mode::Together, Mode::OnlyOutputs, Mode::StepByStep, Mode::InParts];
+const MODES: [Mode; 5] = [Mode::Together, Mode::OnlyOutputs, Mode::StepByStep, Mode::InParts, Mode::OneByOne];
 
 /// What went wrong.
 #[derive(Clone, Debug)]
@@ -36,13 +38,26 @@ pub struct Failure {
 #[derive(Clone, Debug)]
 pub enum What {
     /// An element is not what it can be.
-    Element { node: usize, element: usize, got: f64, allowed: Cell },
+    Element {
+        node: usize,
+        element: usize,
+        got: f64,
+        allowed: Cell,
+    },
     /// A shape or dtype.
-    Type { node: usize, got: String, wanted: String },
+    Type {
+        node: usize,
+        got: String,
+        wanted: String,
+    },
     Error(Error),
     Panic(String),
     /// The second run differs from the first.
-    Differs { node: usize, element: usize, got: [f64; 2] },
+    Differs {
+        node: usize,
+        element: usize,
+        got: [f64; 2],
+    },
 }
 
 impl Mode {
@@ -114,6 +129,11 @@ fn run(program: &Program, mode: Mode) -> Result<Results, What> {
         tensors.clear();
     }
     let wanted: Vec<&Tensor> = read.iter().map(|r| &r.1).collect();
+    if mode == Mode::OneByOne {
+        for tensor in wanted.iter().rev() {
+            tensor.compute().map_err(What::Error)?;
+        }
+    }
     lazuli::compute(&wanted).map_err(What::Error)?;
     // What was held must not have been overwritten, be it input or intermediate.
     if matches!(mode, Mode::Together | Mode::StepByStep) {

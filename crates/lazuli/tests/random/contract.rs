@@ -21,8 +21,20 @@ pub enum Contract {
 
 /// Specs that are drawn, each letter being one of a few sizes.
 const SPECS: [&str; 14] = [
-    "ij,jk->ik", "bij,bjk->bik", "ij,ij->", "i,j->ij", "ij->ji", "ii->i", "ii", "ij->j", "bij,jk->bik", "ij,kj->ik", "ij,jk,kl->il",
-    "bhqd,bhkd->bhqk", "...ij,...jk->...ik", "ij,j->i",
+    "ij,jk->ik",
+    "bij,bjk->bik",
+    "ij,ij->",
+    "i,j->ij",
+    "ij->ji",
+    "ii->i",
+    "ii",
+    "ij->j",
+    "bij,jk->bik",
+    "ij,kj->ik",
+    "ij,jk,kl->il",
+    "bhqd,bhkd->bhqk",
+    "...ij,...jk->...ik",
+    "ij,j->i",
 ];
 
 /// What the product of two dtypes is: bools count.
@@ -49,18 +61,20 @@ fn summed(products: impl Iterator<Item = Vec<Cell>>, dtype: DType, n_roundings: 
         return Cell::point(wrapped(sum, dtype));
     }
     let (mut lo, mut hi, mut magnitudes, mut largest) = (0.0, 0.0, 0.0f64, 1.0f64);
+    let mut on_the_way = 0.0;
     for factors in products {
         // What is not finite may meet a zero or its opposite: nothing is known.
         if factors.iter().any(|f| f.nan || f.magnitude() == f64::INFINITY) {
             return Cell::ANY;
         }
         factors.iter().for_each(|f| largest = largest.max(f.magnitude()));
+        on_the_way += factors.iter().map(|f| f.magnitude().max(1.0)).product::<f64>();
         let product = factors.iter().copied().fold(Cell::point(1.0), |x, y| x.corners(y, |x, y| x * y));
         lo += product.lo;
         hi += product.hi;
         magnitudes += product.magnitude();
     }
-    if magnitudes > 0.99 * f32::MAX as f64 {
+    if on_the_way > 0.99 * f32::MAX as f64 {
         return Cell::ANY;
     }
     // Half a unit of the sum of magnitudes per rounding; what underflows is lost, times what it is then multiplied by.
@@ -121,8 +135,23 @@ fn einsum(spec: &str, inputs: &[&Array]) -> Array {
     let mut labels = output.clone();
     labels.extend(terms.iter().flatten().copied());
     let mut distinct: Vec<char> = Vec::new();
-    labels.retain(|l| if distinct.contains(l) { false } else { distinct.push(*l); true });
-    let size = |l: char| terms.iter().zip(&inputs).flat_map(|(t, x)| t.iter().zip(&x.shape)).filter(|(m, _)| **m == l).map(|(_, n)| *n).max();
+    labels.retain(|l| {
+        if distinct.contains(l) {
+            false
+        } else {
+            distinct.push(*l);
+            true
+        }
+    });
+    let size = |l: char| {
+        terms
+            .iter()
+            .zip(&inputs)
+            .flat_map(|(t, x)| t.iter().zip(&x.shape))
+            .filter(|(m, _)| **m == l)
+            .map(|(_, n)| *n)
+            .max()
+    };
     let sizes: Vec<usize> = labels.iter().map(|l| size(*l).expect("every label has a size")).collect();
     let (outer, inner) = sizes.split_at(output.len());
     let mut cells = Vec::new();
@@ -134,7 +163,8 @@ fn einsum(spec: &str, inputs: &[&Array]) -> Array {
                 if i < outer.len() { outer[i] } else { inner[i - outer.len()] }
             };
             let factor = |(term, x): (&Vec<char>, &Array)| {
-                let at: Vec<usize> = term.iter().zip(&x.shape).map(|(l, n)| if *n == 1 { 0 } else { place(l) }).collect();
+                let at: Vec<usize> =
+                    term.iter().zip(&x.shape).map(|(l, n)| if *n == 1 { 0 } else { place(l) }).collect();
                 x.at(&at)
             };
             products.push(terms.iter().zip(&inputs).map(factor).collect());
@@ -245,7 +275,8 @@ fn draw_matmul(table: &mut Table) -> Option<usize> {
         _ => false,
     };
     let y = table.node_or_leaf(wanted, &DTYPES, fits);
-    if table.array(y).shape.len() > 1 && n_rows * table.array(y).shape.last().copied().unwrap_or(1) > table.limits.elems {
+    if table.array(y).shape.len() > 1 && n_rows * table.array(y).shape.last().copied().unwrap_or(1) > table.limits.elems
+    {
         return None;
     }
     table.push_if_known(Contract::Matmul, vec![x, y])

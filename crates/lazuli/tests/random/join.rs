@@ -81,7 +81,9 @@ pub fn draw(table: &mut Table) -> Option<usize> {
         }
         let fits = |a: &Array| {
             let same = |i: usize| a.shape[i] == shape[i] || (i == axis && !stack);
-            a.shape.len() == shape.len() && (0..shape.len()).all(same) && a.n_elems() <= 4 * shape.iter().product::<usize>()
+            a.shape.len() == shape.len()
+                && (0..shape.len()).all(same)
+                && a.n_elems() <= 4 * shape.iter().product::<usize>()
         };
         let node = table.node_or_leaf(wanted, &crate::leaf::DTYPES, fits);
         inputs.push(node);

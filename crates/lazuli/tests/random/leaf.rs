@@ -3,7 +3,7 @@
 use lazuli::{DType, Device, Tensor, bf16, f16};
 
 use crate::array::{Array, n_elems};
-use crate::cell::{Cell, ulp};
+use crate::cell::{Cell, rounded, ulp};
 use crate::data;
 use crate::program::{Op, Table};
 
@@ -11,16 +11,50 @@ use crate::program::{Op, Table};
 #[derive(Clone, Debug)]
 pub enum Leaf {
     /// `from_slice` of these values, which the dtype holds exactly.
-    Data { shape: Vec<usize>, dtype: DType, values: Vec<f64> },
+    Data {
+        shape: Vec<usize>,
+        dtype: DType,
+        values: Vec<f64>,
+    },
     /// The same, but of noise that need not be written out.
-    Noise { shape: Vec<usize>, dtype: DType, kind: u32, seed: u32 },
-    Full { shape: Vec<usize>, dtype: DType, value: f64 },
-    Eye { n: usize, dtype: DType },
-    ArangeInt { start: i32, step: i32, n: usize },
-    ArangeFloat { start: f32, step: f32, n: usize },
-    Linspace { start: f32, end: f32, n: usize },
-    Rand { shape: Vec<usize>, seed: u64 },
-    Randn { shape: Vec<usize>, seed: u64 },
+    Noise {
+        shape: Vec<usize>,
+        dtype: DType,
+        kind: u32,
+        seed: u32,
+    },
+    Full {
+        shape: Vec<usize>,
+        dtype: DType,
+        value: f64,
+    },
+    Eye {
+        n: usize,
+        dtype: DType,
+    },
+    ArangeInt {
+        start: i32,
+        step: i32,
+        n: usize,
+    },
+    ArangeFloat {
+        start: f32,
+        step: f32,
+        n: usize,
+    },
+    Linspace {
+        start: f32,
+        end: f32,
+        n: usize,
+    },
+    Rand {
+        shape: Vec<usize>,
+        seed: u64,
+    },
+    Randn {
+        shape: Vec<usize>,
+        seed: u64,
+    },
 }
 
 impl Leaf {
@@ -44,9 +78,7 @@ impl Leaf {
 /// A number as an element of a dtype, the way a cast does it.
 pub fn narrowed(value: f64, dtype: DType) -> f64 {
     match dtype {
-        DType::F32 => value as f32 as f64,
-        DType::F16 => f16::from_f64(value).to_f64(),
-        DType::BF16 => bf16::from_f64(value).to_f64(),
+        DType::F32 | DType::F16 | DType::BF16 => rounded(value, dtype),
         DType::I32 => value as i32 as f64,
         DType::U32 => value.abs() as u32 as f64,
         DType::U8 => value.abs() as u8 as f64,
@@ -113,7 +145,7 @@ impl Op for Leaf {
             Leaf::ArangeFloat { start, step, n } => ramp(*n, &|i| {
                 // Rounded where its parts are added, so the error is that of the larger part.
                 let (start, way) = (*start as f64, i as f64 * *step as f64);
-                let error = ulp(start.abs().max(way.abs()));
+                let error = ulp(start.abs().max(way.abs()).max((start + way).abs()));
                 Cell::point(start + way).widened(error, error)
             }),
             Leaf::Linspace { start, end, n } => ramp(*n, &|i| {
@@ -167,22 +199,38 @@ impl Op for Leaf {
                 let number = format!("data::number({kind}, {seed}, i)");
                 let element = match dtype {
                     DType::F32 | DType::I32 => format!("{number} as {t}"),
-                    DType::F16 | DType::BF16 => format!("{t}::from_f64({number})"),
+                    DType::F16 | DType::BF16 => format!("{t}::from_f32({number} as f32)"),
                     DType::Bool => format!("{number} > 0.0"),
                     _ => format!("{number}.abs() as {t}"),
                 };
-                format!("Tensor::from_vec((0..{}).map(|i| {element}).collect::<Vec<{t}>>(), {shape:?}, &cpu)", n_elems(shape))
+                format!(
+                    "Tensor::from_vec((0..{}).map(|i| {element}).collect::<Vec<{t}>>(), {shape:?}, &cpu)",
+                    n_elems(shape)
+                )
             }
             Leaf::Data { shape, dtype, .. } | Leaf::Noise { shape, dtype, .. } => {
                 let values = self.values().expect("is data");
                 let values: Vec<String> = values.iter().map(|v| literal(*v, *dtype)).collect();
-                format!("Tensor::from_slice::<{}>(&[{}], {}, &cpu)", names(*dtype).1, values.join(", "), shape_text(shape))
+                format!(
+                    "Tensor::from_slice::<{}>(&[{}], {}, &cpu)",
+                    names(*dtype).1,
+                    values.join(", "),
+                    shape_text(shape)
+                )
             }
-            Leaf::Full { shape, dtype, value } if *value == 0.0 => format!("Tensor::zeros({}, {}, &cpu)", shape_text(shape), names(*dtype).0),
-            Leaf::Full { shape, dtype, value } if *value == 1.0 => format!("Tensor::ones({}, {}, &cpu)", shape_text(shape), names(*dtype).0),
-            Leaf::Full { shape, dtype, value } => format!("Tensor::full({}, {}, &cpu)", shape_text(shape), literal(*value, *dtype)),
+            Leaf::Full { shape, dtype, value } if *value == 0.0 => {
+                format!("Tensor::zeros({}, {}, &cpu)", shape_text(shape), names(*dtype).0)
+            }
+            Leaf::Full { shape, dtype, value } if *value == 1.0 => {
+                format!("Tensor::ones({}, {}, &cpu)", shape_text(shape), names(*dtype).0)
+            }
+            Leaf::Full { shape, dtype, value } => {
+                format!("Tensor::full({}, {}, &cpu)", shape_text(shape), literal(*value, *dtype))
+            }
             Leaf::Eye { n, dtype } => format!("Tensor::eye({n}, {}, &cpu)", names(*dtype).0),
-            Leaf::ArangeInt { start, step, n } => format!("Tensor::arange({start}, {}, {step}, &cpu)", start + step * *n as i32),
+            Leaf::ArangeInt { start, step, n } => {
+                format!("Tensor::arange({start}, {}, {step}, &cpu)", start + step * *n as i32)
+            }
             Leaf::ArangeFloat { start, step, n } => {
                 format!("Tensor::arange({start:?}f32, {:?}, {step:?}, &cpu)", Leaf::end(*start, *step, *n))
             }
@@ -262,7 +310,9 @@ pub fn draw(table: &mut Table) -> Option<usize> {
     };
     // A full bool is true or false.
     let leaf = match leaf {
-        Leaf::Full { shape, dtype: DType::Bool, value } => Leaf::Full { shape, dtype: DType::Bool, value: (value != 0.0) as u8 as f64 },
+        Leaf::Full { shape, dtype: DType::Bool, value } => {
+            Leaf::Full { shape, dtype: DType::Bool, value: (value != 0.0) as u8 as f64 }
+        }
         leaf => leaf,
     };
     Some(table.push(leaf, Vec::new()))

@@ -18,13 +18,34 @@ pub enum Line {
     Softmax(i32),
     LogSoftmax(i32),
     /// With weight and bias, if they are wanted.
-    LayerNorm { axis: i32, weight: bool, bias: bool, eps: f32 },
-    RmsNorm { axis: i32, weight: bool, eps: f32 },
+    LayerNorm {
+        axis: i32,
+        weight: bool,
+        bias: bool,
+        eps: f32,
+    },
+    RmsNorm {
+        axis: i32,
+        weight: bool,
+        eps: f32,
+    },
     Cumsum(i32),
-    Sort { axis: i32, descending: bool },
-    Argsort { axis: i32, descending: bool },
-    TopkValues { k: usize, axis: i32 },
-    TopkIndices { k: usize, axis: i32 },
+    Sort {
+        axis: i32,
+        descending: bool,
+    },
+    Argsort {
+        axis: i32,
+        descending: bool,
+    },
+    TopkValues {
+        k: usize,
+        axis: i32,
+    },
+    TopkIndices {
+        k: usize,
+        axis: i32,
+    },
 }
 
 impl Line {
@@ -59,7 +80,8 @@ fn running_sums(line: &[Cell], dtype: DType, ulps: f64) -> Vec<Cell> {
         out.push(line[n - 1]);
     }
     // One rounding of a sum of wide numbers, whatever was added before.
-    let (mut sum, mut magnitudes) = (line.first().copied().unwrap_or(Cell::NAN), line.first().map_or(0.0, |c| c.magnitude()));
+    let (mut sum, mut magnitudes) =
+        (line.first().copied().unwrap_or(Cell::NAN), line.first().map_or(0.0, |c| c.magnitude()));
     for cell in &line[line.len().min(1)..] {
         sum = sum.corners(*cell, |a, b| a + b);
         magnitudes += cell.magnitude();
@@ -99,7 +121,9 @@ fn order_of(line: &[Cell], descending: bool) -> Vec<Cell> {
         (false, false) => line[i].lo,
     };
     let mut order: Vec<usize> = (0..line.len()).collect();
-    order.sort_by(|a, b| (line[*a].is_nan(), key(*a)).partial_cmp(&(line[*b].is_nan(), key(*b))).expect("no NaN is compared"));
+    order.sort_by(|a, b| {
+        (line[*a].is_nan(), key(*a)).partial_cmp(&(line[*b].is_nan(), key(*b))).expect("no NaN is compared")
+    });
     let told_apart = |a: Cell, b: Cell| {
         let (a, b) = if descending { (b, a) } else { (a, b) };
         a.is_nan() || b.is_nan() || a.hi < b.lo || (a.value().is_some() && a.value() == b.value())
@@ -230,7 +254,8 @@ pub fn draw(table: &mut Table) -> Option<usize> {
     let descending = table.dice.below(2) == 1;
     let vector = |table: &mut Table, wanted: bool, inputs: &mut Vec<usize>| {
         if wanted {
-            let node = table.node_or_leaf(vec![size], &[DType::F32, DType::F16], |a| a.shape == [size] && a.dtype.is_float());
+            let node =
+                table.node_or_leaf(vec![size], &[DType::F32, DType::F16], |a| a.shape == [size] && a.dtype.is_float());
             inputs.push(node);
         }
         wanted

@@ -53,7 +53,13 @@ fn strategy(max_ops: usize) -> impl Strategy<Value = Vec<Vec<u32>>> {
 fn runner(seed: u64, cases: u32) -> TestRunner {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
-    let config = Config { cases, max_shrink_iters: 3000, max_shrink_time: 60_000, failure_persistence: None, ..Config::default() };
+    let config = Config {
+        cases,
+        max_shrink_iters: 3000,
+        max_shrink_time: 60_000,
+        failure_persistence: None,
+        ..Config::default()
+    };
     TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes))
 }
 
@@ -69,7 +75,8 @@ fn drawn(seed: u64, n: usize, max_ops: usize, limits: Limits) -> impl Iterator<I
 
 /// Draws and checks this many programs; prints the first that fails, made small.
 fn check_many(seed: u64, cases: u32, max_ops: usize, limits: Limits) {
-    let checked = |dice: Vec<Vec<u32>>| check(&Program::draw(&dice, limits)).map_err(|f| TestCaseError::fail(f.to_string()));
+    let checked =
+        |dice: Vec<Vec<u32>>| check(&Program::draw(&dice, limits)).map_err(|f| TestCaseError::fail(f.to_string()));
     match runner(seed, cases).run(&strategy(max_ops), checked) {
         Ok(()) => {}
         Err(TestError::Fail(reason, dice)) => {
@@ -123,13 +130,17 @@ fn expecting(program: &Program, other: &Program) -> Program {
 fn an_op_that_does_something_else_is_found_out() {
     let (mut n_mutants, mut kinds) = (0, HashSet::new());
     for program in drawn(seed(), 400, 6, Limits::SMALL) {
-        let Some((at, mutant)) = (0..program.nodes.len()).rev().find_map(|i| Some((i, program.nodes[i].op.mutant()?))) else { continue };
+        let Some((at, mutant)) = (0..program.nodes.len()).rev().find_map(|i| Some((i, program.nodes[i].op.mutant()?)))
+        else {
+            continue;
+        };
         let same_type = |p: &Program| {
             let pairs = p.nodes.iter().zip(&program.nodes);
             pairs.into_iter().all(|(a, b)| a.expect.shape == b.expect.shape && a.expect.dtype == b.expect.dtype)
         };
         // Some ops cannot be swapped on this input (a shape or dtype would not fit): those say so by a panic.
-        let mutated = quietly(|| program.with(|i| (i == at).then(|| (mutant.clone(), program.nodes[i].inputs.clone()))));
+        let mutated =
+            quietly(|| program.with(|i| (i == at).then(|| (mutant.clone(), program.nodes[i].inputs.clone()))));
         let Ok(mutated) = mutated else { continue };
         // Only where they certainly differ can, and must, they be told apart.
         let apart = |o: &usize| {
@@ -178,13 +189,45 @@ fn every_row_of_the_table_is_drawn() {
     for program in drawn(seed(), 1500, 12, Limits::SMALL) {
         for node in &program.nodes {
             let text = node.op.text(&["x", "y", "z", "w"]);
-            let name: String = text.trim_start_matches("Tensor::").trim_start_matches("x.").chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            let name: String = text
+                .trim_start_matches("Tensor::")
+                .trim_start_matches("x.")
+                .chars()
+                .take_while(|c| c.is_alphanumeric() || *c == '_')
+                .collect();
             seen.insert(name);
             families.insert(format!("{:?}", node.op).chars().take_while(|c| c.is_alphanumeric()).collect::<String>());
         }
     }
-    let others = ["sum", "var", "argmax", "softmax", "layer_norm", "rms_norm", "cumsum", "sort", "argsort", "topk", "matmul", "dot", "outer"];
-    let moves = ["reshape", "permute", "slice", "flip", "pad", "repeat", "cat", "stack", "gather", "scatter_add", "embedding", "one_hot"];
+    let others = [
+        "sum",
+        "var",
+        "argmax",
+        "softmax",
+        "layer_norm",
+        "rms_norm",
+        "cumsum",
+        "sort",
+        "argsort",
+        "topk",
+        "matmul",
+        "dot",
+        "outer",
+    ];
+    let moves = [
+        "reshape",
+        "permute",
+        "slice",
+        "flip",
+        "pad",
+        "repeat",
+        "cat",
+        "stack",
+        "gather",
+        "scatter_add",
+        "embedding",
+        "one_hot",
+    ];
     let rows = methods::UNARY.iter().chain(methods::BINARY).chain(&others).chain(&moves);
     let missing: Vec<_> = rows.filter(|name| !seen.contains(**name)).collect();
     assert!(missing.is_empty(), "never drawn: {missing:?}");

@@ -4,10 +4,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use lazuli::ops::Takes;
-use lazuli::{CustomOp, DType, Device, Tensor, bf16, f16};
+use lazuli::{CustomOp, DType, Device, Tensor};
 
 use crate::array::{self, Array};
-use crate::cell::Cell;
+use crate::cell::{Cell, rounded};
 use crate::leaf::DTYPES;
 use crate::methods::{BINARY, SHAPED, UNARY, call_binary, call_shaped, call_unary};
 use crate::program::{Op, Table};
@@ -138,7 +138,8 @@ pub fn promote(a: DType, b: DType) -> DType {
 impl Side<'_> {
     /// What sides meet in.
     fn meet(sides: &[Side]) -> (Vec<usize>, DType) {
-        let arrays: Vec<&Array> = sides.iter().filter_map(|s| if let Side::Array(a) = s { Some(*a) } else { None }).collect();
+        let arrays: Vec<&Array> =
+            sides.iter().filter_map(|s| if let Side::Array(a) = s { Some(*a) } else { None }).collect();
         let shape = arrays.iter().fold(Vec::new(), |s, a| array::broadcast(&s, &a.shape).expect("drawn to broadcast"));
         let mut dtype = arrays.iter().map(|a| a.dtype).reduce(promote).unwrap_or(DType::Bool);
         for side in sides {
@@ -161,9 +162,7 @@ impl Side<'_> {
 /// A number as an element of a dtype.
 fn constant(value: f64, dtype: DType) -> Cell {
     Cell::point(match dtype {
-        DType::F16 => f16::from_f64(value).to_f64(),
-        DType::BF16 => bf16::from_f64(value).to_f64(),
-        DType::F32 => value as f32 as f64,
+        DType::F32 | DType::F16 | DType::BF16 => rounded(value, dtype),
         DType::Bool => (value != 0.0) as u8 as f64,
         _ => value.trunc(),
     })
@@ -442,7 +441,8 @@ pub fn draw(table: &mut Table) -> Option<usize> {
                 0 | 1 => {
                     let b = table.partner(a, &DTYPES);
                     let shapes = [a, b, cond].map(|i| table.array(i).shape.clone());
-                    let all = array::broadcast(&shapes[0], &shapes[1]).and_then(|s| array::broadcast(&s, &shapes[2]))?;
+                    let all =
+                        array::broadcast(&shapes[0], &shapes[1]).and_then(|s| array::broadcast(&s, &shapes[2]))?;
                     table.is_small(&all).then(|| table.push(Map::Select(None, None), vec![cond, a, b]))
                 }
                 2 => {
@@ -458,8 +458,16 @@ pub fn draw(table: &mut Table) -> Option<usize> {
         17 => {
             let x = table.any();
             let whole = !table.array(x).dtype.is_float();
-            let op = if whole { Map::Clamp(Number::Int(1), Number::Int(3)) } else { Map::Clamp(Number::Float(-0.5), Number::Float(1.25)) };
-            let op = if table.dice.once_in(2) { Map::Shaped(table.dice.pick(SHAPED), table.dice.pick(&[0.25, 0.1, 1.5])) } else { op };
+            let op = if whole {
+                Map::Clamp(Number::Int(1), Number::Int(3))
+            } else {
+                Map::Clamp(Number::Float(-0.5), Number::Float(1.25))
+            };
+            let op = if table.dice.once_in(2) {
+                Map::Shaped(table.dice.pick(SHAPED), table.dice.pick(&[0.25, 0.1, 1.5]))
+            } else {
+                op
+            };
             table.push_if_known(op, vec![x])
         }
         18 => {

@@ -81,7 +81,9 @@ impl Move {
                 }
             }
             Move::Narrow(axis, start, len) => all[index(*axis, rank)].0 = (*start..start + len).collect(),
-            Move::SelectIndex(axis, i) => all[index(*axis, rank)] = (elements(Cut::Index(*i), shape[index(*axis, rank)]), false),
+            Move::SelectIndex(axis, i) => {
+                all[index(*axis, rank)] = (elements(Cut::Index(*i), shape[index(*axis, rank)]), false)
+            }
             Move::Flip(axis) => {
                 for (i, (elements, _)) in all.iter_mut().enumerate() {
                     if axis.is_none_or(|a| index(a, rank) == i) {
@@ -112,7 +114,11 @@ impl Op for Move {
             let shape = all.iter().filter(|a| a.1).map(|a| a.0.len()).collect();
             return x.moved(shape, Cell::ANY, |at| {
                 let mut at = at.iter();
-                Some(all.iter().map(|(elements, stays)| elements[if *stays { *at.next().expect("one per axis") } else { 0 }]).collect())
+                Some(
+                    all.iter()
+                        .map(|(elements, stays)| elements[if *stays { *at.next().expect("one per axis") } else { 0 }])
+                        .collect(),
+                )
             });
         }
         let permuted = |order: Vec<usize>| {
@@ -339,7 +345,9 @@ pub fn draw(table: &mut Table) -> Option<usize> {
             let start = table.dice.between(0, shape[axis]);
             Move::Narrow(signed, start, table.dice.between(0, shape[axis] - start))
         }
-        12 if shape[axis] > 0 => Move::SelectIndex(signed, table.dice.below(2 * shape[axis]) as i64 - shape[axis] as i64),
+        12 if shape[axis] > 0 => {
+            Move::SelectIndex(signed, table.dice.below(2 * shape[axis]) as i64 - shape[axis] as i64)
+        }
         13 | 14 => Move::Flip(if table.dice.once_in(4) { None } else { Some(signed) }),
         15 | 16 => {
             let n = table.dice.between(1, rank);

@@ -16,10 +16,15 @@ pub fn source(program: &Program, failure: &Failure) -> String {
     }
     let outputs: Vec<String> = program.outputs.iter().map(|o| format!("&t{o}")).collect();
     if mode == Mode::OnlyOutputs {
-        let rest: Vec<String> = (0..names.len()).filter(|i| !program.outputs.contains(i)).map(|i| names[i].clone()).collect();
+        let rest: Vec<String> =
+            (0..names.len()).filter(|i| !program.outputs.contains(i)).map(|i| names[i].clone()).collect();
         lines.extend((!rest.is_empty()).then(|| format!("drop([{}]);", rest.join(", "))));
     }
-    lines.push(format!("lazuli::compute(&[{}])?;", outputs.join(", ")));
+    if mode == Mode::OneByOne {
+        lines.extend(program.outputs.iter().rev().map(|o| format!("t{o}.compute()?;")));
+    } else {
+        lines.push(format!("lazuli::compute(&[{}])?;", outputs.join(", ")));
+    }
     let number = |v: f64| match v {
         f64::INFINITY => "f64::INFINITY".to_string(),
         f64::NEG_INFINITY => "f64::NEG_INFINITY".to_string(),
@@ -45,7 +50,8 @@ pub fn source(program: &Program, failure: &Failure) -> String {
         What::Error(_) | What::Panic(_) => {}
     }
     let body: String = lines.iter().map(|line| format!("    {line}\n")).collect();
-    let data = if body.contains("data::") { format!("\nmod data {{\n{}}}\n", include_str!("data.rs")) } else { String::new() };
+    let data =
+        if body.contains("data::") { format!("\nmod data {{\n{}}}\n", include_str!("data.rs")) } else { String::new() };
     let failure = failure.to_string().replace('\n', "\n// ");
     format!(
         "// {failure}\nuse lazuli::{{CustomOp, DType, Device, Tensor, bf16, f16, keep, s}};\n\n\

@@ -162,7 +162,9 @@ impl Table<'_> {
 
     /// Adds a node, but mostly not if it forgets all that was known of its inputs: what is unknown cannot be checked.
     pub fn push_if_known(&mut self, op: impl Op + 'static, inputs: Vec<usize>) -> Option<usize> {
-        let vague = |a: &Array| 2 * a.cells.iter().filter(|c| c.lo == f64::NEG_INFINITY && c.hi == f64::INFINITY).count() > a.n_elems();
+        let vague = |a: &Array| {
+            2 * a.cells.iter().filter(|c| c.lo == f64::NEG_INFINITY && c.hi == f64::INFINITY).count() > a.n_elems()
+        };
         let was_vague = inputs.iter().any(|i| vague(self.array(*i)));
         let node = self.push(op, inputs);
         if vague(self.array(node)) && !was_vague && !self.dice.once_in(5) {

@@ -164,7 +164,9 @@ fn floats(row: &BinaryRow, x: Cell, y: Cell) -> Cell {
             let y = x.corners(y, f);
             if hidden { y.or(Cell::point(0.0)).or_nan(true) } else { y }
         }
-        "div" if y.has(0.0) => Cell { nan: nan || x.has(0.0) || (x.magnitude() == INF && y.magnitude() == INF), ..Cell::ANY },
+        "div" if y.has(0.0) => {
+            Cell { nan: nan || x.has(0.0) || (x.magnitude() == INF && y.magnitude() == INF), ..Cell::ANY }
+        }
         "div" => x.corners(y, f),
         "rem" => match y.value() {
             Some(m) if one_quotient(x, m) && f(x.lo, m) <= f(x.hi, m) => x.rising(|x| f(x, m)),

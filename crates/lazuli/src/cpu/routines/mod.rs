@@ -80,8 +80,8 @@ macro_rules! stored {
 // −0 + x = x for every x, where 0 + −0 would be 0. Integers wrap: what is cut off in the end is what wrapping loses.
 stored! {
     f32, 4, f64, -0.0, |a, b| a + b, |v| v as f64, |s| s as f32;
-    f16, 2, f64, -0.0, |a, b| a + b, f16::to_f64, f16::from_f64;
-    bf16, 2, f64, -0.0, |a, b| a + b, bf16::to_f64, bf16::from_f64;
+    f16, 2, f64, -0.0, |a, b| a + b, f16::to_f64, crate::dtype::to_f16;
+    bf16, 2, f64, -0.0, |a, b| a + b, bf16::to_f64, crate::dtype::to_bf16;
     i32, 4, i64, 0, i64::wrapping_add, |v| v as i64, |s| s as i32;
     u32, 4, i64, 0, i64::wrapping_add, |v| v as i64, |s| s as u32;
     u8, 1, i64, 0, i64::wrapping_add, |v| v as i64, |s| s as u8;
