@@ -8,8 +8,8 @@ fn main() -> Result<()> {
     let x = Tensor::rand([1000, 1000], 1, &cpu).compute()?;
     let w = Tensor::rand([1000, 1000], 2, &cpu).compute()?;
 
-    // A chain of maps is one kernel, however long it is. It reads its input once, writes its output once, and needs
-    // no memory in between: that is the least anybody could do, and the plan says so.
+    // A chain of maps is one kernel. It reads its input once, writes its output once, and needs no memory in between:
+    // that is the least anybody could do, and the plan says so.
     let chain = x.add(1.0).mul(2.0).tanh().sub(&x).exp();
     let plan = chain.explain()?;
     println!("a chain\n{plan}");

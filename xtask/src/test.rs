@@ -79,7 +79,7 @@ fn api_docs() -> Result<(), String> {
 
 /// Unit tests, tests of the whole, every example in docs, README and guide, and whether generated pages are up to date.
 fn tests() -> Result<(), String> {
-    succeed(Command::new(cargo()).args(["test", "--workspace"]))
+    succeed(Command::new(cargo()).args(["test", "--workspace", "--no-fail-fast"]))
 }
 
 /// Each example asserts what it shows.

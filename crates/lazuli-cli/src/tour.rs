@@ -73,7 +73,8 @@ fn stops(device: &Device, size: Size) -> Result<Vec<Stop>> {
                 let shifted = x[0].sub(&max).compute()?;
                 let exp = shifted.exp().compute()?;
                 let sum = exp.sum(keep(-1)).compute()?;
-                exp.div(&sum).compute()
+                let scale = sum.recip().compute()?;
+                exp.mul(&scale).compute()
             },
             flops: None,
         },

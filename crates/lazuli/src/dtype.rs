@@ -44,8 +44,7 @@ pub enum Lane {
 
 impl DType {
     /// All of them, in the order docs and tests list them.
-    pub const ALL: [DType; 7] =
-        [DType::F32, DType::F16, DType::BF16, DType::I32, DType::U32, DType::U8, DType::Bool];
+    pub const ALL: [DType; 7] = [DType::F32, DType::F16, DType::BF16, DType::I32, DType::U32, DType::U8, DType::Bool];
 
     /// Bytes per element in memory.
     pub fn size(self) -> usize {
@@ -223,7 +222,10 @@ macro_rules! element {
 }
 
 fn lossy(from: DType, to: &str) -> Error {
-    Error::dtype("to_vec", format!("{from} does not fit {to} without loss; read it as a wider type or cast first with to_dtype"))
+    Error::dtype(
+        "to_vec",
+        format!("{from} does not fit {to} without loss; read it as a wider type or cast first with to_dtype"),
+    )
 }
 
 element! {

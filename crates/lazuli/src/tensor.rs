@@ -42,14 +42,26 @@ impl Tensor {
     }
 
     /// Records `op` over nodes. Shapes and dtypes are the caller's to have checked.
-    pub(crate) fn record(op: Op, inputs: &[&NodeRef], shape: Shape, dtype: DType, at: &'static Location<'static>) -> Tensor {
+    pub(crate) fn record(
+        op: Op,
+        inputs: &[&NodeRef],
+        shape: Shape,
+        dtype: DType,
+        at: &'static Location<'static>,
+    ) -> Tensor {
         let inputs: SmallVec<[NodeRef; 3]> = inputs.iter().map(|n| (*n).clone()).collect();
         let device = inputs[0].device.clone();
         Tensor::new(Ok(Node::new(Expr { op, inputs }, shape, dtype, device, at, false)))
     }
 
     /// Records an op without inputs.
-    pub(crate) fn source(op: Op, shape: Shape, dtype: DType, device: &Device, at: &'static Location<'static>) -> Tensor {
+    pub(crate) fn source(
+        op: Op,
+        shape: Shape,
+        dtype: DType,
+        device: &Device,
+        at: &'static Location<'static>,
+    ) -> Tensor {
         let expr = Expr { op, inputs: SmallVec::new() };
         Tensor::new(Ok(Node::new(expr, shape, dtype, device.clone(), at, false)))
     }

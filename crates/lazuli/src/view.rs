@@ -90,8 +90,7 @@ impl View {
     pub fn pad(source: &Shape, pads: &[(usize, usize)]) -> View {
         let from = source.strides();
         let offset = -pads.iter().zip(from).map(|(p, s)| p.0 as isize * s).sum::<isize>();
-        let mut view =
-            View::from_axes(source.iter().zip(pads).zip(from).map(|((d, p), s)| (d + p.0 + p.1, s)), offset);
+        let mut view = View::from_axes(source.iter().zip(pads).zip(from).map(|((d, p), s)| (d + p.0 + p.1, s)), offset);
         let mut mask = [(0, 0); MAX_RANK];
         for (axis, pad) in pads.iter().enumerate() {
             mask[axis] = (pad.0, pad.0 + source[axis]);

@@ -160,7 +160,12 @@ macro_rules! vectors {
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $features)]
         #[inline]
-        unsafe fn $block<const FLIGHT: usize, const STREAM: bool>(start: (*const u32, bool), steps: &[Operand], out: &mut [u32], at: usize) {
+        unsafe fn $block<const FLIGHT: usize, const STREAM: bool>(
+            start: (*const u32, bool),
+            steps: &[Operand],
+            out: &mut [u32],
+            at: usize,
+        ) {
             use std::arch::x86_64::*;
             // SAFETY: lanes `at..at + FLIGHT · lanes` are there, or a single one.
             unsafe {

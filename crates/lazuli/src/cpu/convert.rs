@@ -293,7 +293,11 @@ mod tests {
 
     #[test]
     fn casts_saturate_wrap_and_round() {
-        check(DType::F32, DType::I32, &[(1.9, 1.0), (-1.9, -1.0), (f64::NAN, 0.0), (1e20, i32::MAX as f64), (-1e20, i32::MIN as f64)]);
+        check(
+            DType::F32,
+            DType::I32,
+            &[(1.9, 1.0), (-1.9, -1.0), (f64::NAN, 0.0), (1e20, i32::MAX as f64), (-1e20, i32::MIN as f64)],
+        );
         check(DType::F32, DType::U32, &[(-3.0, 0.0), (4e9, 4e9), (f64::INFINITY, u32::MAX as f64)]);
         check(DType::F32, DType::U8, &[(300.0, 255.0), (-1.0, 0.0), (7.5, 7.0)]);
         check(DType::F32, DType::Bool, &[(0.0, 0.0), (-0.0, 0.0), (f64::NAN, 1.0), (1e-40, 1.0)]);

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use smallvec::SmallVec;
 
+use super::across::{self, Across};
 use super::chain::{self, Operand, Write};
 use super::convert;
 use super::load::{self, Lookup};
@@ -103,7 +104,8 @@ impl Frame<'_> {
                 CodeInst::Load { input, access } => self.load(*input, *access, out, tile),
                 CodeInst::Valid { access } => {
                     let walk = &nest.walks[*access as usize];
-                    (0..tile.rows).for_each(|r| load::validity(walk, tile.start + r * tile.pitch, out.row(r, tile.len)));
+                    (0..tile.rows)
+                        .for_each(|r| load::validity(walk, tile.start + r * tile.pitch, out.row(r, tile.len)));
                     out.full()
                 }
                 CodeInst::Index { access } => {
@@ -118,22 +120,22 @@ impl Frame<'_> {
                     Val::one(out.ptr)
                 }
                 CodeInst::Unary { apply, x } => self.apply([*x], out, tile, |[x], y| apply(x, y)),
-                CodeInst::Binary { apply, x, y, .. } => self.apply([*x, *y], out, tile, |[x, y], out| {
-                    match (x.len() == out.len(), y.len() == out.len()) {
+                CodeInst::Binary { apply, x, y, .. } => {
+                    self.apply([*x, *y], out, tile, |[x, y], out| match (x.len() == out.len(), y.len() == out.len()) {
                         (true, true) => (apply.vv)(x, y, out),
                         (true, false) => (apply.vs)(x, y, out),
                         (false, _) => (apply.sv)(x, y, out),
-                    }
-                }),
-                CodeInst::Select { cond, a, b } => self.apply([*cond, *a, *b], out, tile, |[cond, a, b], y| {
-                    match cond.len() == y.len() {
+                    })
+                }
+                CodeInst::Select { cond, a, b } => {
+                    self.apply([*cond, *a, *b], out, tile, |[cond, a, b], y| match cond.len() == y.len() {
                         true => convert::select(cond, a, b, y),
                         false => match if cond[0] != 0 { a } else { b } {
                             [lane] => y.fill(*lane),
                             lanes => y.copy_from_slice(lanes),
                         },
-                    }
-                }),
+                    })
+                }
                 CodeInst::Cast { x, from, to } => self.apply([*x], out, tile, |[x], y| convert::cast(*from, *to, x, y)),
                 CodeInst::Custom { .. } => self.custom(reg, out, tile),
                 CodeInst::Reduce { .. } | CodeInst::Alias => unreachable!("not a line"),
@@ -181,14 +183,17 @@ impl Frame<'_> {
         let base = self.bound.inputs[input as usize];
         // SAFETY: the planner's accesses stay within their memory, and the destination has room for the tile.
         unsafe {
-            let step = nest.row_steps[access as usize];
+            let row_step = nest.row_steps[access as usize];
             match walk.step() {
                 Some(0) if matches!(walk, Walk::One(_)) => {
                     *out.ptr = load::element(base, dtype, walk.element(0));
                     return Val::one(out.ptr);
                 }
-                Some(across) if across.abs() > 1 && step.abs() == 1 && tile.rows > 1 && nest.rows_are_runs => {
-                    load::fill_across(base, dtype, walk.element(tile.start), (step, across), (out.ptr, out.pitch), tile);
+                Some(lane_step)
+                    if lane_step.abs() > 1 && row_step.abs() == 1 && tile.rows > 1 && nest.rows_are_runs =>
+                {
+                    let across = Across { first: walk.element(tile.start), row_step, lane_step };
+                    across::fill(base, dtype, across, out.ptr, out.pitch, tile);
                 }
                 _ if out.pitch == tile.len && tile.pitch == tile.len => {
                     load::fill(walk, base, dtype, tile.start, out.row(0, tile.n_lanes()));
@@ -216,7 +221,13 @@ impl Frame<'_> {
             // SAFETY: the planner's accesses stay within their memory for every index within its bound.
             let failed = unsafe {
                 let start = tile.start + row * tile.pitch;
-                lookup.fill(self.bound.inputs[input as usize], dtype, start, index.row(row, tile.len), out.row(row, tile.len))
+                lookup.fill(
+                    self.bound.inputs[input as usize],
+                    dtype,
+                    start,
+                    index.row(row, tile.len),
+                    out.row(row, tile.len),
+                )
             };
             if let Some((position, index)) = failed {
                 let check = FailedCheck { check: args.check, index, bound: args.bound };

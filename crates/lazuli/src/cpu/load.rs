@@ -3,7 +3,6 @@
 
 use super::chain::Write;
 use super::convert::{Stored, with_stored};
-use super::tile::{Tile, Val};
 use super::walk::{Run, Walk};
 use crate::dtype::DType;
 
@@ -100,49 +99,6 @@ unsafe fn spill_stored<S: Stored>(walk: &Walk, base: *mut u8, start: usize, lane
     });
 }
 
-/// Fills the rows of a tile from elements that lie across them: row by row they are `steps.0` apart, lane by lane
-/// `steps.1`. Goes along memory, not along lanes. `to` is where the first row goes, and from row to row there.
-///
-/// # Safety
-/// As for [`fill`]; `to` has room for the rows.
-pub unsafe fn fill_across(base: *const u8, dtype: DType, source: isize, steps: (isize, isize), to: (*mut u32, usize), tile: &Tile) {
-    unsafe fn each<S: Stored>(base: *const u8, source: isize, steps: (isize, isize), to: (*mut u32, usize), tile: &Tile) {
-        let base = base.cast::<S>().wrapping_offset(source);
-        for lane in 0..tile.len {
-            for row in 0..tile.rows {
-                // SAFETY: as promised by the caller.
-                unsafe {
-                    let from = base.wrapping_offset(lane as isize * steps.1 + row as isize * steps.0);
-                    *to.0.add(row * to.1 + lane) = (*from).lane();
-                }
-            }
-        }
-    }
-    // SAFETY: as promised by the caller.
-    unsafe { with_stored!(dtype, each::<_>(base, source, steps, to, tile)) }
-}
-
-/// The other way round: stores the rows of a tile to elements that lie across them.
-///
-/// # Safety
-/// As for [`spill`].
-pub unsafe fn spill_across(base: *mut u8, dtype: DType, source: isize, steps: (isize, isize), val: Val, tile: &Tile) {
-    unsafe fn each<S: Stored>(base: *mut u8, source: isize, steps: (isize, isize), val: Val, tile: &Tile) {
-        let base = base.cast::<S>().wrapping_offset(source);
-        for lane in 0..tile.len {
-            for row in 0..tile.rows {
-                // SAFETY: as promised by the caller.
-                unsafe {
-                    let from = val.ptr.offset(row as isize * val.pitch + if val.spread { lane as isize } else { 0 });
-                    *base.wrapping_offset(lane as isize * steps.1 + row as isize * steps.0) = S::from_lane(*from);
-                }
-            }
-        }
-    }
-    // SAFETY: as promised by the caller.
-    unsafe { with_stored!(dtype, each::<_>(base, source, steps, val, tile)) }
-}
-
 /// The source index of each position, cut to 32 bits.
 pub fn indices(walk: &Walk, start: usize, lanes: &mut [u32]) {
     walk.runs(start, lanes.len(), |at, run| {
@@ -171,7 +127,14 @@ impl Lookup<'_> {
     ///
     /// # Safety
     /// Every element that an index within the bound gives is within the memory at `base`, aligned for `dtype`.
-    pub unsafe fn fill(&self, base: *const u8, dtype: DType, start: usize, indices: &[u32], lanes: &mut [u32]) -> Option<(usize, i64)> {
+    pub unsafe fn fill(
+        &self,
+        base: *const u8,
+        dtype: DType,
+        start: usize,
+        indices: &[u32],
+        lanes: &mut [u32],
+    ) -> Option<(usize, i64)> {
         // SAFETY: as promised by the caller.
         unsafe { with_stored!(dtype, lookup_stored::<_>(self, base, start, indices, lanes)) }
     }

@@ -51,7 +51,8 @@ impl Matmul {
             }
             _ => None,
         };
-        let is_sum = |s: &crate::kernel::Store| matches!(code.insts[code.alias[s.value as usize] as usize], CodeInst::Acc);
+        let is_sum =
+            |s: &crate::kernel::Store| matches!(code.insts[code.alias[s.value as usize] as usize], CodeInst::Acc);
         let alone = code.body.stores.len() == 1;
         // A sum that is stored beside other results must not be overwritten by one of them.
         let in_output = match alone || !code.body.stores.iter().any(is_sum) {
@@ -159,7 +160,9 @@ impl Matmul {
         let end = start + rows * n;
         match how {
             Parallelism::Rayon(_) => {
-                threads::for_each((end - start).div_ceil(piece), &|i| tiles(start + i * piece, (start + (i + 1) * piece).min(end)));
+                threads::for_each((end - start).div_ceil(piece), &|i| {
+                    tiles(start + i * piece, (start + (i + 1) * piece).min(end))
+                });
             }
             Parallelism::None => tiles(start, end),
         }
@@ -290,7 +293,15 @@ impl Product<'_> {
 }
 
 /// Exact wrapping products of integers: rows of `b` scaled and added, so that lanes of a row go together.
-unsafe fn integers(a: *mut u32, a_lies: &OperandArgs, b: *mut u32, b_lies: &OperandArgs, out: *mut u32, (m, k, n): (usize, usize, usize), how: Parallelism) {
+unsafe fn integers(
+    a: *mut u32,
+    a_lies: &OperandArgs,
+    b: *mut u32,
+    b_lies: &OperandArgs,
+    out: *mut u32,
+    (m, k, n): (usize, usize, usize),
+    how: Parallelism,
+) {
     let (a, b, out) = (Shared(a), Shared(b), Shared(out));
     let row = |i: usize| {
         // SAFETY: as promised by the caller.
@@ -316,4 +327,3 @@ unsafe fn integers(a: *mut u32, a_lies: &OperandArgs, b: *mut u32, b_lies: &Oper
         Parallelism::Rayon(_) => threads::for_each(m, &row),
     }
 }
-

@@ -14,6 +14,7 @@ mod nest;
 mod convert;
 mod stream;
 mod load;
+mod across;
 mod chain;
 mod tile;
 mod line;
@@ -143,7 +144,9 @@ impl Backend for Cpu {
         }
         self.shared.threads.enter(|| {
             use rayon::prelude::*;
-            out.par_chunks_mut(COPY_SHARED / 4).zip(bytes.par_chunks(COPY_SHARED / 4)).for_each(|(to, from)| to.copy_from_slice(from));
+            out.par_chunks_mut(COPY_SHARED / 4)
+                .zip(bytes.par_chunks(COPY_SHARED / 4))
+                .for_each(|(to, from)| to.copy_from_slice(from));
         });
         Ok(())
     }

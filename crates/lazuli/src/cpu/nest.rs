@@ -83,7 +83,8 @@ pub struct Cut {
     pub piece: usize,
 }
 
-/// Positions as rows of `width`, `height` of them to a sheet, cut into tiles of `rows × len`.
+/// Positions as rows of `width`, `height` of them to a sheet, cut into tiles of `rows × len`, taken row by row or, where
+/// something lies across memory, column by column.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Grid {
     pub sheets: usize,
@@ -91,6 +92,7 @@ pub struct Grid {
     pub width: usize,
     pub rows: usize,
     pub len: usize,
+    pub by_columns: bool,
 }
 
 /// How many lanes of scratch a thread needs, in the order they lie.
@@ -140,8 +142,11 @@ impl Grid {
     /// Where a tile starts, its rows, and how long they are.
     pub fn at(&self, idx: usize) -> (usize, usize, usize) {
         let (across, down) = (self.width.div_ceil(self.len), self.height.div_ceil(self.rows));
-        let (column, rest) = (idx % across * self.len, idx / across);
-        let (row, sheet) = (rest % down * self.rows, rest / down);
+        let (sheet, within) = (idx / (across * down), idx % (across * down));
+        let (row, column) = match self.by_columns {
+            false => (within / across * self.rows, within % across * self.len),
+            true => (within % down * self.rows, within / down * self.len),
+        };
         let start = (sheet * self.height + row) * self.width + column;
         (start, self.rows.min(self.height - row), self.len.min(self.width - column))
     }
@@ -192,14 +197,17 @@ impl Facts for Known<'_> {
     fn in_place(&self, load: Reg) -> bool {
         let CodeInst::Load { input, access } = self.code.insts[load as usize] else { return false };
         let walk = &self.walks[access as usize];
-        let fits = matches!(walk, Walk::One(_) | Walk::Flat(_)) || self.rows_are_runs && matches!(walk.step(), Some(0 | 1));
+        let fits =
+            matches!(walk, Walk::One(_) | Walk::Flat(_)) || self.rows_are_runs && matches!(walk.step(), Some(0 | 1));
         fits && self.code.body.inputs[input as usize].size() == 4
     }
 
     fn direct(&self, store: usize) -> bool {
         let store = &self.code.body.stores[store];
         let dtype = self.code.body.outputs[store.output as usize];
-        dtype.size() == 4 && !self.aliased[store.output as usize] && matches!(self.walks[store.access as usize], Walk::Flat(_))
+        dtype.size() == 4
+            && !self.aliased[store.output as usize]
+            && matches!(self.walks[store.access as usize], Walk::Flat(_))
     }
 
     fn streams(&self, store: usize) -> bool {
@@ -251,7 +259,9 @@ impl Axes<'_> {
         };
         let is_full = !self.has_inner || self.is_inner(map);
         match (map.strided(), axis) {
-            (Some(view), Some(axis)) if is_full && axis < view.shape.rank() && view.shape[axis] > 1 => view.strides[axis],
+            (Some(view), Some(axis)) if is_full && axis < view.shape.rank() && view.shape[axis] > 1 => {
+                view.strides[axis]
+            }
             _ => 0,
         }
     }
@@ -279,16 +289,20 @@ impl Nest {
         };
         let walks: Vec<Walk> = args.accesses.iter().map(|map| axes.walk(map)).collect();
         // Where one inner index is all there is, the map of an inner value may leave it out.
-        let is_inner = |s: &Store| code.scope(s.value) == Scope::Inner || axes.is_inner(&args.accesses[s.access as usize]);
+        let is_inner =
+            |s: &Store| code.scope(s.value) == Scope::Inner || axes.is_inner(&args.accesses[s.access as usize]);
         let is_inner: Vec<bool> = code.body.stores.iter().map(is_inner).collect();
         let streams = |(s, is_inner): (&Store, &bool)| {
             let n_elems = sizes.outer * if *is_inner { sizes.inner } else { 1 };
             let n_bytes = n_elems * code.body.outputs[s.output as usize].size();
-            !aliased[s.output as usize] && n_bytes >= stream::MIN_BYTES && matches!(walks[s.access as usize], Walk::Flat(_))
+            !aliased[s.output as usize]
+                && n_bytes >= stream::MIN_BYTES
+                && matches!(walks[s.access as usize], Walk::Flat(_))
         };
         let streams: Vec<bool> = code.body.stores.iter().zip(&is_inner).map(streams).collect();
         let rows_are_runs = axes.rows_are_runs();
-        let known = Known { code: &code, walks: &walks, rows_are_runs, is_inner: &is_inner, aliased, streams: &streams };
+        let known =
+            Known { code: &code, walks: &walks, rows_are_runs, is_inner: &is_inner, aliased, streams: &streams };
         let mut passes = Passes::new(&code, &known, true);
         if passes.n_kept * sizes.inner > MAX_KEPT {
             passes = Passes::new(&code, &known, false);
@@ -300,7 +314,7 @@ impl Nest {
             walks,
             gathers: args.gathers.clone(),
             consts: args.consts.clone(),
-            form: Form::Map(Grid { sheets: 0, height: 1, width: 1, rows: 1, len: 1 }),
+            form: Form::Map(Grid { sheets: 0, height: 1, width: 1, rows: 1, len: 1, by_columns: false }),
             sizes,
             scratch: Scratch::default(),
             nanos: 0.0,
@@ -328,13 +342,23 @@ impl Nest {
             }
             (true, false) => {
                 let (blocks, rows_per_tile, row) = self.cut_rows(axes, budget);
-                (Form::Rows { blocks, rows_per_tile, row }, rows_per_tile * row.piece, blocks.piece, blocks.piece * inner)
+                (
+                    Form::Rows { blocks, rows_per_tile, row },
+                    rows_per_tile * row.piece,
+                    blocks.piece,
+                    blocks.piece * inner,
+                )
             }
             (true, true) => {
                 let blocks = self.cut_columns(axes, budget);
                 let run = axes.args.inner.last().copied().unwrap_or(1).max(1);
                 let rows_per_tile = (budget / blocks.piece).clamp(1, run.min(SERIAL));
-                (Form::Columns { blocks, rows_per_tile, run }, rows_per_tile * blocks.piece, blocks.piece, blocks.piece * inner)
+                (
+                    Form::Columns { blocks, rows_per_tile, run },
+                    rows_per_tile * blocks.piece,
+                    blocks.piece,
+                    blocks.piece * inner,
+                )
             }
         };
         // One level per doubling of the blocks that are added up serially, and the serial one itself.
@@ -347,7 +371,8 @@ impl Nest {
 
     fn cut_map(&self, axes: &Axes, budget: usize) -> Grid {
         let n = self.sizes.outer;
-        let flat = Grid { sheets: 1, height: 1, width: n, rows: 1, len: Cut::new(n, n, budget).piece };
+        let flat =
+            Grid { sheets: 1, height: 1, width: n, rows: 1, len: Cut::new(n, n, budget).piece, by_columns: false };
         let [.., height, width] = axes.args.outer[..] else { return flat };
         if !axes.rows_are_runs() || n == 0 {
             return flat;
@@ -358,11 +383,12 @@ impl Nest {
             across && height >= ACROSS
         };
         let sheets = n / (height * width);
-        let (rows, len) = match (0..self.walks.len()).any(lies_across) {
+        let by_columns = (0..self.walks.len()).any(lies_across);
+        let (rows, len) = match by_columns {
             true => (ACROSS, (budget / ACROSS).max(MIN_ROW)),
             false => ((budget / width).clamp(1, height), budget),
         };
-        Grid { sheets, height, width, rows, len: Cut::new(width, width, len).piece }
+        Grid { sheets, height, width, rows, len: Cut::new(width, width, len).piece, by_columns }
     }
 
     fn cut_rows(&self, axes: &Axes, budget: usize) -> (Cut, usize, Cut) {
@@ -430,7 +456,9 @@ impl Nest {
     pub fn inner_of(&self, outer_idx: usize) -> usize {
         match self.sizes.ragged {
             None => self.sizes.inner,
-            Some((per_piece, limit)) => self.sizes.inner.min(limit.saturating_sub(outer_idx / per_piece * self.sizes.inner)),
+            Some((per_piece, limit)) => {
+                self.sizes.inner.min(limit.saturating_sub(outer_idx / per_piece * self.sizes.inner))
+            }
         }
     }
 }

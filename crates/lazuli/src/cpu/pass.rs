@@ -102,7 +102,8 @@ impl Passes {
     /// they are computed again.
     pub fn new(code: &Code, facts: &dyn Facts, keep: bool) -> Passes {
         let main = if code.body.inner_rank > 0 { Scope::Inner } else { Scope::Outer };
-        let mut builder = Builder { code, facts, keep, main, computed_in: vec![None; code.insts.len()], kept: Vec::new() };
+        let mut builder =
+            Builder { code, facts, keep, main, computed_in: vec![None; code.insts.len()], kept: Vec::new() };
         let is_inner = |s: &usize| main == Scope::Outer || facts.is_inner(*s);
         let (inner_stores, outer_stores): (Vec<usize>, Vec<usize>) = (0..code.body.stores.len()).partition(is_inner);
         let value = |s: &usize| code.alias[code.body.stores[*s].value as usize];
@@ -114,9 +115,13 @@ impl Passes {
             };
             (0..code.insts.len()).filter_map(reduce)
         };
-        let last_fold = (0..code.insts.len()).filter(|i| matches!(code.insts[*i], CodeInst::Reduce { .. })).map(|i| code.stages[i]).max();
+        let last_fold = (0..code.insts.len())
+            .filter(|i| matches!(code.insts[*i], CodeInst::Reduce { .. }))
+            .map(|i| code.stages[i])
+            .max();
         // Stores wait for the last pass: an earlier one might overwrite what a later one reads again.
-        let known_in = |r: Reg| code.stages[r as usize] + matches!(code.insts[r as usize], CodeInst::Reduce { .. }) as u16;
+        let known_in =
+            |r: Reg| code.stages[r as usize] + matches!(code.insts[r as usize], CodeInst::Reduce { .. }) as u16;
         let last_store = inner_stores.iter().map(|s| known_in(value(s))).max();
         let n_passes = last_fold.max(last_store).map_or(0, |s| s as usize + 1);
 
@@ -290,7 +295,11 @@ impl Builder<'_> {
             // Arithmetic can write past the caches, unless the value is read again; the rest leaves that to the store.
             let computes = !matches!(
                 self.code.insts[reg as usize],
-                CodeInst::Load { .. } | CodeInst::Gather { .. } | CodeInst::Custom { .. } | CodeInst::Valid { .. } | CodeInst::Index { .. }
+                CodeInst::Load { .. }
+                    | CodeInst::Gather { .. }
+                    | CodeInst::Custom { .. }
+                    | CodeInst::Valid { .. }
+                    | CodeInst::Index { .. }
             );
             let store = pass.stores.iter().copied().find(|s| {
                 let is_value = self.code.alias[self.code.body.stores[*s].value as usize] == reg;
@@ -321,7 +330,8 @@ impl Builder<'_> {
             });
         }
         pass.stores.retain(|s| !directed.contains(s));
-        let is_view = |l: &Line| l.dst == Dst::InPlace && matches!(self.code.insts[l.reg as usize], CodeInst::Load { .. });
+        let is_view =
+            |l: &Line| l.dst == Dst::InPlace && matches!(self.code.insts[l.reg as usize], CodeInst::Load { .. });
         pass.in_place = pass.lines.iter().filter(|l| is_view(l)).map(|l| l.reg).collect();
         pass.lines.retain(|l| !is_view(l));
     }
@@ -329,7 +339,9 @@ impl Builder<'_> {
     fn for_each_source(&self, line: &Line, mut f: impl FnMut(Reg)) {
         match &line.work {
             Work::Inst => self.code.for_each_operand(line.reg, f),
-            Work::Chain { start, links } => [*start].into_iter().chain(links.iter().map(|l| l.operand)).for_each(&mut f),
+            Work::Chain { start, links } => {
+                [*start].into_iter().chain(links.iter().map(|l| l.operand)).for_each(&mut f)
+            }
         }
     }
 }

@@ -27,18 +27,53 @@ pub struct Code {
 
 /// An instruction with its loops. Registers are already those that hold the bits.
 pub enum CodeInst {
-    Load { input: u16, access: u16 },
-    Valid { access: u16 },
-    Index { access: u16 },
-    Gather { input: u16, access: u16, index: Reg, gather: u16, signed: bool },
+    Load {
+        input: u16,
+        access: u16,
+    },
+    Valid {
+        access: u16,
+    },
+    Index {
+        access: u16,
+    },
+    Gather {
+        input: u16,
+        access: u16,
+        index: Reg,
+        gather: u16,
+        signed: bool,
+    },
     Const(u16),
     Acc,
-    Unary { apply: UnaryLoop, x: Reg },
-    Binary { apply: BinaryLoops, x: Reg, y: Reg, step: Option<Step> },
-    Select { cond: Reg, a: Reg, b: Reg },
-    Cast { x: Reg, from: DType, to: DType },
-    Custom { op: CustomRef, args: Vec<Reg> },
-    Reduce { apply: ReduceLoops, x: Reg },
+    Unary {
+        apply: UnaryLoop,
+        x: Reg,
+    },
+    Binary {
+        apply: BinaryLoops,
+        x: Reg,
+        y: Reg,
+        step: Option<Step>,
+    },
+    Select {
+        cond: Reg,
+        a: Reg,
+        b: Reg,
+    },
+    Cast {
+        x: Reg,
+        from: DType,
+        to: DType,
+    },
+    Custom {
+        op: CustomRef,
+        args: Vec<Reg>,
+    },
+    Reduce {
+        apply: ReduceLoops,
+        x: Reg,
+    },
     /// Another name for an earlier register.
     Alias,
 }

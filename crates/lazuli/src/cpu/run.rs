@@ -163,7 +163,11 @@ impl Runnable for Ready {
         let faults = Faults::default();
         let slots = Slots(slots);
         let run = || self.run_all(slots.get(), &scratch, constants, &faults);
-        if self.nanos < INLINE_NANOS { run() } else { self.cpu.threads.enter(run) }
+        if self.nanos < INLINE_NANOS {
+            run()
+        } else {
+            self.cpu.threads.enter(run)
+        }
         if let Some(op) = faults.panicked() {
             return Err(Error::custom(op, "the function given for the CPU panicked"));
         }

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use smallvec::SmallVec;
 
+use super::across::{self, Across};
 use super::chain::{Operand, Write};
 use super::load;
 use super::nest::Nest;
@@ -344,7 +345,9 @@ impl Frame<'_> {
             Dst::InPlace => (std::ptr::null_mut(), 0),
             Dst::Slot(slot) => (at(slot * scratch.tile_pitch()), tile.len),
             Dst::Outer(idx) => (at(scratch.outer_at() + idx * scratch.outer.next_multiple_of(16)), tile.len),
-            Dst::Keep(idx) => (at(scratch.kept_at() + idx * scratch.kept.next_multiple_of(16) + tile.kept_at), tile.kept_pitch),
+            Dst::Keep(idx) => {
+                (at(scratch.kept_at() + idx * scratch.kept.next_multiple_of(16) + tile.kept_at), tile.kept_pitch)
+            }
             Dst::Output(store) => {
                 let store = &self.bound.nest.code.body.stores[store];
                 let element = self.bound.nest.walks[store.access as usize].element(tile.start);
@@ -356,7 +359,9 @@ impl Frame<'_> {
     /// The lanes of a load where they lie.
     fn in_place(&self, reg: Reg, tile: &Tile) -> Val {
         let nest = self.bound.nest;
-        let CodeInst::Load { input, access } = nest.code.insts[reg as usize] else { unreachable!("only loads lie in place") };
+        let CodeInst::Load { input, access } = nest.code.insts[reg as usize] else {
+            unreachable!("only loads lie in place")
+        };
         let walk = &nest.walks[access as usize];
         let ptr = self.bound.inputs[input as usize].cast::<u32>().wrapping_offset(walk.element(tile.start));
         let pitch = match walk {
@@ -378,20 +383,26 @@ impl Frame<'_> {
         let val = self.val(nest.code.alias[store.value as usize]);
         // SAFETY: the planner's accesses stay within their memory and tiles write disjoint elements.
         unsafe {
-            let across = walk.step().filter(|s| s.abs() > 1).map(|s| (s, nest.row_steps[store.access as usize]));
-            if let Some((step, 1 | -1)) = across
-                && tile.rows > 1
-                && nest.rows_are_runs
+            let row_step = nest.row_steps[store.access as usize];
+            if let Some(lane_step) = walk.step()
+                && (lane_step.abs() > 1 && row_step.abs() == 1 && tile.rows > 1 && nest.rows_are_runs)
             {
-                let at = walk.element(tile.start);
-                load::spill_across(output, dtype, at, (nest.row_steps[store.access as usize], step), val, tile);
-                return;
+                let across = Across { first: walk.element(tile.start), row_step, lane_step };
+                return across::spill(output, dtype, across, val, tile);
             }
             if val.is_dense(tile) && tile.pitch == tile.len {
                 return load::spill(walk, output, dtype, tile.start, val.row(0, tile.n_lanes()), tile.n_lanes(), write);
             }
             for row in 0..tile.rows {
-                load::spill(walk, output, dtype, tile.start + row * tile.pitch, val.row(row, tile.len), tile.len, write);
+                load::spill(
+                    walk,
+                    output,
+                    dtype,
+                    tile.start + row * tile.pitch,
+                    val.row(row, tile.len),
+                    tile.len,
+                    write,
+                );
             }
         }
     }

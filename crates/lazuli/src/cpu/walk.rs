@@ -62,7 +62,11 @@ impl Walk {
         let last = map.views().len() - 1;
         let in_order: Vec<usize> = (0..crate::shape::MAX_RANK).collect();
         let views = map.views().iter().enumerate();
-        Walk::Chain(views.map(|(i, v)| ChainView::new(v, if i == last { order } else { &in_order[..v.shape.rank()] })).collect())
+        Walk::Chain(
+            views
+                .map(|(i, v)| ChainView::new(v, if i == last { order } else { &in_order[..v.shape.rank()] }))
+                .collect(),
+        )
     }
 
     /// The walk over these axes, `(size, stride)`.
@@ -211,7 +215,11 @@ fn chain_run(views: &[ChainView], position: isize, mut len: isize) -> Run {
             if moving == Some(i) {
                 let by = step / axis.pitch;
                 len = len.min(steps_until(c, by, 0, axis.size));
-                len = len.min(if inside { steps_until(c, by, axis.inside.0, axis.inside.1) } else { steps_outside(c, by, axis.inside) });
+                len = len.min(if inside {
+                    steps_until(c, by, axis.inside.0, axis.inside.1)
+                } else {
+                    steps_outside(c, by, axis.inside)
+                });
                 next_step = by * axis.stride;
             }
             valid &= inside;
@@ -272,7 +280,14 @@ mod tests {
                     order.rotate_left(1 + d[1] % rank);
                     View::permute(&seen, &order)
                 }
-                1 => View::slice(&seen, &seen.iter().zip(&d[1..]).map(|(&n, &r)| if r % 2 == 0 && n > 0 { (n - 1, -1, n) } else { (0, 2, n.div_ceil(2)) }).collect::<Vec<_>>()),
+                1 => View::slice(
+                    &seen,
+                    &seen
+                        .iter()
+                        .zip(&d[1..])
+                        .map(|(&n, &r)| if r % 2 == 0 && n > 0 { (n - 1, -1, n) } else { (0, 2, n.div_ceil(2)) })
+                        .collect::<Vec<_>>(),
+                ),
                 2 => View::pad(&seen, &seen.iter().zip(&d[1..]).map(|(_, &r)| (r % 3, r / 3 % 3)).collect::<Vec<_>>()),
                 3 if rank > 1 => View::contiguous([seen[0] * seen[1]].iter().chain(&seen[2..]).copied().collect()),
                 4 if rank > 0 && rank < 4 && seen[rank - 1] % 2 == 0 => {

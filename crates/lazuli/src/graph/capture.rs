@@ -123,7 +123,12 @@ pub fn capture(wanted: &[&NodeRef]) -> Captured {
 
 /// Which leaves are held by this evaluation alone: every holder is an edge of the graph, from a node that lets go of
 /// its inputs when this evaluation ends.
-fn donations(nodes: &[NodeRef], outputs: &[NodeIdx], leaves: &[NodeIdx], idx_of: impl Fn(&NodeRef) -> NodeIdx) -> Vec<bool> {
+fn donations(
+    nodes: &[NodeRef],
+    outputs: &[NodeIdx],
+    leaves: &[NodeIdx],
+    idx_of: impl Fn(&NodeRef) -> NodeIdx,
+) -> Vec<bool> {
     let mut edges = vec![0usize; nodes.len()];
     let mut kept = vec![false; nodes.len()];
     let mut is_output = vec![false; nodes.len()];
@@ -280,7 +285,15 @@ impl Captured {
                 Op::Const(value) => (slots.constant(*value, node.dtype) as u32, false),
                 _ => (0, false),
             };
-            nodes.push(GraphNode { op, inputs, shape: node.shape, dtype: node.dtype, slot, donated, origin: nodes.len() as NodeIdx });
+            nodes.push(GraphNode {
+                op,
+                inputs,
+                shape: node.shape,
+                dtype: node.dtype,
+                slot,
+                donated,
+                origin: nodes.len() as NodeIdx,
+            });
         }
         Graph { nodes, outputs: self.outputs.clone() }
     }

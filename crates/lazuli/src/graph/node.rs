@@ -70,7 +70,14 @@ struct Body {
 
 impl Node {
     /// A node to be computed. Tracked if asked for, or if an input is.
-    pub fn new(expr: Expr, shape: Shape, dtype: DType, device: Device, at: &'static Location<'static>, tracked: bool) -> NodeRef {
+    pub fn new(
+        expr: Expr,
+        shape: Shape,
+        dtype: DType,
+        device: Device,
+        at: &'static Location<'static>,
+        tracked: bool,
+    ) -> NodeRef {
         let tracked = tracked || expr.inputs.iter().any(|i| i.tracked);
         Node::with(Body { expr: Some(expr), ..Body::default() }, shape, dtype, device, at, tracked)
     }
@@ -85,7 +92,14 @@ impl Node {
         Node::with(Body { buffer: Some(buffer), ..Body::default() }, shape, dtype, device, at, false)
     }
 
-    fn with(body: Body, shape: Shape, dtype: DType, device: Device, at: &'static Location<'static>, tracked: bool) -> NodeRef {
+    fn with(
+        body: Body,
+        shape: Shape,
+        dtype: DType,
+        device: Device,
+        at: &'static Location<'static>,
+        tracked: bool,
+    ) -> NodeRef {
         Arc::new(Node {
             shape,
             dtype,

@@ -120,9 +120,6 @@ impl Op {
 
     /// Whether each element depends on the same element of the inputs alone.
     pub fn is_elementwise(&self) -> bool {
-        matches!(
-            self,
-            Op::Const(_) | Op::Index | Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast | Op::Custom(_)
-        )
+        matches!(self, Op::Const(_) | Op::Index | Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast | Op::Custom(_))
     }
 }

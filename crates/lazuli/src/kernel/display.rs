@@ -35,7 +35,8 @@ impl Kernel {
         match self {
             Kernel::Loop(body) => format!("{} {}: {}", self.form(), space(body), body.stores_text()),
             Kernel::Matmul(body) => {
-                let sizes = args.matmul.as_ref().map_or(String::new(), |m| format!("{:?} {}×{}×{}", m.batch, m.m, m.k, m.n));
+                let sizes =
+                    args.matmul.as_ref().map_or(String::new(), |m| format!("{:?} {}×{}×{}", m.batch, m.m, m.k, m.n));
                 format!("matmul {sizes}: {}", body.stores_text())
             }
             Kernel::Routine(r) => format!("routine {}", r.row.name),
@@ -70,7 +71,8 @@ impl Body {
                 }
                 InstOp::Reduce(row, x) => format!("{}({})", row.name, r(x)),
             };
-            let is_leaf = matches!(inst.op, InstOp::Load { .. } | InstOp::Const(_) | InstOp::Index { .. } | InstOp::Acc);
+            let is_leaf =
+                matches!(inst.op, InstOp::Load { .. } | InstOp::Const(_) | InstOp::Index { .. } | InstOp::Acc);
             // A name keeps the text of long chains short, too.
             if !is_leaf && (uses[i] > 1 || text.len() > 200) {
                 lines.push(format!("r{i} = {text}"));

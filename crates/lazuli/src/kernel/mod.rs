@@ -81,14 +81,26 @@ pub struct Inst {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum InstOp {
     /// An element of an input. Where the access is masked and there is no element: 0, and memory is not touched.
-    Load { input: u16, access: u16 },
+    Load {
+        input: u16,
+        access: u16,
+    },
     /// Whether a masked access has an element (bool).
-    Valid { access: u16 },
+    Valid {
+        access: u16,
+    },
     /// The source index an access gives, cut to 32 bits.
-    Index { access: u16 },
+    Index {
+        access: u16,
+    },
     /// An element at `access + index · stride`; an index outside `0..bound` sets the status flag and reads 0.
     /// The access is of the instruction's scope. Stride, bound and the check's number are in [`Args::gathers`].
-    Gather { input: u16, access: u16, index: Reg, gather: u16 },
+    Gather {
+        input: u16,
+        access: u16,
+        index: Reg,
+        gather: u16,
+    },
     /// A scalar parameter, by its place in [`Args::consts`].
     Const(u16),
     /// The matmul's sum for this element (f32, i32 or u32). Only in a matmul's body.

@@ -108,8 +108,12 @@ macro_rules! slow {
 
 /// `Some` of what is there.
 macro_rules! optional {
-    () => { None };
-    ($value:expr) => { Some($value) };
+    () => {
+        None
+    };
+    ($value:expr) => {
+        Some($value)
+    };
 }
 
 pub(super) use {binary_method, binary_rows, optional, slow};

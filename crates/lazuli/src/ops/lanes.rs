@@ -168,6 +168,9 @@ macro_rules! versions {
                 if rows.len() <= DEPTH {
                     return fold_rows::<F, X, WIDTH>(rows);
                 }
+                if rows.len() == STREAMS * DEPTH {
+                    return fold_streams::<F, X>(rows);
+                }
                 // The left half is the largest power of two of blocks that leaves something for the right.
                 let (left, right) = rows.split_at(DEPTH * (rows.len().div_ceil(DEPTH).next_power_of_two() / 2));
                 // SAFETY: the caller has made sure of the instruction set.
@@ -273,6 +276,8 @@ const WIDTH: usize = 64;
 /// How many lanes one accumulator at most takes in a row: the error of a sum grows with this, then with the logarithm
 /// of the length only.
 const DEPTH: usize = 16;
+/// How many blocks a fold reads side by side.
+const STREAMS: usize = 4;
 /// How many accumulators there are for what does not fill a row of [`WIDTH`].
 const SHORT: usize = 8;
 
@@ -284,6 +289,27 @@ fn fold_rows<F: Combine<X>, X: Word, const N: usize>(rows: &[[X; N]]) -> [X; N] 
         combine::<F, X, N>(&mut acc, row);
     }
     acc
+}
+
+/// [`STREAMS`] blocks side by side, each a page of its own, so that memory is asked for several at a time. The result is
+/// that of one block after another.
+#[inline(always)]
+fn fold_streams<F: Combine<X>, X: Word>(rows: &[[X; WIDTH]]) -> [X; WIDTH] {
+    let mut acc = [[F::IDENTITY; WIDTH]; STREAMS];
+    let (a, rest) = rows.split_at(DEPTH);
+    let (b, rest) = rest.split_at(DEPTH);
+    let (c, d) = rest.split_at(DEPTH);
+    for i in 0..DEPTH {
+        combine::<F, X, WIDTH>(&mut acc[0], &a[i]);
+        combine::<F, X, WIDTH>(&mut acc[1], &b[i]);
+        combine::<F, X, WIDTH>(&mut acc[2], &c[i]);
+        combine::<F, X, WIDTH>(&mut acc[3], &d[i]);
+    }
+    let [mut left, b, mut right, d] = acc;
+    combine::<F, X, WIDTH>(&mut left, &b);
+    combine::<F, X, WIDTH>(&mut right, &d);
+    combine::<F, X, WIDTH>(&mut left, &right);
+    left
 }
 
 /// Fewer than [`WIDTH`] lanes into one.

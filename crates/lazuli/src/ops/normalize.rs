@@ -82,7 +82,8 @@ fn try_softmax(x: &Tensor, axis: i32) -> Result<Tensor> {
     let max = reduce(&MAX, "softmax", wide.x.node()?, axes, Keep(true))?;
     let e = wide.x.sub(max).exp();
     let sum = reduce(&SUM, "softmax", e.node()?, axes, Keep(true))?;
-    Ok(e.div(sum).to_dtype(wide.result))
+    // One division a row; the sum is at least 1, so its reciprocal loses nothing to speak of.
+    Ok(e.mul(sum.recip()).to_dtype(wide.result))
 }
 
 #[track_caller]
@@ -141,7 +142,10 @@ fn along(op: &str, weight: &Tensor, x: &Tensor, axis: i32) -> Result<Tensor> {
     let (w, x) = (weight.node()?.shape, x.node()?.shape);
     let axis = x.axis(op, axis)?;
     if w != [x[axis]] {
-        let fault = Fault::new(op, format!("weight and bias must be [{}], one per place along axis {axis} of {x}, not {w}", x[axis]));
+        let fault = Fault::new(
+            op,
+            format!("weight and bias must be [{}], one per place along axis {axis} of {x}, not {w}", x[axis]),
+        );
         return Err(Error::Shape(std::sync::Arc::new(fault.shapes(&[&x, &w]))));
     }
     weight.reshaped(x[axis..axis + 1].iter().copied().chain(x[axis + 1..].iter().map(|_| 1)).collect())

@@ -318,7 +318,13 @@ pub(crate) fn taken(takes: Takes, op: &str, dtype: DType) -> Result<DType> {
 }
 
 /// Records `op` over nodes, which it takes over. Shapes and dtypes are the caller's to have checked.
-fn recorded(op: Op, inputs: SmallVec<[NodeRef; 3]>, shape: Shape, dtype: DType, at: &'static Location<'static>) -> Tensor {
+fn recorded(
+    op: Op,
+    inputs: SmallVec<[NodeRef; 3]>,
+    shape: Shape,
+    dtype: DType,
+    at: &'static Location<'static>,
+) -> Tensor {
     let device = inputs[0].device.clone();
     Tensor::new(Ok(Node::new(Expr { op, inputs }, shape, dtype, device, at, false)))
 }
@@ -348,7 +354,9 @@ fn no_broadcast(op: &str, x: &Shape, y: &Shape) -> Error {
     // One axis more at the end is what people most often forget.
     let with_axis = |s: &Shape| -> Shape { s.iter().copied().chain([1]).collect() };
     let hint = match () {
-        _ if y.rank() < x.rank() && with_axis(y).broadcast(x).is_some() => "; did you mean to unsqueeze(-1) the second?",
+        _ if y.rank() < x.rank() && with_axis(y).broadcast(x).is_some() => {
+            "; did you mean to unsqueeze(-1) the second?"
+        }
         _ if x.rank() < y.rank() && with_axis(x).broadcast(y).is_some() => "; did you mean to unsqueeze(-1) the first?",
         _ => "",
     };

@@ -212,7 +212,10 @@ fn try_place(op: &str, row: &'static ReduceRow, x: &Tensor, axes: &Axes) -> Resu
     let (axes, keep) = axes.resolve(op, &node.shape)?;
     let n = n_reduced(&node.shape, &axes);
     if n > i32::MAX as usize {
-        return Err(Error::unsupported(op, format!("{} has more places along these axes than i32 can count", node.shape)));
+        return Err(Error::unsupported(
+            op,
+            format!("{} has more places along these axes than i32 can count", node.shape),
+        ));
     }
     let best = reduce(row, op, node, axes, Keep(true))?;
     let mut is_best = x.eq(best);

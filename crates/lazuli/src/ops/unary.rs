@@ -115,15 +115,25 @@ macro_rules! slow {
 
 /// Whether a word is there.
 macro_rules! flag {
-    () => { false };
-    ($word:ident) => { true };
+    () => {
+        false
+    };
+    ($word:ident) => {
+        true
+    };
 }
 
 /// The type of the number in an example.
 macro_rules! suffix {
-    (Int) => { "i32" };
-    (Bits) => { "i32" };
-    ($takes:ident) => { "f32" };
+    (Int) => {
+        "i32"
+    };
+    (Bits) => {
+        "i32"
+    };
+    ($takes:ident) => {
+        "f32"
+    };
 }
 
 pub(super) use {flag, slow, suffix, unary_method, unary_rows};

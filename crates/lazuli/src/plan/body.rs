@@ -277,7 +277,8 @@ impl BodyBuilder {
     fn emit_gather(&mut self, lowering: &mut Lowering, idx: NodeIdx, map: MapId, index: Reg, axis: usize) -> Reg {
         let node = &lowering.graph.nodes[idx as usize];
         let x = node.inputs[0];
-        let (source, lies) = super::fuse::strided_source(lowering.graph, &lowering.groups.stored, x).expect("fusing saw to it");
+        let (source, lies) =
+            super::fuse::strided_source(lowering.graph, &lowering.groups.stored, x).expect("fusing saw to it");
         let bound = lies.shape[axis];
         let stride = lies.strides[axis];
         // The node's coordinates are those of x but for the indexed axis.
@@ -412,7 +413,8 @@ impl BodyBuilder {
         for (i, access) in self.accesses.iter_mut().enumerate() {
             let view = last(&access.map);
             let step = if i == stored { n_rows as isize } else { view.strides[n_outer] * piece as isize };
-            let axes = (0..=n_outer).map(|a| if a < n_outer { (view.shape[a], view.strides[a]) } else { (piece, view.strides[a]) });
+            let axes = (0..=n_outer)
+                .map(|a| if a < n_outer { (view.shape[a], view.strides[a]) } else { (piece, view.strides[a]) });
             access.map = View::from_axes([(n_pieces, step)].into_iter().chain(axes), view.offset).into();
         }
         self.dims[n_outer] = piece;

@@ -98,7 +98,8 @@ impl Explain {
     /// The same as JSON.
     pub fn to_json(&self) -> String {
         let kernels: Vec<String> = self.kernels.iter().map(KernelInfo::to_json).collect();
-        let boundary = |b: &Boundary| format!("{{\"before\":{},\"after\":{},\"why\":{}}}", b.before, b.after, quoted(&b.why));
+        let boundary =
+            |b: &Boundary| format!("{{\"before\":{},\"after\":{},\"why\":{}}}", b.before, b.after, quoted(&b.why));
         let boundaries: Vec<String> = self.boundaries.iter().map(boundary).collect();
         format!(
             "{{\"dispatches\":{},\"submits\":{},\"peak_temp_bytes\":{},\"peak_temp_lower_bound\":{},\"temp_slots\":{},\
@@ -223,7 +224,9 @@ fn read_bytes(plan: &Plan, launch: &Launch, input: usize) -> usize {
     let mut touched = 0;
     for inst in &body.insts {
         match inst.op {
-            InstOp::Load { input: i, access } if i as usize == input => touched += elements(&launch.args.accesses[access as usize]),
+            InstOp::Load { input: i, access } if i as usize == input => {
+                touched += elements(&launch.args.accesses[access as usize])
+            }
             // Which rows a gather reads is not known beforehand: one element for each index.
             InstOp::Gather { input: i, .. } if i as usize == input => {
                 let inner = if inst.scope == Scope::Inner { &launch.args.inner[..] } else { &[] };
@@ -243,7 +246,9 @@ fn elements(map: &IndexMap) -> usize {
 
 fn write_bytes(plan: &Plan, launch: &Launch, output: usize, dtype: DType) -> usize {
     let n_elems = match &launch.kernel {
-        Kernel::Loop(body) | Kernel::Matmul(body) => elements(&launch.args.accesses[body.stores[output].access as usize]),
+        Kernel::Loop(body) | Kernel::Matmul(body) => {
+            elements(&launch.args.accesses[body.stores[output].access as usize])
+        }
         Kernel::Routine(_) => plan.value_elems[launch.write_values[output] as usize],
     };
     n_elems * dtype.size()
@@ -261,7 +266,8 @@ fn least_bytes(plan: &Plan) -> usize {
         }
         inputs += needed;
     }
-    let mut outputs: Vec<_> = plan.outputs.iter().zip(&plan.output_values).filter(|(_, v)| !plan.input_values.contains(v)).collect();
+    let mut outputs: Vec<_> =
+        plan.outputs.iter().zip(&plan.output_values).filter(|(_, v)| !plan.input_values.contains(v)).collect();
     outputs.sort();
     outputs.dedup();
     inputs + outputs.iter().map(|(slot, _)| plan.slots[slot.0 as usize].size_bytes).sum::<usize>()

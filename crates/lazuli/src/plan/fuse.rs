@@ -540,7 +540,11 @@ impl Fuser<'_> {
         let (level, loaded, n_insts, n_pending) = (taken.level, taken.loaded, taken.n_insts, taken.n_pending);
         let (form, domain, has_gather) = (taken.form, taken.domain, taken.has_gather);
         let home = &mut self.drafts[home as usize];
-        let (mut more, fewer) = if home.loads.len() < loads.len() { (loads, std::mem::take(&mut home.loads)) } else { (std::mem::take(&mut home.loads), loads) };
+        let (mut more, fewer) = if home.loads.len() < loads.len() {
+            (loads, std::mem::take(&mut home.loads))
+        } else {
+            (std::mem::take(&mut home.loads), loads)
+        };
         more.extend(fewer.into_iter().filter(|l| !more.contains(l)).collect::<Vec<_>>());
         home.loads = more;
         home.stores.extend(stores);
@@ -569,7 +573,9 @@ impl Fuser<'_> {
         let fits = d.n_insts < self.limits.max_insts
             && match d.form {
                 // A group whose values are wanted elsewhere too can store them on the way, unless it is cut in pieces.
-                Form::Map => d.domain.n_elems() == full.n_elems() && (!split || (d.stores.is_empty() && d.n_pending == 1)),
+                Form::Map => {
+                    d.domain.n_elems() == full.n_elems() && (!split || (d.stores.is_empty() && d.n_pending == 1))
+                }
                 other => other == form && !split && self.n_elems(x) == full.n_elems(),
             };
         if self.limits.fuse && fits {
@@ -684,9 +690,8 @@ pub fn memory_of(graph: &Graph, stored: &[bool], idx: NodeIdx) -> Option<NodeIdx
 
 /// Whether two views give every element the same source, axes of size 1 aside.
 fn same_map(a: &View, b: &View) -> bool {
-    let axes = |v: &View| -> Vec<(usize, isize)> {
-        v.shape.iter().copied().zip(v.strides).filter(|a| a.0 != 1).collect()
-    };
+    let axes =
+        |v: &View| -> Vec<(usize, isize)> { v.shape.iter().copied().zip(v.strides).filter(|a| a.0 != 1).collect() };
     a.offset == b.offset && a.mask.is_none() && b.mask.is_none() && axes(a) == axes(b)
 }
 

@@ -342,9 +342,6 @@ fn row_maps(full: &Shape, axes: &AxisSet) -> (View, View, Vec<usize>, Vec<usize>
     let all: Vec<usize> = order(false).chain(order(true)).collect();
     let full_map = View::permute(full, &all);
     let rows = full.reduced(axes, false).strides();
-    let row_map = View::from_axes(
-        outer.iter().copied().zip(rows).chain(inner.iter().map(|d| (*d, 0))),
-        0,
-    );
+    let row_map = View::from_axes(outer.iter().copied().zip(rows).chain(inner.iter().map(|d| (*d, 0))), 0);
     (full_map, row_map, outer, inner)
 }

@@ -112,7 +112,12 @@ fn in_place(steps: &[Step], values: &[Value], lives: &[Option<Life>], outputs: &
                 };
                 // The allocation may hold a later value already, if another output of this step took it.
                 let latest = a.values.last() == Some(*read);
-                n_makers[written as usize] == 1 && ends_here && same_size && free && latest && reads_then_writes(step, *input, output)
+                n_makers[written as usize] == 1
+                    && ends_here
+                    && same_size
+                    && free
+                    && latest
+                    && reads_then_writes(step, *input, output)
             });
             let at = match replaced {
                 Some((_, read)) => {
@@ -168,7 +173,14 @@ fn live_bytes(allocations: &[Allocation], n_steps: usize) -> usize {
         change[(a.life.end + 1).min(n_steps)] -= a.size_bytes as isize;
     }
     let mut live = 0;
-    change.iter().map(|c| { live += c; live }).max().unwrap_or(0) as usize
+    change
+        .iter()
+        .map(|c| {
+            live += c;
+            live
+        })
+        .max()
+        .unwrap_or(0) as usize
 }
 
 /// Slots for all allocations: one each, but temporaries share.
@@ -181,7 +193,9 @@ fn pack(allocations: &[Allocation], n_values: usize) -> (Vec<Slot>, Vec<SlotId>)
     by_size.sort_by_key(|i| (allocations[*i].kind == SlotKind::Temp, std::cmp::Reverse(allocations[*i].size_bytes)));
     for i in by_size {
         let a = &allocations[i];
-        let shared = (a.kind == SlotKind::Temp).then(|| taken.iter_mut().rev().find(|(_, lives)| is_free(lives, a.life))).flatten();
+        let shared = (a.kind == SlotKind::Temp)
+            .then(|| taken.iter_mut().rev().find(|(_, lives)| is_free(lives, a.life)))
+            .flatten();
         let slot = match shared {
             // Largest first, so every slot so far is large enough; the latest is the smallest.
             Some((slot, lives)) => {

@@ -127,7 +127,9 @@ fn step(
         if let Some(input) = launch.reads.iter().position(|r| r == slot) {
             in_place(launch, input, output)?;
         }
-        if launch.writes.iter().filter(|w| *w == slot).count() > 1 && launch.write_values.iter().any(|v| v != value && launch.writes[position(launch, *v)] == *slot) {
+        if launch.writes.iter().filter(|w| *w == slot).count() > 1
+            && launch.write_values.iter().any(|v| v != value && launch.writes[position(launch, *v)] == *slot)
+        {
             return Err(format!("two values are written to slot {}", slot.0));
         }
         let elements = stored_elements(launch, output, n_elems);
@@ -233,7 +235,8 @@ fn reach(launch: &Launch, access: u16, n_elems: usize, more: isize) -> Result<()
     }
     let (mut low, mut high) = (view.offset + more.min(0), view.offset + more.max(0));
     // The last piece of a cut reduction is short: its axes together end at the limit.
-    let ragged = matches!(&launch.kernel, Kernel::Loop(b) if b.ragged) && view.shape.rank() == launch.args.outer.len() + 1;
+    let ragged =
+        matches!(&launch.kernel, Kernel::Loop(b) if b.ragged) && view.shape.rank() == launch.args.outer.len() + 1;
     for (axis, (&size, &stride)) in view.shape.iter().zip(&view.strides).enumerate() {
         let last_axis = axis + 1 == view.shape.rank();
         let count = match ragged {

@@ -85,7 +85,9 @@ pub fn total(run: &[Cell], ulps: f64) -> Cell {
         return Cell::NAN;
     }
     let (lo, hi) = run.iter().fold((0.0, 0.0), |sum, c| (sum.0 + c.lo, sum.1 + c.hi));
-    let magnitudes: f64 = run.iter().map(|c| if c.magnitude() < INF { c.magnitude() } else { 0.0 }).sum();
+    // Where there is no bound on one side, the error on the other is that at its own bound.
+    let bounded = |c: &Cell| [c.lo, c.hi].into_iter().filter(|b| b.is_finite()).map(f64::abs).fold(0.0, f64::max);
+    let magnitudes: f64 = run.iter().map(bounded).sum();
     let mixed = run.iter().any(|c| c.lo == -INF) && run.iter().any(|c| c.hi == INF);
     // On the way to a finite sum there may be infinities of either sign.
     let overflows = magnitudes > 0.99 * f32::MAX as f64;

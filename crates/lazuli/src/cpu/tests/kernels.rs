@@ -227,7 +227,12 @@ fn an_empty_reduction_is_its_identity() {
 
 #[test]
 fn pieces_of_a_long_axis_may_end_early() {
-    for (order, dims) in [(Order::InnerFast, [4usize, 1, 1000]), (Order::InnerFast, [3, 5, 300]), (Order::OuterFast, [5, 40, 64]), (Order::OuterFast, [3, 300, 100])] {
+    for (order, dims) in [
+        (Order::InnerFast, [4usize, 1, 1000]),
+        (Order::InnerFast, [3, 5, 300]),
+        (Order::OuterFast, [5, 40, 64]),
+        (Order::OuterFast, [3, 300, 100]),
+    ] {
         let [pieces, width, piece] = dims;
         let limit = pieces * piece - piece / 3;
         let mut case = Case::new(&[pieces, width], &[piece], order);

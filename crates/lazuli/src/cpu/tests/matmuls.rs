@@ -45,7 +45,8 @@ fn epilogue(case: &mut Case, acc: Reg, dtype: DType) -> Reg {
     let bias = case.numbers(dtype, n, 7);
     let residual = case.numbers(dtype, space.n_elems(), 8);
     let view = View::broadcast(&Shape::from([n]), &space);
-    let (bias, residual) = (case.load(bias, view, Scope::Outer), case.load(residual, View::contiguous(space), Scope::Outer));
+    let (bias, residual) =
+        (case.load(bias, view, Scope::Outer), case.load(residual, View::contiguous(space), Scope::Outer));
     let zero = case.constant(dtype, 0.0);
     let y = case.binary(&ADD, acc, bias);
     let y = case.binary(&MAXIMUM, y, zero);
@@ -53,14 +54,29 @@ fn epilogue(case: &mut Case, acc: Reg, dtype: DType) -> Reg {
 }
 
 const SHAPES: [[usize; 3]; 12] = [
-    [1, 1, 1], [3, 5, 7], [1, 300, 500], [500, 300, 1], [1, 700, 1], [64, 64, 64], [130, 70, 300], [300, 0, 20],
-    [2, 1000, 3], [257, 33, 10], [8, 512, 512], [600, 40, 600],
+    [1, 1, 1],
+    [3, 5, 7],
+    [1, 300, 500],
+    [500, 300, 1],
+    [1, 700, 1],
+    [64, 64, 64],
+    [130, 70, 300],
+    [300, 0, 20],
+    [2, 1000, 3],
+    [257, 33, 10],
+    [8, 512, 512],
+    [600, 40, 600],
 ];
 
 #[test]
 fn sums_alone_and_with_what_follows() {
     for shape in SHAPES {
-        for lies in [[Lies::Rows, Lies::Rows], [Lies::Columns, Lies::Rows], [Lies::Rows, Lies::Columns], [Lies::Columns, Lies::Columns]] {
+        for lies in [
+            [Lies::Rows, Lies::Rows],
+            [Lies::Columns, Lies::Rows],
+            [Lies::Rows, Lies::Columns],
+            [Lies::Columns, Lies::Columns],
+        ] {
             let (mut case, acc) = product(&[], shape, DType::F32, lies, false);
             case.store_all(acc);
             case.check();
@@ -139,7 +155,8 @@ fn rounding_does_not_depend_on_threads() {
         let all: Vec<_> = cpus().iter().map(|cpu| case.run(cpu).unwrap().0).collect();
         assert!(all.iter().all(|o| *o == all[0]), "{shape:?}");
         let expect = reference::run(&case);
-        let read = |bytes: &[u8]| reference::read_all(bytes, DType::F32).into_iter().map(f32::from_bits).collect::<Vec<_>>();
+        let read =
+            |bytes: &[u8]| reference::read_all(bytes, DType::F32).into_iter().map(f32::from_bits).collect::<Vec<_>>();
         for (got, expect) in read(&all[0][0]).into_iter().zip(read(&expect[0])) {
             assert!((got - expect).abs() <= 1e-6 * shape[1] as f32, "{got} for {expect} in {shape:?}");
         }

@@ -61,8 +61,11 @@ impl Case {
 
     /// An input of small integers, repeatable.
     pub fn numbers(&mut self, dtype: DType, n: usize, seed: usize) -> u16 {
-        let value = |i: usize| ((i * 7919 + seed * 104729) % 13) as f64 - if dtype.is_float() || dtype == DType::I32 { 6.0 } else { 0.0 };
-        let lanes: Vec<u32> = (0..n).map(|i| dtype.lane_bits(if dtype == DType::Bool { value(i) % 2.0 } else { value(i) })).collect();
+        let value = |i: usize| {
+            ((i * 7919 + seed * 104729) % 13) as f64 - if dtype.is_float() || dtype == DType::I32 { 6.0 } else { 0.0 }
+        };
+        let lanes: Vec<u32> =
+            (0..n).map(|i| dtype.lane_bits(if dtype == DType::Bool { value(i) % 2.0 } else { value(i) })).collect();
         self.input(dtype, &lanes)
     }
 
@@ -151,7 +154,10 @@ impl Case {
         let n_inputs = self.inputs.len();
         let donated = |idx: usize| self.outputs.iter().any(|o| o.1 == Some(idx));
         let mut slots: Vec<Slot> = (0..n_inputs)
-            .map(|i| Slot { kind: SlotKind::Input { idx: i as u32, donated: donated(i) }, size_bytes: self.inputs[i].len() })
+            .map(|i| Slot {
+                kind: SlotKind::Input { idx: i as u32, donated: donated(i) },
+                size_bytes: self.inputs[i].len(),
+            })
             .collect();
         let mut writes = Vec::new();
         for (output, dtype) in self.outputs.iter().zip(&self.body.outputs) {
@@ -204,9 +210,14 @@ impl Case {
             let dtype = self.body.outputs[i];
             let (got, expect) = (reference::read_all(got, dtype), reference::read_all(expect, dtype));
             if let Some(at) = (0..expect.len()).find(|&at| got[at] != expect[at]) {
-                let show = |lane: u32| if dtype.is_float() { format!("{}", f32::from_bits(lane)) } else { format!("{}", lane as i32) };
+                let show = |lane: u32| {
+                    if dtype.is_float() { format!("{}", f32::from_bits(lane)) } else { format!("{}", lane as i32) }
+                };
                 let (got, expect) = (show(got[at]), show(expect[at]));
-                panic!("output {i} at {at}: {got}, not {expect}\nouter {:?} inner {:?}\n{:#?}", self.args.outer, self.args.inner, self.body);
+                panic!(
+                    "output {i} at {at}: {got}, not {expect}\nouter {:?} inner {:?}\n{:#?}",
+                    self.args.outer, self.args.inner, self.body
+                );
             }
         }
     }

@@ -67,7 +67,8 @@ fn any_case(outer: Vec<usize>, inner: Vec<usize>, order: Order, dice: &mut Dice)
     regs.push(case.constant(DType::F32, 2.0));
     for _ in 0..3 + dice.roll(12) {
         let (x, y) = (regs[regs.len() - 1 - dice.roll(3).min(regs.len() - 1)], regs[dice.roll(regs.len())]);
-        let reg = match dice.roll(9) {
+        let choice = dice.roll(9);
+        let reg = match choice {
             0 => case.binary(&ADD, x, y),
             1 => case.binary(&SUB, y, x),
             2 => case.binary(&MAXIMUM, x, y),
@@ -94,7 +95,8 @@ fn any_case(outer: Vec<usize>, inner: Vec<usize>, order: Order, dice: &mut Dice)
         let clamped = case.binary(&MAXIMUM, reg, low);
         let clamped = case.binary(&MINIMUM, clamped, high);
         let whole = case.cast(clamped, DType::I32);
-        regs.push(if dice.roll(3) == 0 { case.cast(whole, DType::F32) } else { reg });
+        // Halves are made whole again, so that every sum of whole numbers this small is exact.
+        regs.push(if choice == 3 || dice.roll(3) == 0 { case.cast(whole, DType::F32) } else { clamped });
     }
     let last = regs[regs.len() - 1];
     for reg in [last, regs[dice.roll(regs.len())]] {

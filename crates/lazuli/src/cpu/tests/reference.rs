@@ -109,10 +109,18 @@ impl Evaluation<'_> {
             InstOp::Binary(row, x, y) => {
                 let mut out = [0];
                 // SAFETY: as above.
-                unsafe { (row.cpu.get(lane_of(x)).unwrap()[isa() as usize].vv)(&[operand(x)], &[operand(y)], &mut out) };
+                unsafe {
+                    (row.cpu.get(lane_of(x)).unwrap()[isa() as usize].vv)(&[operand(x)], &[operand(y)], &mut out)
+                };
                 out[0]
             }
-            InstOp::Select(cond, a, b) => if operand(cond) != 0 { operand(a) } else { operand(b) },
+            InstOp::Select(cond, a, b) => {
+                if operand(cond) != 0 {
+                    operand(a)
+                } else {
+                    operand(b)
+                }
+            }
             InstOp::Cast(x) => cast(operand(x), body.insts[*x as usize].dtype, inst.dtype),
             InstOp::Custom(op, args) => {
                 let args: Vec<f32> = args.iter().map(|r| f32::from_bits(operand(r))).collect();

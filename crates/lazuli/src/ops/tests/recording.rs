@@ -93,7 +93,10 @@ fn shapes_broadcast_as_in_numpy() {
 #[test]
 fn mistakes_name_op_shapes_and_place() {
     check_error(zeros([2], F32) + zeros([3], F32), "add: shapes do not broadcast: [2] and [3] (");
-    check_error(zeros([2, 3], F32) * zeros([2], F32), "mul: shapes do not broadcast: [2, 3] and [2]; did you mean to unsqueeze(-1) the second? (");
+    check_error(
+        zeros([2, 3], F32) * zeros([2], F32),
+        "mul: shapes do not broadcast: [2, 3] and [2]; did you mean to unsqueeze(-1) the second? (",
+    );
     check_error(of(F32) & 1, "bit_and: takes integers and bools, not f32; cast first with to_dtype (");
     check_error(of(I32) << 1.5, "shl: takes integers, not f32");
     check_error(zeros([2, 3], F32).sum(2), "sum: axis 2 is out of range for [2, 3]: it has axes -2 to 1 (");
@@ -103,7 +106,10 @@ fn mistakes_name_op_shapes_and_place() {
     check_error(zeros([2], F32).softmax(1), "softmax: axis 1 is out of range for [2]: it has axes -1 to 0 (");
     check_error(zeros([], F32).log_softmax(0), "log_softmax: axis 0 is out of range for []: a scalar has no axes (");
     let weight = zeros([3], F32);
-    check_error(zeros([3, 2], F32).rms_norm(-1, Some(&weight), 0.0), "rms_norm: weight and bias must be [2], one per place");
+    check_error(
+        zeros([3, 2], F32).rms_norm(-1, Some(&weight), 0.0),
+        "rms_norm: weight and bias must be [2], one per place",
+    );
     check_error(zeros([2], F32).mean(1).exp() + 1, "mean: axis 1 is out of range");
 }
 
