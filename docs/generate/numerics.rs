@@ -16,10 +16,10 @@ What each op promises, and what the tests hold it to. The rules in short:
 
 - **f32 results** are within the stated number of units in the last place (ULP) of the exact result.
 - **NaN, ±∞, −0 and subnormals** behave as in NumPy. NaN goes through `maximum`, `minimum`, `max`, `min`, `clamp` and
-  `relu`; nothing is flushed to zero.
+  `relu`; nothing is flushed to zero. Which of two zeros a maximum or minimum gives is not promised.
 - **Sums** are pairwise or better: their error grows with the logarithm of the length, not with the length.
 - **f16 and bf16** are storage: values are computed as f32, and stay f32 between ops that share a kernel. They are rounded
-  once, when they are stored (or where `to_dtype` says so), so that fusing never makes a result worse.
+  once, when they are stored (or where `to_dtype` says so), so fusing takes roundings away and adds none.
 - **Integers** wrap on overflow. What has no answer has a stated value: the remainder by zero is 0, shifts beyond the
   width leave nothing (or the sign). No input is undefined behaviour.
 - **The same bits every time:** on one device, a plan gives the same bits on every run, whatever the number of threads.

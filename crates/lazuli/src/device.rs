@@ -32,6 +32,7 @@ struct Inner {
 pub struct DeviceInfo {
     /// The name the system gives it.
     pub name: String,
+    /// What sort of device it is.
     pub kind: DeviceKind,
     /// How it is reached: `cpu`, `vulkan`, `metal`, …
     pub api: String,

@@ -115,7 +115,7 @@ macro_rules! constructors {
             /// The particulars: op, shapes and place.
             pub fn fault(&self) -> &Fault {
                 match self {
-                    Error::Grad(fault) $(| Error::$variant(fault))* => fault,
+                    Error::Grad(fault) | Error::DeviceLost(fault) | Error::Io(fault) $(| Error::$variant(fault))* => fault,
                 }
             }
         }
@@ -123,6 +123,6 @@ macro_rules! constructors {
 }
 
 constructors! {
-    shape Shape, dtype DType, index Index, device Device, out_of_memory OutOfMemory, device_lost DeviceLost,
-    unsupported Unsupported, parse Parse, io Io, custom Custom
+    shape Shape, dtype DType, index Index, device Device, out_of_memory OutOfMemory, unsupported Unsupported,
+    parse Parse, custom Custom
 }

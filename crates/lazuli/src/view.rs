@@ -216,11 +216,6 @@ impl IndexMap {
         }
     }
 
-    /// Whether element `i` is element `i` of the source.
-    pub fn is_linear(&self) -> bool {
-        self.strided().is_some_and(View::is_linear)
-    }
-
     /// Whether some elements have no source element.
     pub fn is_masked(&self) -> bool {
         self.views.iter().any(|v| v.mask.is_some())
@@ -323,10 +318,10 @@ mod tests {
             }
             2 if rank < 4 => View::broadcast(shape, &[2].iter().chain(shape.iter()).copied().collect()),
             3 if rank > 1 => View::contiguous([shape[0] * shape[1]].iter().chain(&shape[2..]).copied().collect()),
-            4 if rank > 0 && shape[0] % 2 == 0 && rank < 4 => {
+            4 if rank > 0 && shape[0].is_multiple_of(2) && rank < 4 => {
                 View::contiguous([2, shape[0] / 2].iter().chain(&shape[1..]).copied().collect())
             }
-            5 if dice[1] % 3 == 0 => View::pad(shape, &shape.iter().map(|_| (1, 0)).collect::<Vec<_>>()),
+            5 if dice[1].is_multiple_of(3) => View::pad(shape, &shape.iter().map(|_| (1, 0)).collect::<Vec<_>>()),
             _ => View::contiguous(*shape),
         }
     }

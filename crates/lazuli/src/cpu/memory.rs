@@ -79,7 +79,7 @@ impl Storage {
         let slice = bytes.bytes_mut();
         let size_bytes = slice.len();
         let ptr = NonNull::from(slice).cast::<u8>();
-        if ptr.as_ptr() as usize % 4 != 0 {
+        if !(ptr.as_ptr() as usize).is_multiple_of(4) {
             return Err(bytes);
         }
         counters.take_bytes(size_bytes);

@@ -55,7 +55,7 @@ pub struct Cpu {
 }
 
 /// What plans in flight need of the device.
-pub(self) struct Shared {
+struct Shared {
     counters: Arc<Counters>,
     pool: Arc<Pool>,
     threads: Threads,

@@ -186,7 +186,7 @@ unsafe fn columns(frame: &mut Frame, pass: &Pass, (rows_per_tile, run): (usize, 
                 blocks += 1;
             }
         }
-        let mut depth = depth + (n % SERIAL != 0) as usize;
+        let mut depth = depth + !n.is_multiple_of(SERIAL) as usize;
         while depth > 1 {
             depth -= 1;
             merge(frame, pass, depth - 1, len);

@@ -37,7 +37,7 @@ struct ReadyLaunch {
 }
 
 enum Work {
-    Loop(Nest),
+    Loop(Box<Nest>),
     Matmul(Box<Matmul>),
     Routine { routine: Routine, args: RoutineArgs, inputs: Vec<DType>, output: DType },
 }
@@ -119,7 +119,7 @@ fn ready(cpu: &Shared, launch: &Launch) -> Result<ReadyLaunch> {
         Program::Loop(code) => {
             let nest = Nest::new(code.clone(), &launch.args, &aliased);
             let nanos = nest.nanos;
-            (Work::Loop(nest), nanos)
+            (Work::Loop(Box::new(nest)), nanos)
         }
         Program::Matmul(code) => {
             let matmul = Matmul::new(code.clone(), &launch.args, &aliased);

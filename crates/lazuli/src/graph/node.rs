@@ -29,11 +29,6 @@ impl Buffer {
     pub fn storage<T: Any>(&self) -> Option<&T> {
         self.0.downcast_ref()
     }
-
-    /// Whether nobody else holds it.
-    pub fn is_unique(&self) -> bool {
-        Arc::strong_count(&self.0) == 1
-    }
 }
 
 /// A shared node.

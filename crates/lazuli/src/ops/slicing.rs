@@ -202,7 +202,12 @@ impl<A: Bound, B: Bound, C: Bound> From<&Vec<(A, B, C)>> for Slices {
 /// ```
 #[macro_export]
 macro_rules! s {
-    (@ [$($done:expr,)*]) => { $crate::Slices::from(&[$($done),*] as &[$crate::Slice]) };
+    (@ [$($done:expr,)*]) => {{
+        // A range that runs backwards is just what a negative step wants.
+        #[allow(clippy::reversed_empty_ranges)]
+        let slices = $crate::Slices::from(&[$($done),*] as &[$crate::Slice]);
+        slices
+    }};
     (@ [$($done:expr,)*] $range:expr ; $step:expr $(, $($rest:tt)*)?) => {
         $crate::s!(@ [$($done,)* $crate::Slice::from($range).by($step),] $($($rest)*)?)
     };

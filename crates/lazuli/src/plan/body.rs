@@ -161,7 +161,7 @@ impl BodyBuilder {
             if self.known.contains_key(&(idx, map)) {
                 continue;
             }
-            if let Some(reg) = self.from_memory(lowering, idx, map) {
+            if let Some(reg) = self.load_stored(lowering, idx, map) {
                 self.known.insert((idx, map), reg);
                 continue;
             }
@@ -179,7 +179,7 @@ impl BodyBuilder {
     }
 
     /// An element of what is stored elsewhere.
-    fn from_memory(&mut self, lowering: &mut Lowering, idx: NodeIdx, map: MapId) -> Option<Reg> {
+    fn load_stored(&mut self, lowering: &mut Lowering, idx: NodeIdx, map: MapId) -> Option<Reg> {
         let groups = lowering.groups;
         let level = |group: u32| groups.groups[group as usize].level;
         // What is not made on a lower level was free when this group was formed, and is simply made again.
@@ -502,7 +502,9 @@ fn merged(map: &IndexMap, axis: usize) -> IndexMap {
 }
 
 fn without_axis(map: &IndexMap, axis: usize) -> IndexMap {
-    rewrite(map, |axes| drop(axes.remove(axis)))
+    rewrite(map, |axes| {
+        axes.remove(axis);
+    })
 }
 
 fn with_axis(map: &IndexMap, axis: usize, size: usize, stride: isize) -> IndexMap {

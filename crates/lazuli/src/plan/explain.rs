@@ -55,7 +55,9 @@ pub struct KernelInfo {
     pub ops: Vec<String>,
     /// The index space.
     pub shape: Vec<usize>,
+    /// Bytes it reads: each element it touches once.
     pub bytes_read: usize,
+    /// Bytes it writes.
     pub bytes_written: usize,
     /// Floating-point (or integer) operations, counted in additions.
     pub flops: usize,

@@ -76,7 +76,7 @@ fn in_place(steps: &[Step], values: &[Value], lives: &[Option<Life>], outputs: &
     outputs.iter().for_each(|o| is_output[*o as usize] = true);
     let mut n_makers = vec![0; values.len()];
     steps.iter().flat_map(|s| &s.writes).for_each(|v| n_makers[*v as usize] += 1);
-    let mut open = |value: ValueId, allocations: &mut Vec<Allocation>| {
+    let open = |value: ValueId, allocations: &mut Vec<Allocation>| {
         let v = &values[value as usize];
         let kind = match v.input {
             Some((idx, donated)) => SlotKind::Input { idx, donated },

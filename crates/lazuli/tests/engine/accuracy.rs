@@ -265,7 +265,7 @@ fn reduce_rows_give_their_known_values_and_are_within_their_error() {
         }
         for n in [1, 2, 7, 64, 100, 1000, 4097, 70_001] {
             // Near one, so that products stay in range; with both signs, so that sums cancel.
-            let sign = |i: usize| if row.name != "prod" && i % 3 == 0 { -1.0 } else { 1.0 };
+            let sign = |i: usize| if row.name != "prod" && i.is_multiple_of(3) { -1.0 } else { 1.0 };
             let x: Vec<f64> =
                 (0..n).map(|i| (sign(i) * (1.0 + ((i * 37 % 101) as f64 - 50.0) * 1e-4)) as f32 as f64).collect();
             let want = x.iter().fold(row.identity, |a, b| (row.oracle)(a, *b));

@@ -24,7 +24,7 @@ pub fn number(kind: u32, seed: u32, index: usize) -> f64 {
         // Of all sizes.
         3 => ((unit * 2.0 - 1.0) * 2f64.powi((bits % 41) as i32 - 20)) as f32 as f64,
         // Around zero, with what breaks things among them.
-        4 if bits % 8 == 0 => special[(bits >> 8) as usize % special.len()],
+        4 if bits.is_multiple_of(8) => special[(bits >> 8) as usize % special.len()],
         4 => (unit * 4.0 - 2.0) as f32 as f64,
         // Any whole number of 32 bits.
         5 => (bits >> 32) as u32 as i32 as f64,

@@ -14,7 +14,7 @@ use crate::row;
 #[derive(Clone, Debug)]
 pub enum Index {
     Gather(i32),
-    IndexSelect(i32),
+    Select(i32),
     Embedding,
     ScatterAdd(i32),
     OneHot(usize),
@@ -88,7 +88,7 @@ impl Op for Index {
                 for_each_coordinate(&idx.shape, |at| cells.push(named(x, axis, at, idx.at(at))));
                 Array::new(idx.shape.clone(), x.dtype, cells)
             }
-            Index::IndexSelect(axis) => {
+            Index::Select(axis) => {
                 let (axis, idx) = (index(*axis, rank), inputs[1]);
                 let mut shape = x.shape.clone();
                 shape[axis] = idx.n_elems();
@@ -123,7 +123,7 @@ impl Op for Index {
         let x = inputs[0];
         match self {
             Index::Gather(axis) => x.gather(*axis, inputs[1]),
-            Index::IndexSelect(axis) => x.index_select(*axis, inputs[1]),
+            Index::Select(axis) => x.index_select(*axis, inputs[1]),
             Index::Embedding => x.embedding(inputs[1]),
             Index::ScatterAdd(axis) => x.scatter_add(*axis, inputs[1], inputs[2]),
             Index::OneHot(classes) => x.one_hot(*classes),
@@ -134,7 +134,7 @@ impl Op for Index {
         let x = inputs[0];
         match self {
             Index::Gather(axis) => format!("{x}.gather({axis}, &{})", inputs[1]),
-            Index::IndexSelect(axis) => format!("{x}.index_select({axis}, &{})", inputs[1]),
+            Index::Select(axis) => format!("{x}.index_select({axis}, &{})", inputs[1]),
             Index::Embedding => format!("{x}.embedding(&{})", inputs[1]),
             Index::ScatterAdd(axis) => format!("{x}.scatter_add({axis}, &{}, &{})", inputs[1], inputs[2]),
             Index::OneHot(classes) => format!("{x}.one_hot({classes})"),
@@ -191,7 +191,7 @@ pub fn draw(table: &mut Table) -> Option<usize> {
         }
         1 => {
             let idx = indices(table, vec![count], shape[axis]);
-            Some(table.push(Index::IndexSelect(signed), vec![x, idx]))
+            Some(table.push(Index::Select(signed), vec![x, idx]))
         }
         3 => {
             let words = if table.dice.below(2) == 0 { vec![count] } else { vec![2, count] };

@@ -287,7 +287,7 @@ fn reshaping(table: &mut Table, shape: &[usize]) -> Vec<usize> {
                 out[axis] *= next;
             }
             1 if (1..8).contains(&rank) => {
-                let divisors: Vec<usize> = (2..=out[axis].min(64)).filter(|d| out[axis] % d == 0).collect();
+                let divisors: Vec<usize> = (2..=out[axis].min(64)).filter(|d| out[axis].is_multiple_of(*d)).collect();
                 if !divisors.is_empty() {
                     let by = table.dice.pick(&divisors);
                     out[axis] /= by;

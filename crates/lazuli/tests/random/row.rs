@@ -75,7 +75,9 @@ fn periodic(x: Cell, f: impl Fn(f64) -> f64, peak: f64) -> Cell {
         return x;
     }
     let nan = x.nan || x.magnitude() == INF;
-    if !(x.hi - x.lo < PI) {
+    // Infinite ends give NaN, which is not less either.
+    let within_half_a_turn = x.hi - x.lo < PI;
+    if !within_half_a_turn {
         return Cell { lo: -1.0, hi: 1.0, nan };
     }
     let (a, b) = (f(x.lo), f(x.hi));

@@ -82,7 +82,7 @@ fn as_data(program: &Program, node: usize) -> Option<Rc<dyn Op>> {
     let middle = |c: &crate::cell::Cell| match c.value() {
         Some(value) => Some(value),
         None if c.is_nan() => Some(f64::NAN),
-        None => (expect.dtype.is_float() && c.lo.is_finite() && c.hi.is_finite()).then(|| 0.5 * (c.lo + c.hi)),
+        None => (expect.dtype.is_float() && c.lo.is_finite() && c.hi.is_finite()).then_some(0.5 * (c.lo + c.hi)),
     };
     let values: Option<Vec<f64>> = expect.cells.iter().map(middle).collect();
     let values = values?.into_iter().map(|v| crate::leaf::narrowed(v, expect.dtype)).collect();
