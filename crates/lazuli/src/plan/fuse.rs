@@ -472,8 +472,18 @@ impl Fuser<'_> {
         drafts: &[u32],
         free_level: u32,
     ) -> Option<(u32, Vec<u32>, u32)> {
-        let merges = |d: &u32| *d == home || (takers.contains(d) && self.can_merge(home, *d));
-        let (mut merged, mut apart): (Vec<u32>, Vec<u32>) = drafts.iter().partition(|d| merges(d));
+        // Two forms may each go with a map but not with each other, so the form grows as groups are taken in.
+        let mut form = self.drafts[home as usize].form;
+        let (mut merged, mut apart) = (vec![home], Vec::new());
+        for &draft in drafts.iter().filter(|d| **d != home) {
+            let other = self.drafts[draft as usize].form;
+            if takers.contains(&draft) && self.levels_meet(home, draft) && go_together(form, other) {
+                merged.push(draft);
+                form = if form == Form::Map { other } else { form };
+            } else {
+                apart.push(draft);
+            }
+        }
         // What stays apart is stored, and loaded from the level above its own; a fixed group cannot rise to that.
         let level = loop {
             let draft = |d: &u32| &self.drafts[*d as usize];
@@ -515,22 +525,16 @@ impl Fuser<'_> {
         }
     }
 
-    /// Whether two groups can be one kernel.
-    fn can_merge(&self, home: u32, other: u32) -> bool {
+    /// Whether two groups can be on one level: where both are fixed they must be already; where one is, the other must
+    /// be able to rise to it.
+    fn levels_meet(&self, home: u32, other: u32) -> bool {
         let (a, b) = (&self.drafts[home as usize], &self.drafts[other as usize]);
-        // Where both are fixed they must be at the same level; where one is, the other must be able to rise to it.
-        let levels = match (a.loaded, b.loaded) {
+        match (a.loaded, b.loaded) {
             (true, true) => a.level == b.level,
             (true, false) => b.level <= a.level,
             (false, true) => a.level <= b.level,
             (false, false) => true,
-        };
-        levels
-            && match (a.form, b.form) {
-                (Form::Map, _) | (_, Form::Map) => true,
-                (Form::Reduce { split: false, .. }, Form::Reduce { split: false, .. }) => a.form == b.form,
-                _ => false,
-            }
+        }
     }
 
     fn merge(&mut self, home: u32, other: u32) {
@@ -693,6 +697,15 @@ fn same_map(a: &View, b: &View) -> bool {
     let axes =
         |v: &View| -> Vec<(usize, isize)> { v.shape.iter().copied().zip(v.strides).filter(|a| a.0 != 1).collect() };
     a.offset == b.offset && a.mask.is_none() && b.mask.is_none() && axes(a) == axes(b)
+}
+
+/// Whether one kernel can have both forms.
+fn go_together(a: Form, b: Form) -> bool {
+    match (a, b) {
+        (Form::Map, _) | (_, Form::Map) => true,
+        (Form::Reduce { split: false, .. }, Form::Reduce { split: false, .. }) => a == b,
+        _ => false,
+    }
 }
 
 /// Per node, whether all that read it are contractions, which see it through strides anyway.

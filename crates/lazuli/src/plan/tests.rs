@@ -197,3 +197,16 @@ fn a_number_is_a_parameter() {
     assert_eq!(kernel(5), kernel(7));
     let _ = DType::F32;
 }
+
+#[test]
+fn reductions_over_other_axes_stay_apart_even_if_a_map_goes_with_both() {
+    let (x, y, z) = (data([7, 4]), data([7, 4]), data([7, 4]));
+    let t = x.exp().mul(&y);
+    let column = t.square().sum(0);
+    let all = z.prod(..);
+    let mask = y.eq(&z);
+    let joined = all.select(&mask, &t);
+    let stacked = Tensor::stack(&[&x, &mask, &z], 0);
+    // The verifier would find a kernel that reduced over both.
+    plan_with(&[&column, &stacked, &joined.narrow(1, 0, 3)], &limits());
+}

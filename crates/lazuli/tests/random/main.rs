@@ -105,6 +105,11 @@ fn small_programs_agree_with_the_oracle() {
 }
 
 #[test]
+fn long_programs_agree_with_the_oracle() {
+    check_many(seed().wrapping_add(1 << 34), (cases() / 16) as u32, 120, Limits::SMALL);
+}
+
+#[test]
 fn large_programs_agree_with_the_oracle() {
     check_many(seed().wrapping_add(1 << 32), (cases() / 16) as u32, 6, Limits::LARGE);
 }
@@ -248,6 +253,15 @@ fn digest() -> u64 {
     digest
 }
 
+/// What this program prints when it runs one of its tests with some variables set.
+fn run_again(test: &str, variables: &[(&str, &str)]) -> (bool, String) {
+    let program = std::env::current_exe().expect("tests have a path");
+    let mut command = std::process::Command::new(program);
+    command.args(["--exact", test, "--nocapture"]).envs(variables.iter().copied());
+    let run = command.output().expect("tests can be started");
+    (run.status.success(), String::from_utf8_lossy(&run.stdout).to_string())
+}
+
 #[test]
 fn the_number_of_threads_changes_no_bit() {
     // This test runs itself: a child only prints its number.
@@ -256,19 +270,23 @@ fn the_number_of_threads_changes_no_bit() {
         return;
     }
     let child = |threads: &str| {
-        let program = std::env::current_exe().expect("tests have a path");
-        let run = std::process::Command::new(program)
-            .args(["--exact", "the_number_of_threads_changes_no_bit", "--nocapture"])
-            .env("LAZULI_RANDOM_DIGEST", "1")
-            .env("LAZULI_THREADS", threads)
-            .output()
-            .expect("tests can be started");
-        let text = String::from_utf8_lossy(&run.stdout).to_string();
-        let line = text.split("digest ").nth(1).map(|rest| rest.split_whitespace().next().unwrap_or("").to_string());
+        let variables = [("LAZULI_RANDOM_DIGEST", "1"), ("LAZULI_THREADS", threads)];
+        let (_, text) = run_again("the_number_of_threads_changes_no_bit", &variables);
+        let line = text.split("digest ").nth(1).and_then(|rest| rest.split_whitespace().next().map(str::to_string));
         line.unwrap_or_else(|| panic!("no digest with {threads} threads: {text}"))
     };
     let one = child("1");
     for threads in ["2", "5"] {
         assert_eq!(one, child(threads), "{threads} threads give other bits than one");
+    }
+}
+
+#[test]
+fn lesser_instruction_sets_agree_with_the_oracle() {
+    for isa in ["baseline", "avx2"] {
+        for test in ["small_programs_agree_with_the_oracle", "large_programs_agree_with_the_oracle"] {
+            let (passed, text) = run_again(test, &[("LAZULI_ISA", isa), ("LAZULI_RANDOM_CASES", "400")]);
+            assert!(passed, "{isa}: {text}");
+        }
     }
 }
