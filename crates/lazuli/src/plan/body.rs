@@ -180,12 +180,8 @@ impl BodyBuilder {
 
     /// An element of what is stored elsewhere.
     fn load_stored(&mut self, lowering: &mut Lowering, idx: NodeIdx, map: MapId) -> Option<Reg> {
-        let groups = lowering.groups;
-        let level = |group: u32| groups.groups[group as usize].level;
-        // What is not made on a lower level was free when this group was formed, and is simply made again.
-        let comes_first = groups.group_of[idx as usize].is_none_or(|g| level(g) < level(self.group));
         let node = &lowering.graph.nodes[idx as usize];
-        let is_memory = matches!(node.op, Op::Data) || (groups.stored[idx as usize] && comes_first);
+        let is_memory = matches!(node.op, Op::Data) || lowering.groups.is_memory_for(self.group, idx);
         is_memory.then(|| {
             let value = lowering.value(idx);
             self.load(value, node.dtype, self.maps[map as usize].clone())
@@ -277,8 +273,10 @@ impl BodyBuilder {
     fn emit_gather(&mut self, lowering: &mut Lowering, idx: NodeIdx, map: MapId, index: Reg, axis: usize) -> Reg {
         let node = &lowering.graph.nodes[idx as usize];
         let x = node.inputs[0];
-        let (source, lies) =
-            super::fuse::strided_source(lowering.graph, &lowering.groups.stored, x).expect("fusing saw to it");
+        let (source, lies) = {
+            let is_stored = |i| lowering.groups.is_memory_for(self.group, i);
+            super::fuse::strided_source(lowering.graph, is_stored, x).expect("fusing saw to it")
+        };
         let bound = lies.shape[axis];
         let stride = lies.strides[axis];
         // The node's coordinates are those of x but for the indexed axis.

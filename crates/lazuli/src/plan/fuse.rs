@@ -52,6 +52,7 @@ pub struct Part {
 }
 
 /// What fusing decided.
+#[derive(Debug)]
 pub struct Groups {
     pub groups: Vec<Group>,
     /// Per node, the group it is made in; None for what is free.
@@ -60,6 +61,15 @@ pub struct Groups {
     pub stored: Vec<bool>,
     /// Per stored node, why its readers are not in its own group.
     pub reasons: Vec<Option<&'static str>>,
+}
+
+impl Groups {
+    /// Whether a group finds a node in memory. What is not made on a lower level was free when the group was formed,
+    /// and is simply made again, or seen through.
+    pub fn is_memory_for(&self, group: u32, idx: NodeIdx) -> bool {
+        let level = |group: u32| self.groups[group as usize].level;
+        self.stored[idx as usize] && self.group_of[idx as usize].is_none_or(|g| level(g) < level(group))
+    }
 }
 
 /// How a node may be had by those that want it.
@@ -668,12 +678,13 @@ impl Fuser<'_> {
 }
 
 /// The memory a node is, seen through strides: an input or a stored node, and the view of it.
-pub fn strided_source(graph: &Graph, stored: &[bool], mut idx: NodeIdx) -> Option<(NodeIdx, View)> {
+/// `is_stored` says which nodes count as memory besides inputs.
+pub fn strided_source(graph: &Graph, is_stored: impl Fn(NodeIdx) -> bool, mut idx: NodeIdx) -> Option<(NodeIdx, View)> {
     let mut map = IndexMap::identity(graph.nodes[idx as usize].shape);
     loop {
         let node = &graph.nodes[idx as usize];
         match &node.op {
-            _ if stored[idx as usize] => break,
+            _ if is_stored(idx) => break,
             Op::Data => break,
             Op::View(view) => {
                 map = map.of(view);
@@ -687,7 +698,7 @@ pub fn strided_source(graph: &Graph, stored: &[bool], mut idx: NodeIdx) -> Optio
 
 /// The memory a node is as it stands, if it is some: itself, or what it is only a reshape of.
 pub fn memory_of(graph: &Graph, stored: &[bool], idx: NodeIdx) -> Option<NodeIdx> {
-    let (source, view) = strided_source(graph, stored, idx)?;
+    let (source, view) = strided_source(graph, |i| stored[i as usize], idx)?;
     let n_elems = |i: NodeIdx| graph.nodes[i as usize].shape.n_elems();
     (view.is_linear() && n_elems(source) == n_elems(idx)).then_some(source)
 }

@@ -257,7 +257,8 @@ impl Lowering<'_> {
         let map = View::contiguous(node.shape);
         let mut body = BodyBuilder::new(number, node.shape.to_vec(), Vec::new(), None);
         let operand = |this: &mut Self, input: NodeIdx| {
-            let (source, view) = strided_source(this.graph, &this.groups.stored, input).expect("fusing saw to it");
+            let is_stored = |i| this.groups.is_memory_for(number, i);
+            let (source, view) = strided_source(this.graph, is_stored, input).expect("fusing saw to it");
             (this.value(source), view)
         };
         let (a_value, a) = operand(self, node.inputs[0]);

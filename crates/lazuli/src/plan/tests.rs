@@ -210,3 +210,16 @@ fn reductions_over_other_axes_stay_apart_even_if_a_map_goes_with_both() {
     // The verifier would find a kernel that reduced over both.
     plan_with(&[&column, &stacked, &joined.narrow(1, 0, 3)], &limits());
 }
+
+#[test]
+fn a_gather_reads_past_what_its_own_group_stores() {
+    let x = data([3, 5]);
+    let flipped = x.flip(-1);
+    let idx = Tensor::from_slice(&[1u32, 0, 2], [3], &Device::cpu());
+    // The gather goes through the flip to x; then sorting wants the flip stored; then one kernel takes in both.
+    let picked = flipped.index_select(0, &idx);
+    let sorted = flipped.argsort(0, false);
+    let first = Tensor::cat(&[&picked, &sorted.to_dtype(DType::F32)], 1);
+    let second = x.gt(0).select(&picked.exp(), &flipped);
+    plan_with(&[&first, &second], &limits());
+}
