@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::lower::{Lowered, Step, Value};
 use super::{Boundary, Launch, Plan, Slot, SlotId, SlotKind, ValueId};
-use crate::kernel::{AccessForm, InstOp, Kernel, Order};
+use crate::kernel::{AccessForm, InstOp, Kernel};
 
 /// The finished plan.
 pub fn assign(lowered: Lowered) -> Plan {
@@ -152,10 +152,8 @@ fn reads_then_writes(step: &Step, input: usize, output: usize) -> bool {
         body.accesses[access as usize] == AccessForm::Linear && map.strided().is_some_and(|v| v.offset == 0)
     };
     let store = &body.stores[output];
-    let written = &step.args.accesses[store.access as usize];
-    // A result per row, written while other rows are still read, must not lie over them.
-    let n_axes = (body.outer_rank + body.inner_rank) as usize;
-    if body.order != Order::InnerFast || !whole(store.access) || written.shape().rank() != n_axes {
+    // A reduction may look at its rows several times, so what it writes must not lie over them.
+    if body.inner_rank > 0 || !whole(store.access) {
         return false;
     }
     body.insts.iter().all(|inst| match inst.op {

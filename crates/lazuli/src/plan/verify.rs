@@ -264,7 +264,7 @@ fn in_place(launch: &Launch, input: usize, output: usize) -> Result<(), String> 
         _ => false,
     });
     let same_size = body.inputs[input].size() == body.outputs[output].size();
-    if other_way || form(stored) != AccessForm::Linear || !same_size {
+    if body.inner_rank > 0 || other_way || form(stored) != AccessForm::Linear || !same_size {
         return Err(format!("output {output} lies over input {input}, which is read in another order"));
     }
     Ok(())
