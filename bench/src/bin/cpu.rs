@@ -13,6 +13,7 @@ use lazuli_bench::workload::{self, Workload};
 const HELP: &str = "\
 usage: cpu [options]
   --only TEXT      only workloads whose name contains TEXT; the yardsticks always run (may be repeated)
+  --by TEXT        only contenders whose name contains TEXT (may be repeated)
   --rounds N       samples per contender (default 15)
   --threads N      threads for everyone (default 2)
   --lanes N        the hand-written loops use vectors of at most N values (16, 8 or 4)
@@ -23,6 +24,7 @@ usage: cpu [options]
 
 struct Options {
     only: Vec<String>,
+    by: Vec<String>,
     n_rounds: usize,
     n_threads: usize,
     json: Option<String>,
@@ -59,7 +61,8 @@ fn run(options: &Options) -> Result<()> {
 
 fn measure_all(options: &Options) -> Result<Report> {
     limit_threads(options.n_threads)?;
-    let contenders = lazuli_bench::contenders(options.n_threads);
+    let mut contenders = lazuli_bench::contenders(options.n_threads);
+    contenders.retain(|contender| options.wants_by(contender.name()));
     let mut yardsticks = Yardsticks::default();
     let mut report =
         Report { processor: processor(), n_threads: options.n_threads, n_rounds: options.n_rounds, rows: Vec::new() };
@@ -114,6 +117,11 @@ fn processor() -> String {
 }
 
 impl Options {
+    /// The first, the hand-written loops, is always wanted: the others are compared with it.
+    fn wants_by(&self, contender: &str) -> bool {
+        self.by.is_empty() || contender == "hand" || self.by.iter().any(|text| contender.contains(text.as_str()))
+    }
+
     fn wants(&self, workload: &Workload) -> bool {
         self.only.is_empty()
             || workload.work.is_yardstick()
@@ -122,7 +130,15 @@ impl Options {
 }
 
 fn parse_options() -> Result<Options> {
-    let mut options = Options { only: Vec::new(), n_rounds: 15, n_threads: 2, json: None, from: None, markdown: false };
+    let mut options = Options {
+        only: Vec::new(),
+        by: Vec::new(),
+        n_rounds: 15,
+        n_threads: 2,
+        json: None,
+        from: None,
+        markdown: false,
+    };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or(format!("{arg} needs a value\n{HELP}"));
@@ -132,6 +148,7 @@ fn parse_options() -> Result<Options> {
         };
         match arg.as_str() {
             "--only" => options.only.push(value()?),
+            "--by" => options.by.push(value()?),
             "--rounds" => options.n_rounds = count(value()?)?,
             "--threads" => options.n_threads = count(value()?)?,
             "--lanes" => hand::use_at_most_lanes(count(value()?)?),

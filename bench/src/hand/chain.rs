@@ -101,7 +101,7 @@ struct Chain100<'a> {
 impl Loop for Chain100<'_> {
     type Output = ();
 
-    /// Each pair is one fused multiply-add, so the limit is below one pair of separate ops.
+    /// A product and a sum, each rounded, as the ops say; one instruction for both would be another result.
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         // Two ports and a latency of four: fewer than eight chains leave ports idle.
@@ -123,7 +123,7 @@ impl Loop for Chain100<'_> {
                 for &scalar in scalars {
                     let scalar = V::splat(scalar);
                     for (value, &term) in values.iter_mut().zip(&terms) {
-                        *value = value.mul_add(scalar, term);
+                        *value = value.mul(scalar).add(term);
                     }
                 }
                 for (j, value) in values.iter().enumerate() {

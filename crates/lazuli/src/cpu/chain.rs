@@ -1,30 +1,43 @@
-//! Chains of arithmetic: `((x · a) + b) − c …` over many lanes, the value staying in vector registers from step to
-//! step. A loop per instruction would load and store it between any two. Bit for bit the separate instructions.
+//! Chains of arithmetic: `exp((x · a) + b) − c …` over many lanes, the value staying in vector registers from step to
+//! step and, where a reduction follows, on into its sum. A loop per instruction would load and store it between any
+//! two. Bit for bit the separate instructions.
 
-use crate::ops::{Isa, Step, isa};
+use super::tile::Val;
+use crate::ops::math::{self, Level};
+use crate::ops::{Isa, ReduceLoops, Step, isa, max_f32, min_f32};
 
-/// One step, with its operand's lanes.
+#[cfg(target_arch = "x86_64")]
+use math::{F32x8, F32x16, Vector};
+
+/// One step, with its operand's lanes, if it has one.
 #[derive(Clone, Copy)]
 pub struct Operand {
     kind: Kind,
-    lanes: *const u32,
     single: bool,
+    lanes: *const u32,
+    pitch: isize,
 }
 
 /// Steps told apart by side, so that the inner loop has one match.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy)]
 enum Kind {
     Add,
     Sub,
     Mul,
     Div,
+    Max,
+    Min,
     SubFrom,
     DivInto,
+    MaxOf,
+    MinOf,
+    Square,
+    Exp,
 }
 
 impl Operand {
-    /// `value ∘ operand`, or reversed `operand ∘ value`. The operand is a pointer and whether it is a single lane.
-    pub fn new(step: Step, reversed: bool, (lanes, single): (*const u32, bool)) -> Operand {
+    /// `value ∘ operand`, or reversed `operand ∘ value`; the operand is at its first row. Some steps have none.
+    pub fn new(step: Step, reversed: bool, operand: Option<&Val>) -> Operand {
         let kind = match (step, reversed) {
             (Step::Add, _) => Kind::Add,
             (Step::Mul, _) => Kind::Mul,
@@ -32,8 +45,24 @@ impl Operand {
             (Step::Sub, true) => Kind::SubFrom,
             (Step::Div, false) => Kind::Div,
             (Step::Div, true) => Kind::DivInto,
+            (Step::Max, false) => Kind::Max,
+            (Step::Max, true) => Kind::MaxOf,
+            (Step::Min, false) => Kind::Min,
+            (Step::Min, true) => Kind::MinOf,
+            (Step::Square, _) => Kind::Square,
+            (Step::Exp, _) => Kind::Exp,
         };
-        Operand { kind, lanes, single }
+        // What is not there is never looked at: a single lane may be any.
+        static NONE: u32 = 0;
+        match operand {
+            Some(val) => Operand { kind, single: !val.spread, lanes: val.ptr, pitch: val.pitch },
+            None => Operand { kind, single: true, lanes: &NONE, pitch: 0 },
+        }
+    }
+
+    /// On to the next row.
+    pub fn advance(&mut self) {
+        self.lanes = self.lanes.wrapping_offset(self.pitch);
     }
 }
 
@@ -47,49 +76,103 @@ pub enum Write {
     Streamed,
 }
 
+/// The lanes a chain starts from: as many as it is run over, or a single one.
+#[derive(Clone, Copy)]
+pub struct Start {
+    pub lanes: *const u32,
+    pub single: bool,
+    /// What will be read soon is asked for on the way: this many lanes on, if not 0.
+    pub ahead: usize,
+}
+
 /// `out[i]` = all steps applied to `start[i]`.
 ///
 /// # Safety
 /// Every operand, and `start`, points to a single lane or to as many as `out` has, and none overlaps `out`.
-pub unsafe fn run(start: (*const u32, bool), steps: &[Operand], out: &mut [u32], write: Write) {
+pub unsafe fn run(start: Start, steps: &[Operand], out: &mut [u32], write: Write) {
     // SAFETY: the instruction set is there; the rest as promised by the caller.
     unsafe {
         match isa() {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => avx512(start, steps, out, write),
+            Isa::Avx512 => run_avx512(start, steps, out, write),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => avx2(start, steps, out, write),
-            _ => plain(start, steps, out),
+            Isa::Avx2 => run_avx2(start, steps, out, write),
+            _ => plain::<math::Plain>(start, steps, 0, out),
         }
     }
 }
 
-/// Steps over blocks of lanes.
+/// All `len` results combined by a reduction of floats; also written to `out` unless that is null.
+///
+/// # Safety
+/// As for [`run`], with `out` as long as `len` if it is not null.
+pub unsafe fn fold(start: Start, steps: &[Operand], out: *mut u32, len: usize, by: (Step, &ReduceLoops)) -> u32 {
+    // SAFETY: the instruction set is there; the rest as promised by the caller.
+    unsafe {
+        match isa() {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => fold_avx512(start, steps, out, len, by),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => fold_avx2(start, steps, out, len, by),
+            _ => unreachable!("the baseline folds what chains have written"),
+        }
+    }
+}
+
+/// Rows of lanes, one after another, into `acc`: `n_rows` as long as that, from the first on a step apart.
+///
+/// # Safety
+/// The rows are there and none overlaps `acc`.
+pub unsafe fn accumulate(acc: &mut [u32], rows: (*const u32, isize), n_rows: usize, by: Step) {
+    // SAFETY: the instruction set is there; the rest as promised by the caller.
+    unsafe {
+        match isa() {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => accumulate_avx512(acc, rows, n_rows, by),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => accumulate_avx2(acc, rows, n_rows, by),
+            _ => unreachable!("the baseline has a loop per row"),
+        }
+    }
+}
+
+/// Whether [`fold`] and [`accumulate`] are there.
+pub fn folds() -> bool {
+    isa() > Isa::Baseline
+}
+
+/// Steps over blocks of lanes, of which the first is `first` of the operands.
 #[inline(always)]
-unsafe fn plain(start: (*const u32, bool), steps: &[Operand], out: &mut [u32]) {
+unsafe fn plain<L: Level>(start: Start, steps: &[Operand], first: usize, out: &mut [u32]) {
     const BLOCK: usize = 32;
     let mut at = 0;
     while at < out.len() {
         let n = BLOCK.min(out.len() - at);
-        let lanes = |(lanes, single): (*const u32, bool)| {
+        let lanes = |lanes: *const u32, single: bool| {
             let mut block = [0f32; BLOCK];
             for (i, lane) in block[..n].iter_mut().enumerate() {
                 // SAFETY: as promised by the caller of `run`.
-                *lane = f32::from_bits(unsafe { *lanes.add(if single { 0 } else { at + i }) });
+                *lane = f32::from_bits(unsafe { *lanes.add(if single { 0 } else { first + at + i }) });
             }
             block
         };
-        let mut value = lanes(start);
+        let mut value = lanes(start.lanes, start.single);
         for step in steps {
-            let operand = lanes((step.lanes, step.single));
+            let operand = lanes(step.lanes, step.single);
             for (x, y) in value.iter_mut().zip(operand) {
                 *x = match step.kind {
                     Kind::Add => *x + y,
                     Kind::Sub => *x - y,
                     Kind::Mul => *x * y,
                     Kind::Div => *x / y,
+                    Kind::Max => max_f32(*x, y),
+                    Kind::Min => min_f32(*x, y),
                     Kind::SubFrom => y - *x,
                     Kind::DivInto => y / *x,
+                    Kind::MaxOf => max_f32(y, *x),
+                    Kind::MinOf => min_f32(y, *x),
+                    Kind::Square => *x * *x,
+                    Kind::Exp => math::exp::<L>(*x),
                 };
             }
         }
@@ -101,122 +184,318 @@ unsafe fn plain(start: (*const u32, bool), steps: &[Operand], out: &mut [u32]) {
 }
 
 /// Steps from which on it pays to do a block twice for better-lying operands.
+#[cfg(target_arch = "x86_64")]
 const MANY_STEPS: usize = 8;
 
 /// How many lanes before `lanes` has a whole vector of `align` bytes at its boundary.
+#[cfg(target_arch = "x86_64")]
 fn misaligned(lanes: *const u32, align: usize) -> usize {
     (align - lanes as usize % align) % align / 4
 }
 
-/// The loop over blocks of many vectors in flight, for one instruction set. Blocks may overlap: what is written twice
-/// is the same, since `out` is no operand.
-macro_rules! vectors {
-    ($name:ident, $block:ident, $features:literal, $lanes:literal, $flight:literal, $vec:ty,
-     $load:ident, $splat:ident, $store:ident, $stream:ident, $add:ident, $sub:ident, $mul:ident, $div:ident) => {
-        #[cfg(target_arch = "x86_64")]
-        #[target_feature(enable = $features)]
-        unsafe fn $name(start: (*const u32, bool), steps: &[Operand], out: &mut [u32], write: Write) {
-            const SHORT: usize = 2 * $lanes;
-            const LONG: usize = $flight * $lanes;
-            let len = out.len();
-            // SAFETY: blocks lie within the lanes; the rest as promised by the caller.
-            unsafe {
-                if len < SHORT {
-                    return plain(start, steps, out);
+/// Blocks of many vectors in flight. They may overlap: what is written twice is the same, since `out` is no operand.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn run_vectors<V: Vector, const FLIGHT: usize>(start: Start, steps: &[Operand], out: &mut [u32], write: Write) {
+    let (short, long, len) = (2 * V::LANES, FLIGHT * V::LANES, out.len());
+    let to: *mut f32 = out.as_mut_ptr().cast();
+    // SAFETY: blocks lie within the lanes; the rest as promised by the caller.
+    unsafe {
+        if len < short {
+            return plain::<math::Fused>(start, steps, 0, out);
+        }
+        if len < long {
+            for at in (0..len - short).step_by(short) {
+                store(values::<V, 2>(start, steps, at), to.add(at), false);
+            }
+            return store(values::<V, 2>(start, steps, len - short), to.add(len - short), false);
+        }
+        // Vectors that lie across two cache lines are read twice: where there are many steps, let the operand of most
+        // of them lie well. What is streamed must lie well itself.
+        let most = steps.iter().find(|s| !s.single).map_or(start.lanes, |s| s.lanes);
+        let streams = write == Write::Streamed;
+        let off = match write {
+            Write::Streamed => misaligned(out.as_ptr(), V::LANES * 4),
+            Write::Cached if steps.len() >= MANY_STEPS => misaligned(most, V::LANES * 4),
+            Write::Cached => 0,
+        };
+        let mut at = 0;
+        if off > 0 {
+            store(values::<V, FLIGHT>(start, steps, 0), to, false);
+            at = long - V::LANES + off;
+        }
+        while at + long <= len {
+            store(values::<V, FLIGHT>(start, steps, at), to.add(at), streams);
+            at += long;
+        }
+        if at < len {
+            store(values::<V, FLIGHT>(start, steps, len - long), to.add(len - long), false);
+        }
+    }
+}
+
+/// Accumulators of a fold: enough that none waits for the one before it.
+#[cfg(target_arch = "x86_64")]
+const WAYS: usize = 8;
+/// Vectors that one accumulator takes in a row: the error of a sum grows with this, and with how often it is emptied.
+#[cfg(target_arch = "x86_64")]
+const DEPTH: usize = 16;
+
+/// Blocks one after another, none twice, into accumulators.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn fold_vectors<V: Vector, const FLIGHT: usize>(
+    start: Start,
+    steps: &[Operand],
+    out: *mut u32,
+    len: usize,
+    (by, loops): (Step, &ReduceLoops),
+) -> u32 {
+    let (short, long) = (2 * V::LANES, FLIGHT * V::LANES);
+    // SAFETY: blocks lie within the lanes; the rest as promised by the caller.
+    unsafe {
+        let identity = V::splat(f32::from_bits(loops.identity));
+        let (mut acc, mut all) = ([identity; WAYS], [identity; WAYS]);
+        let (mut at, mut depth) = (0, 0);
+        while at + long <= len {
+            let block = values::<V, FLIGHT>(start, steps, at);
+            if !out.is_null() {
+                store(block, out.add(at).cast(), false);
+            }
+            combine(by, &mut acc, &block);
+            depth += FLIGHT / WAYS;
+            if depth == DEPTH {
+                combine(by, &mut all, &acc);
+                (acc, depth) = ([identity; WAYS], 0);
+            }
+            at += long;
+        }
+        while at + short <= len {
+            let block = values::<V, 2>(start, steps, at);
+            if !out.is_null() {
+                store(block, out.add(at).cast(), false);
+            }
+            combine(by, &mut acc, &block);
+            at += short;
+        }
+        combine(by, &mut all, &acc);
+        let [mut low, high] = [[all[0], all[1], all[2], all[3]], [all[4], all[5], all[6], all[7]]];
+        combine(by, &mut low, &high);
+        let [mut low, high] = [[low[0], low[1]], [low[2], low[3]]];
+        combine(by, &mut low, &high);
+        let [mut sum, high] = [[low[0]], [low[1]]];
+        combine(by, &mut sum, &high);
+        let mut lanes = [0f32; 16];
+        sum[0].store(lanes.as_mut_ptr());
+        let sum = combine_lanes(by, lanes, V::LANES);
+        if at == len {
+            return sum.to_bits();
+        }
+        // What is left, lane by lane.
+        let mut lanes = [0u32; 32];
+        let rest = &mut lanes[..len - at];
+        plain::<math::Fused>(start, steps, at, rest);
+        if !out.is_null() {
+            out.add(at).copy_from_nonoverlapping(rest.as_ptr(), rest.len());
+        }
+        combine_two(by, sum, f32::from_bits((loops.fold)(rest))).to_bits()
+    }
+}
+
+/// The first `n` lanes into one: the upper half onto the lower, again and again.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn combine_lanes(by: Step, mut lanes: [f32; 16], mut n: usize) -> f32 {
+    while n > 1 {
+        n /= 2;
+        for i in 0..n {
+            lanes[i] = combine_two(by, lanes[i], lanes[i + n]);
+        }
+    }
+    lanes[0]
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn combine_two(by: Step, x: f32, y: f32) -> f32 {
+    match by {
+        Step::Max => max_f32(x, y),
+        Step::Min => min_f32(x, y),
+        Step::Mul => x * y,
+        _ => x + y,
+    }
+}
+
+/// Columns by vectors; what is left, one by one.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn accumulate_vectors<V: Vector>(acc: &mut [u32], rows: (*const u32, isize), n_rows: usize, by: Step) {
+    const WIDE: usize = 4;
+    let (to, len): (*mut f32, usize) = (acc.as_mut_ptr().cast(), acc.len());
+    let row = |r: usize| rows.0.wrapping_offset(r as isize * rows.1).cast::<f32>();
+    let mut at = 0;
+    // SAFETY: all vectors lie within the rows; the rest as promised by the caller.
+    unsafe {
+        while at + WIDE * V::LANES <= len {
+            let mut sums = [V::splat(0.0); WIDE];
+            for i in 0..WIDE {
+                sums[i] = V::load(to.add(at + i * V::LANES));
+            }
+            for r in 0..n_rows {
+                let mut lanes = sums;
+                for i in 0..WIDE {
+                    lanes[i] = V::load(row(r).add(at + i * V::LANES));
                 }
-                if len < LONG {
-                    for at in (0..len - SHORT).step_by(SHORT) {
-                        $block::<2, false>(start, steps, out, at);
+                combine(by, &mut sums, &lanes);
+            }
+            store(sums, to.add(at), false);
+            at += WIDE * V::LANES;
+        }
+        for i in at..len {
+            for r in 0..n_rows {
+                *to.add(i) = combine_two(by, *to.add(i), *row(r).add(i));
+            }
+        }
+    }
+}
+
+/// Vectors into accumulators, in turn.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn combine<V: Vector, const M: usize, const N: usize>(by: Step, acc: &mut [V; M], v: &[V; N]) {
+    // Loops, not closures, here and below: a closure is a function of its own, not compiled for the instruction set.
+    macro_rules! each {
+        (|$x:ident, $y:ident| $op:expr) => {
+            for i in 0..N {
+                let ($x, $y) = (acc[i % M], v[i]);
+                // SAFETY: as promised by the caller.
+                acc[i % M] = unsafe { $op };
+            }
+        };
+    }
+    match by {
+        Step::Max => each!(|x, y| x.above(y).or_nan(x)),
+        Step::Min => each!(|x, y| x.below(y).or_nan(x)),
+        Step::Mul => each!(|x, y| x.mul(y)),
+        _ => each!(|x, y| x.add(y)),
+    }
+}
+
+/// Vectors one after another; past the caches if they lie on a boundary and should.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn store<V: Vector, const FLIGHT: usize>(v: [V; FLIGHT], to: *mut f32, streams: bool) {
+    for i in 0..FLIGHT {
+        // SAFETY: as promised by the caller.
+        unsafe {
+            match streams {
+                true => v[i].stream(to.add(i * V::LANES)),
+                false => v[i].store(to.add(i * V::LANES)),
+            }
+        }
+    }
+}
+
+/// All steps over `FLIGHT` vectors from lane `at` on.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn values<V: Vector, const FLIGHT: usize>(start: Start, steps: &[Operand], at: usize) -> [V; FLIGHT] {
+    // SAFETY: lanes `at..at + FLIGHT · LANES` are there, or a single one.
+    unsafe {
+        let mut v = [V::splat(0.0); FLIGHT];
+        for i in 0..FLIGHT {
+            v[i] = match start.single {
+                true => V::splat(*start.lanes.cast()),
+                false => V::load(start.lanes.add(at + i * V::LANES).cast()),
+            };
+        }
+        if start.ahead > 0 {
+            for i in 0..FLIGHT {
+                fetch(start.lanes.wrapping_add(start.ahead + at + i * V::LANES));
+            }
+        }
+        for step in steps {
+            macro_rules! each {
+                (|$x:ident, $y:ident| $op:expr) => {
+                    if step.single {
+                        let $y = V::splat(*step.lanes.cast());
+                        for i in 0..FLIGHT {
+                            let $x = v[i];
+                            v[i] = $op;
+                        }
+                    } else {
+                        let lanes: *const f32 = step.lanes.add(at).cast();
+                        for i in 0..FLIGHT {
+                            let ($x, $y) = (v[i], V::load(lanes.add(i * V::LANES)));
+                            v[i] = $op;
+                        }
                     }
-                    return $block::<2, false>(start, steps, out, len - SHORT);
-                }
-                // Vectors that lie across two cache lines are read twice: where there are many steps, let the operand
-                // of most of them lie well. What is streamed must lie well itself.
-                let most = steps.iter().find(|s| !s.single).map_or(start.0, |s| s.lanes);
-                let off = match write {
-                    Write::Streamed => misaligned(out.as_ptr(), $lanes * 4),
-                    Write::Cached if steps.len() >= MANY_STEPS => misaligned(most, $lanes * 4),
-                    Write::Cached => 0,
                 };
-                let mut at = 0;
-                if off > 0 {
-                    $block::<$flight, false>(start, steps, out, 0);
-                    at = LONG - $lanes + off;
-                }
-                while at + LONG <= len {
-                    match write {
-                        Write::Cached => $block::<$flight, false>(start, steps, out, at),
-                        Write::Streamed => $block::<$flight, true>(start, steps, out, at),
+            }
+            match step.kind {
+                Kind::Add => each!(|x, y| x.add(y)),
+                Kind::Sub => each!(|x, y| x.sub(y)),
+                Kind::Mul => each!(|x, y| x.mul(y)),
+                Kind::Div => each!(|x, y| x.div(y)),
+                Kind::Max => each!(|x, y| x.above(y).or_nan(x)),
+                Kind::Min => each!(|x, y| x.below(y).or_nan(x)),
+                Kind::SubFrom => each!(|x, y| y.sub(x)),
+                Kind::DivInto => each!(|x, y| y.div(x)),
+                Kind::MaxOf => each!(|x, y| y.above(x).or_nan(y)),
+                Kind::MinOf => each!(|x, y| y.below(x).or_nan(y)),
+                Kind::Square => {
+                    for i in 0..FLIGHT {
+                        v[i] = v[i].mul(v[i]);
                     }
-                    at += LONG;
                 }
-                if at < len {
-                    $block::<$flight, false>(start, steps, out, len - LONG);
+                Kind::Exp => {
+                    for i in 0..FLIGHT {
+                        v[i] = math::exp_of_vector(v[i]);
+                    }
                 }
             }
         }
+        v
+    }
+}
 
-        /// All steps over `FLIGHT` vectors from lane `at` on; with `STREAM` that lane lies on a boundary.
+/// Asks for the memory around an address, which need not exist.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn fetch(lanes: *const u32) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    // SAFETY: a hint; it never faults.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(lanes.cast()) }
+}
+
+/// The loops above, compiled for one instruction set.
+macro_rules! compiled {
+    ($run:ident, $fold:ident, $accumulate:ident, $features:literal, $vector:ty, $flight:literal) => {
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $features)]
-        #[inline]
-        unsafe fn $block<const FLIGHT: usize, const STREAM: bool>(
-            start: (*const u32, bool),
-            steps: &[Operand],
-            out: &mut [u32],
-            at: usize,
-        ) {
-            use std::arch::x86_64::*;
-            // SAFETY: lanes `at..at + FLIGHT · lanes` are there, or a single one.
-            unsafe {
-                let mut v: [$vec; FLIGHT] = [$splat(0.0); FLIGHT];
-                for i in 0..FLIGHT {
-                    v[i] = if start.1 { $splat(*start.0.cast()) } else { $load(start.0.add(at + i * $lanes).cast()) };
-                }
-                for step in steps {
-                    macro_rules! each {
-                        ($op:expr) => {
-                            if step.single {
-                                let y = $splat(*step.lanes.cast());
-                                for i in 0..FLIGHT {
-                                    v[i] = $op(v[i], y);
-                                }
-                            } else {
-                                let y = step.lanes.add(at);
-                                for i in 0..FLIGHT {
-                                    v[i] = $op(v[i], $load(y.add(i * $lanes).cast()));
-                                }
-                            }
-                        };
-                    }
-                    match step.kind {
-                        Kind::Add => each!(|x, y| $add(x, y)),
-                        Kind::Sub => each!(|x, y| $sub(x, y)),
-                        Kind::Mul => each!(|x, y| $mul(x, y)),
-                        Kind::Div => each!(|x, y| $div(x, y)),
-                        Kind::SubFrom => each!(|x, y| $sub(y, x)),
-                        Kind::DivInto => each!(|x, y| $div(y, x)),
-                    }
-                }
-                for i in 0..FLIGHT {
-                    let to = out.as_mut_ptr().add(at + i * $lanes).cast();
-                    if STREAM { $stream(to, v[i]) } else { $store(to, v[i]) }
-                }
-            }
+        unsafe fn $run(start: Start, steps: &[Operand], out: &mut [u32], write: Write) {
+            // SAFETY: as promised by the caller.
+            unsafe { run_vectors::<$vector, $flight>(start, steps, out, write) }
+        }
+
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = $features)]
+        unsafe fn $fold(start: Start, steps: &[Operand], out: *mut u32, len: usize, by: (Step, &ReduceLoops)) -> u32 {
+            // SAFETY: as promised by the caller.
+            unsafe { fold_vectors::<$vector, $flight>(start, steps, out, len, by) }
+        }
+
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = $features)]
+        unsafe fn $accumulate(acc: &mut [u32], rows: (*const u32, isize), n_rows: usize, by: Step) {
+            // SAFETY: as promised by the caller.
+            unsafe { accumulate_vectors::<$vector>(acc, rows, n_rows, by) }
         }
     };
 }
 
-vectors! {
-    avx512, avx512_block, "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma", 16, 16, __m512,
-    _mm512_loadu_ps, _mm512_set1_ps, _mm512_storeu_ps, _mm512_stream_ps,
-    _mm512_add_ps, _mm512_sub_ps, _mm512_mul_ps, _mm512_div_ps
-}
-vectors! {
-    avx2, avx2_block, "avx2,fma", 8, 8, __m256,
-    _mm256_loadu_ps, _mm256_set1_ps, _mm256_storeu_ps, _mm256_stream_ps,
-    _mm256_add_ps, _mm256_sub_ps, _mm256_mul_ps, _mm256_div_ps
-}
+compiled!(run_avx512, fold_avx512, accumulate_avx512, "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma", F32x16, 8);
+compiled!(run_avx2, fold_avx2, accumulate_avx2, "avx2,fma", F32x8, 8);
 
 #[cfg(test)]
 mod tests {
@@ -229,26 +508,111 @@ mod tests {
         };
         for n in [1, 3, 31, 32, 33, 63, 64, 100, 128, 129, 255, 256, 257, 271, 272, 300, 511, 512, 1000] {
             let (x, a, b) = (lanes(1, n), lanes(2, n), 1.7f32.to_bits());
+            let (x_val, a_val, b_val) = (Val::full(x.as_ptr(), n), Val::full(a.as_ptr(), n), Val::one(&raw const b));
             let steps = [
-                (Step::Mul, false, (a.as_ptr(), n == 1)),
-                (Step::Sub, true, (&raw const b, true)),
-                (Step::Add, false, (x.as_ptr(), n == 1)),
-                (Step::Div, true, (a.as_ptr(), n == 1)),
-                (Step::Div, false, (&raw const b, true)),
-                (Step::Sub, false, (a.as_ptr(), n == 1)),
+                Operand::new(Step::Mul, false, Some(&a_val)),
+                Operand::new(Step::Sub, true, Some(&b_val)),
+                Operand::new(Step::Add, false, Some(&x_val)),
+                Operand::new(Step::Div, true, Some(&a_val)),
+                Operand::new(Step::Div, false, Some(&b_val)),
+                Operand::new(Step::Sub, false, Some(&a_val)),
             ];
-            let steps = steps.map(|(step, reversed, lanes)| Operand::new(step, reversed, lanes));
             for (write, n_steps) in [(Write::Cached, 6), (Write::Streamed, 6), (Write::Cached, 12)] {
                 let mut out = vec![0; n + 3];
                 let steps: Vec<Operand> = steps.iter().cycle().take(n_steps).copied().collect();
                 // SAFETY: all lanes are there.
-                unsafe { run((x.as_ptr(), n == 1), &steps, &mut out[3..], write) };
+                unsafe { run(Start { lanes: x.as_ptr(), single: false, ahead: 0 }, &steps, &mut out[3..], write) };
                 super::super::stream::finish();
                 for i in 0..n {
                     let [mut y, x, a, b] = [x[i], x[i], a[i], b].map(f32::from_bits);
                     (0..n_steps / 6).for_each(|_| y = a / ((b - y * a) + x) / b - a);
                     assert_eq!(out[3 + i], y.to_bits(), "lane {i} of {n}, {write:?}");
                 }
+            }
+        }
+    }
+
+    /// Numbers of all sizes and signs, zeros, infinities and NaN among them.
+    fn any_floats(n: usize) -> Vec<u32> {
+        let special = [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e-40, 88.8, -103.5, 1.0];
+        let number = |i: usize| match i % 11 {
+            10 => special[i / 11 % special.len()],
+            _ => ((i * 7919) as f32 * 0.618).sin() * 100.0,
+        };
+        (0..n).map(|i| number(i).to_bits()).collect()
+    }
+
+    #[test]
+    fn steps_of_a_value_alone_give_the_bits_of_their_loops() {
+        let x = any_floats(5000);
+        let isa = crate::ops::isa() as usize;
+        for (step, row) in [(Step::Exp, &crate::ops::EXP)] {
+            let apply = row.cpu.f32.expect("it takes floats")[isa];
+            for n in [1, 7, 32, 129, 1000, 5000] {
+                let (mut got, mut want) = (vec![0; n], vec![0; n]);
+                let start = Start { lanes: x.as_ptr(), single: false, ahead: 0 };
+                // SAFETY: all lanes are there, and the loops are those of this machine.
+                unsafe {
+                    run(start, &[Operand::new(step, false, None)], &mut got, Write::Cached);
+                    apply(&x[..n], &mut want);
+                }
+                let same = |a: u32, b: u32| a == b || f32::from_bits(a).is_nan() && f32::from_bits(b).is_nan();
+                let differs = (0..n).find(|i| !same(got[*i], want[*i]));
+                assert!(differs.is_none(), "{step:?} of {:?}", differs.map(|i| f32::from_bits(x[i])));
+            }
+        }
+    }
+
+    #[test]
+    fn folds_take_in_every_lane_once_and_write_what_they_saw() {
+        if !folds() {
+            return;
+        }
+        let isa = crate::ops::isa() as usize;
+        let x: Vec<u32> = (0..9000).map(|i| ((i * 37 % 101) as f32 - 50.0).to_bits()).collect();
+        let sum = crate::ops::SUM.cpu.f32.expect("it takes floats")[isa];
+        let max = crate::ops::MAX.cpu.f32.expect("it takes floats")[isa];
+        for n in [1, 2, 31, 32, 63, 100, 128, 255, 256, 257, 300, 1000, 1024, 4100, 9000] {
+            let start = Start { lanes: x.as_ptr(), single: false, ahead: 64 };
+            let two = 2f32.to_bits();
+            let double = [Operand::new(Step::Mul, false, Some(&Val::one(&two)))];
+            let mut out = vec![0; n];
+            let numbers = || x[..n].iter().map(|v| f32::from_bits(*v));
+            // SAFETY: all lanes are there.
+            let (got, greatest) = unsafe {
+                (
+                    fold(start, &double, out.as_mut_ptr(), n, (Step::Add, &sum)),
+                    fold(start, &[], std::ptr::null_mut(), n, (Step::Max, &max)),
+                )
+            };
+            // Small whole numbers: any order gives the same sum.
+            assert_eq!(f32::from_bits(got), numbers().map(|v| 2.0 * v).sum::<f32>(), "{n} lanes");
+            assert_eq!(f32::from_bits(greatest), numbers().fold(f32::MIN, f32::max), "{n} lanes");
+            assert!(out.iter().zip(numbers()).all(|(out, v)| f32::from_bits(*out) == 2.0 * v));
+            for at in [0, n / 2, n - 1] {
+                let mut x = x[..n].to_vec();
+                x[at] = f32::NAN.to_bits();
+                let start = Start { lanes: x.as_ptr(), single: false, ahead: 0 };
+                // SAFETY: as above.
+                let greatest = unsafe { fold(start, &[], std::ptr::null_mut(), n, (Step::Max, &max)) };
+                assert!(f32::from_bits(greatest).is_nan(), "NaN at {at} of {n}");
+            }
+        }
+    }
+
+    #[test]
+    fn rows_are_added_up_column_by_column() {
+        if !folds() {
+            return;
+        }
+        let x: Vec<u32> = (0..8 * 300).map(|i| ((i * 37 % 101) as f32 - 50.0).to_bits()).collect();
+        for (len, n_rows) in [(1, 8), (63, 3), (64, 8), (65, 1), (300, 8), (257, 7)] {
+            let mut acc = vec![1f32.to_bits(); len];
+            // SAFETY: all rows are there.
+            unsafe { accumulate(&mut acc, (x.as_ptr(), 300), n_rows, Step::Add) };
+            for (i, got) in acc.iter().enumerate() {
+                let want = (0..n_rows).fold(1.0, |sum, r| sum + f32::from_bits(x[r * 300 + i]));
+                assert_eq!(f32::from_bits(*got), want, "column {i} of {len}, {n_rows} rows");
             }
         }
     }

@@ -70,9 +70,19 @@ impl Stored for f16 {
         f16::from_f32(f32::from_bits(lane))
     }
     fn to_lanes(from: &[f16], to: &mut [u32]) {
+        #[cfg(target_arch = "x86_64")]
+        if isa() == Isa::Avx512 {
+            // SAFETY: `isa` has found it.
+            return unsafe { f16_to_lanes(from, to) };
+        }
         from.convert_to_f32_slice(as_floats_mut(to));
     }
     fn from_lanes(from: &[u32], to: &mut [f16]) {
+        #[cfg(target_arch = "x86_64")]
+        if isa() == Isa::Avx512 {
+            // SAFETY: `isa` has found it.
+            return unsafe { lanes_to_f16(from, to) };
+        }
         to.convert_from_f32_slice(as_floats(from));
     }
 }
@@ -147,6 +157,35 @@ fn round_to_f16(y: &mut [u32]) {
 
 fn round_to_bf16(y: &mut [u32]) {
     round_bf16_in_place(y);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+fn f16_to_lanes(from: &[f16], to: &mut [u32]) {
+    use std::arch::x86_64::*;
+    let (from, from_rest) = from.as_chunks::<16>();
+    let (to, to_rest) = to.as_chunks_mut::<16>();
+    for (from, to) in from.iter().zip(to) {
+        // SAFETY: both are sixteen elements long.
+        unsafe { _mm512_storeu_ps(to.as_mut_ptr().cast(), _mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast()))) };
+    }
+    from_rest.iter().zip(to_rest).for_each(|(x, y)| *y = x.lane());
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+fn lanes_to_f16(from: &[u32], to: &mut [f16]) {
+    use std::arch::x86_64::*;
+    let (from, from_rest) = from.as_chunks::<16>();
+    let (to, to_rest) = to.as_chunks_mut::<16>();
+    for (from, to) in from.iter().zip(to) {
+        // SAFETY: both are sixteen elements long.
+        unsafe {
+            let halves = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm512_loadu_ps(from.as_ptr().cast()));
+            _mm256_storeu_si256(to.as_mut_ptr().cast(), halves);
+        }
+    }
+    from_rest.iter().zip(to_rest).for_each(|(x, y)| *y = f16::from_lane(*x));
 }
 
 /// The upper 16 bits of the nearest bf16, ties to even; NaN stays NaN.

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use smallvec::SmallVec;
 
 use super::across::{self, Across};
-use super::chain::{self, Operand, Write};
+use super::chain::{self, Operand, Start, Write};
 use super::convert;
 use super::load::{self, Lookup};
 use super::pass::{Dst, Line, Link, Work};
@@ -74,7 +74,7 @@ impl Frame<'_> {
         // this machine.
         let val = unsafe {
             match &line.work {
-                Work::Chain { start, links } => self.chain(*start, links, out, tile),
+                Work::Chain { start, links } => self.chain(line, (*start, links), out, tile),
                 Work::Inst => self.inst(line.reg, out, tile),
             }
         };
@@ -119,7 +119,7 @@ impl Frame<'_> {
                     *out.ptr = self.bound.constants[nest.consts[*idx as usize] as usize];
                     Val::one(out.ptr)
                 }
-                CodeInst::Unary { apply, x } => self.apply([*x], out, tile, |[x], y| apply(x, y)),
+                CodeInst::Unary { apply, x, .. } => self.apply([*x], out, tile, |[x], y| apply(x, y)),
                 CodeInst::Binary { apply, x, y, .. } => {
                     self.apply([*x, *y], out, tile, |[x, y], out| match (x.len() == out.len(), y.len() == out.len()) {
                         (true, true) => (apply.vv)(x, y, out),
@@ -264,29 +264,47 @@ impl Frame<'_> {
         out.full()
     }
 
-    /// Several steps of arithmetic at once.
-    unsafe fn chain(&mut self, start: Reg, links: &[Link], out: Out, tile: &Tile) -> Val {
+    /// Several steps of arithmetic at once, and into a reduction if the line feeds one.
+    unsafe fn chain(&mut self, line: &Line, (start, links): (Reg, &[Link]), mut out: Out, tile: &Tile) -> Val {
         let mut steps = std::mem::take(&mut self.chain);
-        let regs = || [start].into_iter().chain(links.iter().map(|l| l.operand));
+        let regs = || [start].into_iter().chain(links.iter().filter_map(|l| l.operand));
         let dense = regs().all(|r| self.val(r).is_dense(tile) || self.val(r).is_one(tile)) && out.full().is_dense(tile);
         let single = !regs().any(|r| self.val(r).spread);
         let (rows, len) = match (single, dense) {
             (true, _) => (if regs().all(|r| self.val(r).is_one(tile)) { 1 } else { tile.rows }, 1),
-            (false, true) => (1, tile.n_lanes()),
-            (false, false) => (tile.rows, tile.len),
+            (false, true) if line.fold.is_none() => (1, tile.n_lanes()),
+            _ => (tile.rows, tile.len),
         };
+        // What is the same for all lanes of a row is left to whoever folds it.
+        let fold = line.fold.filter(|_| !single);
+        if out.ptr.is_null() && fold.is_none() {
+            (out.ptr, out.pitch) = self.dst(Dst::Slot(self.bound.nest.scratch.n_slots + 1), tile);
+        }
+        steps.clear();
+        let operand = |l: &Link| Operand::new(l.step, l.reversed, l.operand.map(|r| self.val(r)).as_ref());
+        steps.extend(links.iter().map(operand));
+        let start = self.val(start);
+        let out_pitch = if single { 1 } else { out.pitch };
         for row in 0..rows {
-            let operand = |reg: Reg| {
-                let val = self.val(reg);
-                (val.ptr.wrapping_offset(row as isize * val.pitch), !val.spread)
-            };
-            steps.clear();
-            steps.extend(links.iter().map(|l| Operand::new(l.step, l.reversed, operand(l.operand))));
+            let lanes = start.ptr.wrapping_offset(row as isize * start.pitch);
+            let from = Start { lanes, single: !start.spread, ahead: self.ahead };
             // SAFETY: every operand has a lane or `len`, and the destination room for them and is none of them.
             unsafe {
-                let at = if single { row } else { row * out.pitch };
-                chain::run(operand(start), &steps, std::slice::from_raw_parts_mut(out.ptr.add(at), len), out.write);
-            }
+                let to = out.ptr.wrapping_add(row * out_pitch);
+                match fold {
+                    None => chain::run(from, &steps, std::slice::from_raw_parts_mut(to, len), out.write),
+                    Some((idx, reg)) => {
+                        let CodeInst::Reduce { apply, step: Some(step), .. } =
+                            &self.bound.nest.code.insts[reg as usize]
+                        else {
+                            unreachable!("chains feed reductions of floats")
+                        };
+                        let to = if out.ptr.is_null() { out.ptr } else { to };
+                        self.folded[idx].push(chain::fold(from, &steps, to, len, (*step, apply)));
+                    }
+                }
+            };
+            steps.iter_mut().for_each(Operand::advance);
         }
         self.chain = steps;
         match single {

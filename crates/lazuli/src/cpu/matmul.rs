@@ -118,8 +118,11 @@ impl Matmul {
                 let panel = if self.bare { m } else { panel };
                 for row in (0..m).step_by(panel.max(1)) {
                     let rows = panel.min(m - row);
-                    let shared = rayon::current_thread_index().is_some() && work > SMALL;
-                    let how = if shared { Parallelism::Rayon(rayon::current_num_threads()) } else { Parallelism::None };
+                    let n_threads = threads::count();
+                    let how = match n_threads > 1 && work > SMALL {
+                        true => Parallelism::Rayon(n_threads),
+                        false => Parallelism::None,
+                    };
                     product.rows(i, row, rows, how);
                     self.follow(bound, product.sums, (i * m + row) * n, rows, how);
                 }
@@ -261,22 +264,27 @@ impl Product<'_> {
         let b = self.b.matrix(batch, batch_idx);
         let out = self.sums.get().wrapping_add((batch_idx * m + row) * n);
         let (a_lies, b_lies) = (self.a.lies, self.b.lies);
-        // SAFETY: the matrices are within their memory, and nobody else writes these rows.
-        unsafe {
-            match self.matmul.lane {
-                Lane::F32 => gemm_f32::gemm::f32::get_gemm_fn()(
+        if self.matmul.lane != Lane::F32 {
+            // SAFETY: the matrices are within their memory, and nobody else writes these rows.
+            return unsafe { integers(a, a_lies, b, b_lies, out, (rows, k, n), how) };
+        }
+        let (a, b, out) = (Shared(a), Shared(b), Shared(out));
+        let gemm = || {
+            // SAFETY: as above.
+            unsafe {
+                gemm_f32::gemm::f32::get_gemm_fn()(
                     // The result is row-major; GEMM likes columns, so it makes the transposed one of swapped operands.
                     n,
                     rows,
                     k,
-                    out.cast(),
+                    out.get().cast(),
                     n as isize,
                     1,
                     false,
-                    b.cast_const().cast(),
+                    b.get().cast_const().cast(),
                     b_lies.row_stride,
                     b_lies.col_stride,
-                    a.cast_const().cast(),
+                    a.get().cast_const().cast(),
                     a_lies.row_stride,
                     a_lies.col_stride,
                     0.0,
@@ -285,9 +293,12 @@ impl Product<'_> {
                     false,
                     false,
                     how,
-                ),
-                _ => integers(a, a_lies, b, b_lies, out, (rows, k, n), how),
+                )
             }
+        };
+        match how {
+            Parallelism::None => gemm(),
+            Parallelism::Rayon(_) => threads::install(gemm),
         }
     }
 }

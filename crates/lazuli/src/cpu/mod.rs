@@ -33,6 +33,8 @@ mod tests;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rayon::prelude::*;
+
 use crate::backend::{Backend, Counters, HostBytes, Runnable};
 use crate::device::{DeviceInfo, DeviceKind};
 use crate::error::{Error, Result};
@@ -143,10 +145,11 @@ impl Backend for Cpu {
             return Ok(());
         }
         self.shared.threads.enter(|| {
-            use rayon::prelude::*;
-            out.par_chunks_mut(COPY_SHARED / 4)
-                .zip(bytes.par_chunks(COPY_SHARED / 4))
-                .for_each(|(to, from)| to.copy_from_slice(from));
+            threads::install(|| {
+                out.par_chunks_mut(COPY_SHARED / 4)
+                    .zip(bytes.par_chunks(COPY_SHARED / 4))
+                    .for_each(|(to, from)| to.copy_from_slice(from));
+            });
         });
         Ok(())
     }

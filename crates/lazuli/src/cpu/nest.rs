@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::chain;
 use super::pass::{Facts, Passes};
 use super::program::{Code, CodeInst};
 use super::stream;
@@ -19,14 +20,21 @@ const MAX_TILE: usize = 8192;
 const MIN_ROW: usize = 64;
 /// A reduction along fewer elements than this is done for many rows side by side.
 const SHORT_ROW: usize = 32;
-/// Rows of a tile that reads across memory: as many as elements share a cache line.
-const ACROSS: usize = 16;
+/// Rows and lanes of a tile that reads across memory: several cache lines one way, enough pages the other.
+const ACROSS: (usize, usize) = (32, 256);
 /// Inner lanes kept from pass to pass at most; beyond, values are computed again.
 const MAX_KEPT: usize = 128 * 1024;
 /// Lanes of a block of rows, over which outer instructions are evaluated together.
 const BLOCK_LANES: usize = 8 * 1024;
 /// Rows of a column reduction that are added up one after another; beyond, pairwise.
 pub const SERIAL: usize = 32;
+/// Columns of a block at most: what they are added up in stays in the first-level cache.
+const MAX_COLUMNS: usize = 4096;
+/// Blocks of columns that keep a machine busy, and lanes that are worth a piece of one.
+const MIN_BLOCKS: usize = 16;
+const PIECE_LANES: usize = 64 * 1024;
+/// Columns fewer than this are added up several rows abreast.
+const WIDE: usize = 256;
 /// The least work worth a task of its own.
 const TASK_NANOS: f64 = 20_000.0;
 /// More tasks than this share nothing better.
@@ -71,8 +79,9 @@ pub enum Form {
     Map(Grid),
     /// Blocks of rows; each row, or several short ones at once, in tiles. `row` is how one is cut.
     Rows { blocks: Cut, rows_per_tile: usize, row: Cut },
-    /// Blocks of columns, each walked a few rows at a time, none of which lie across the end of a run.
-    Columns { blocks: Cut, rows_per_tile: usize, run: usize },
+    /// Blocks of columns, each walked a few rows at a time, none of which lie across the end of a run. Narrow ones are
+    /// added up with several rows `abreast`; where there are few blocks, their rows are shared out in `pieces`.
+    Columns { blocks: Cut, rows_per_tile: usize, run: usize, abreast: usize, pieces: Cut },
 }
 
 /// A range of positions cut into pieces, none of which crosses the end of a run.
@@ -107,7 +116,8 @@ pub struct Scratch {
     /// Of one kept value of a block.
     pub kept: usize,
     pub n_kept: usize,
-    /// Accumulators of a block of columns: levels per fold.
+    /// Of one accumulator of a block of columns, and levels of them per fold.
+    pub level: usize,
     pub levels: usize,
     pub n_folds: usize,
 }
@@ -155,17 +165,17 @@ impl Grid {
 impl Scratch {
     /// Lanes in all.
     pub fn n_lanes(&self) -> usize {
-        self.levels_at() + self.outer.next_multiple_of(16) * self.levels * self.n_folds
+        self.levels_at() + self.level.next_multiple_of(16) * self.levels * self.n_folds
     }
 
-    /// Scratch tiles start at multiples of this; the one after the last is spare.
+    /// Scratch tiles start at multiples of this; the two after the last are spare.
     pub fn tile_pitch(&self) -> usize {
         self.tile.next_multiple_of(16)
     }
 
     /// Where outer values start.
     pub fn outer_at(&self) -> usize {
-        self.tile_pitch() * (self.n_slots + 1)
+        self.tile_pitch() * (self.n_slots + 2)
     }
 
     /// Where kept values start.
@@ -191,6 +201,7 @@ struct Known<'a> {
     aliased: &'a [bool],
     /// Per store, whether it goes past the caches.
     streams: &'a [bool],
+    folds_rows: bool,
 }
 
 impl Facts for Known<'_> {
@@ -217,6 +228,10 @@ impl Facts for Known<'_> {
     fn is_inner(&self, store: usize) -> bool {
         self.is_inner[store]
     }
+
+    fn folds_rows(&self) -> bool {
+        self.folds_rows
+    }
 }
 
 /// The axes of a launch, as the walk over them sees them.
@@ -225,6 +240,7 @@ struct Axes<'a> {
     has_inner: bool,
     /// Outer axes are walked fastest.
     columns: bool,
+    ragged: bool,
 }
 
 impl Axes<'_> {
@@ -233,7 +249,8 @@ impl Axes<'_> {
         // Short rows are too short for a loop each: they are turned, and done side by side.
         let turned = !code.body.ragged && args.inner.len() == 1 && n_inner < SHORT_ROW && n_outer >= MIN_ROW;
         let has_inner = code.body.inner_rank > 0;
-        Axes { args, has_inner, columns: has_inner && (turned || code.body.order == Order::OuterFast) }
+        let columns = has_inner && (turned || code.body.order == Order::OuterFast);
+        Axes { args, has_inner, columns, ragged: code.body.ragged }
     }
 
     fn is_inner(&self, map: &IndexMap) -> bool {
@@ -274,7 +291,9 @@ impl Axes<'_> {
     /// Whether tiles can be cut such that their rows are runs of the innermost axis.
     fn rows_are_runs(&self) -> bool {
         let fastest = self.fastest();
-        fastest.len() <= 1 || fastest[fastest.len() - 1] >= MIN_ROW
+        // The columns of a ragged body are cut at every piece, and with it at the end of every run.
+        let cut_anyway = self.ragged && self.columns && fastest.len() == 2;
+        fastest.len() <= 1 || cut_anyway || fastest[fastest.len() - 1] >= MIN_ROW
     }
 }
 
@@ -301,8 +320,15 @@ impl Nest {
         };
         let streams: Vec<bool> = code.body.stores.iter().zip(&is_inner).map(streams).collect();
         let rows_are_runs = axes.rows_are_runs();
-        let known =
-            Known { code: &code, walks: &walks, rows_are_runs, is_inner: &is_inner, aliased, streams: &streams };
+        let known = Known {
+            code: &code,
+            walks: &walks,
+            rows_are_runs,
+            is_inner: &is_inner,
+            aliased,
+            streams: &streams,
+            folds_rows: !axes.columns && chain::folds(),
+        };
         let mut passes = Passes::new(&code, &known, true);
         if passes.n_kept * sizes.inner > MAX_KEPT {
             passes = Passes::new(&code, &known, false);
@@ -352,21 +378,26 @@ impl Nest {
             (true, true) => {
                 let blocks = self.cut_columns(axes, budget);
                 let run = axes.args.inner.last().copied().unwrap_or(1).max(1);
-                let rows_per_tile = (budget / blocks.piece).clamp(1, run.min(SERIAL));
-                (
-                    Form::Columns { blocks, rows_per_tile, run },
-                    rows_per_tile * blocks.piece,
-                    blocks.piece,
-                    blocks.piece * inner,
-                )
+                let abreast = match WIDE / blocks.piece {
+                    n if n > 1 && axes.args.inner.len() == 1 => n.next_power_of_two(),
+                    _ => 1,
+                };
+                // What is read where it lies needs no scratch: as many rows as are added up one after another.
+                let lanes = if n_slots == 0 { SERIAL * blocks.piece } else { budget };
+                let rows_per_tile = lanes / blocks.piece / abreast * abreast;
+                let rows_per_tile = rows_per_tile.clamp(abreast, run.next_multiple_of(abreast));
+                let pieces = self.cut_pieces(blocks, run, abreast);
+                let form = Form::Columns { blocks, rows_per_tile, run, abreast, pieces };
+                (form, rows_per_tile * blocks.piece, blocks.piece, blocks.piece * inner)
             }
         };
         // One level per doubling of the blocks that are added up serially, and the serial one itself.
         let levels = if axes.columns { inner.div_ceil(SERIAL).max(1).ilog2() as usize + 3 } else { 0 };
+        let level = if let Form::Columns { blocks, abreast, .. } = form { blocks.piece * abreast } else { 0 };
         let n_folds = self.passes.inner.iter().map(|p| p.folds.len()).max().unwrap_or(0);
         let (n_outer, n_kept) = (self.passes.n_outer, self.passes.n_kept);
         self.form = form;
-        self.scratch = Scratch { tile, n_slots, outer, n_outer, kept, n_kept, levels, n_folds };
+        self.scratch = Scratch { tile, n_slots, outer, n_outer, kept, n_kept, level, levels, n_folds };
     }
 
     fn cut_map(&self, axes: &Axes, budget: usize) -> Grid {
@@ -380,12 +411,12 @@ impl Nest {
         // What lies across memory is read by tiles of several rows, so that every cache line is used whole.
         let lies_across = |i: usize| {
             let across = self.row_steps[i].abs() == 1 && self.walks[i].step().is_some_and(|s| s.abs() > 1);
-            across && height >= ACROSS
+            across && height >= ACROSS.0 / 2
         };
         let sheets = n / (height * width);
         let by_columns = (0..self.walks.len()).any(lies_across);
         let (rows, len) = match by_columns {
-            true => (ACROSS, (budget / ACROSS).max(MIN_ROW)),
+            true => (ACROSS.0.min(height), ACROSS.1),
             false => ((budget / width).clamp(1, height), budget),
         };
         Grid { sheets, height, width, rows, len: Cut::new(width, width, len).piece, by_columns }
@@ -408,12 +439,11 @@ impl Nest {
         (blocks, rows_per_tile.min(blocks.piece), row)
     }
 
-    /// Columns: wide enough to read memory in order, narrow enough that what is kept stays in cache and that there
-    /// are several blocks to share.
+    /// Columns: wide enough to read memory in order, narrow enough that what is kept stays in cache.
     fn cut_columns(&self, axes: &Axes, budget: usize) -> Cut {
         let Sizes { outer, inner, ragged } = self.sizes;
         let short = inner < SHORT_ROW;
-        let fair = if short { budget / inner.max(1) } else { (outer / 8).next_multiple_of(64) };
+        let wide = if short { budget / inner.max(1) } else { MAX_COLUMNS };
         let kept = match self.passes.n_kept {
             0 => usize::MAX,
             n => (MAX_KEPT / 4 / (n * inner).max(1)).max(64),
@@ -424,7 +454,19 @@ impl Nest {
         };
         // The pieces of a ragged axis differ in length, so no tile may span two of them.
         let run = ragged.map_or(run, |(per_piece, _)| run.min(per_piece));
-        Cut::new(outer, run, fair.clamp(64, 4096).min(kept).min(budget))
+        Cut::new(outer, run, wide.clamp(64, MAX_COLUMNS).min(kept).min(budget))
+    }
+
+    /// Few blocks of long columns keep few threads busy: their rows are cut, if one pass over them is all there is.
+    fn cut_pieces(&self, blocks: Cut, run: usize, abreast: usize) -> Cut {
+        let inner = self.sizes.inner;
+        let once = matches!(&self.passes.inner[..], [pass] if pass.stores.is_empty()) && self.sizes.ragged.is_none();
+        let enough = MIN_BLOCKS.div_ceil(blocks.count().max(1));
+        let rows = inner.div_ceil(enough).max(PIECE_LANES / blocks.piece).next_multiple_of(SERIAL * abreast);
+        match once && run == inner && rows < inner {
+            true => Cut { n: inner, run: inner, piece: rows },
+            false => Cut { n: inner, run: inner.max(1), piece: inner.max(1) },
+        }
     }
 
     /// Estimates the work and shares it out.

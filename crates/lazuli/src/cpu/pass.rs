@@ -29,6 +29,8 @@ pub struct Line {
     pub reg: Reg,
     pub work: Work,
     pub dst: Dst,
+    /// The reduction that takes the results in as they are made, and which of the pass's it is.
+    pub fold: Option<(usize, Reg)>,
 }
 
 /// What a line does.
@@ -39,11 +41,11 @@ pub enum Work {
     Chain { start: Reg, links: Vec<Link> },
 }
 
-/// One step of a chain: `value ∘ operand`, or `operand ∘ value`.
+/// One step of a chain: `value ∘ operand`, or `operand ∘ value`, or of the value alone.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Link {
     pub step: Step,
-    pub operand: Reg,
+    pub operand: Option<Reg>,
     pub reversed: bool,
 }
 
@@ -52,6 +54,8 @@ pub struct Link {
 pub enum Dst {
     /// They are read where they are.
     InPlace,
+    /// Only a reduction sees them.
+    Nowhere,
     /// A scratch tile.
     Slot(usize),
     /// The row kept for later passes.
@@ -95,6 +99,8 @@ pub trait Facts {
     fn streams(&self, store: usize) -> bool;
     /// Whether this store is of every element of the index space, not of outer ones.
     fn is_inner(&self, store: usize) -> bool;
+    /// Whether reductions run along rows, so that a chain can feed them.
+    fn folds_rows(&self) -> bool;
 }
 
 impl Passes {
@@ -156,7 +162,7 @@ impl Passes {
         let dst = Dst::Outer(self.n_outer);
         self.n_outer += 1;
         if !matches!(code.insts[i], CodeInst::Reduce { .. }) {
-            self.outer[code.stages[i] as usize].push(Line { reg: i as Reg, work: Work::Inst, dst });
+            self.outer[code.stages[i] as usize].push(Line { reg: i as Reg, work: Work::Inst, dst, fold: None });
         }
     }
 }
@@ -210,7 +216,7 @@ impl Builder<'_> {
     fn kept_from_before(&mut self, stage: usize, reg: Reg) -> Option<usize> {
         let before = self.computed_in[reg as usize].is_some_and(|p| p < stage);
         let free = matches!(self.code.insts[reg as usize], CodeInst::Load { .. }) && self.facts.in_place(reg);
-        if !before || free || !self.keep {
+        if !before || free || !self.keep || self.is_cheap(reg) {
             return None;
         }
         let at = self.kept.iter().position(|k| *k == reg);
@@ -218,6 +224,18 @@ impl Builder<'_> {
             self.kept.push(reg);
             self.kept.len() - 1
         }))
+    }
+
+    /// Whether computing it again costs no more than reading it: one step from what lies in memory.
+    fn is_cheap(&self, reg: Reg) -> bool {
+        let is_near = |r: Reg| {
+            let is_load = matches!(self.code.insts[r as usize], CodeInst::Load { .. });
+            self.code.scope(r) != self.main || is_load && self.facts.in_place(r)
+        };
+        match self.code.insts[reg as usize] {
+            CodeInst::Binary { x, y, step: Some(Step::Add | Step::Sub | Step::Mul), .. } => is_near(x) && is_near(y),
+            _ => false,
+        }
     }
 
     /// Lines for these registers, chained where they can be, each with its place.
@@ -234,7 +252,13 @@ impl Builder<'_> {
         let trunks = self.trunks(regs, &is_line, &uses);
         trunks.iter().flatten().for_each(|t| is_line[*t as usize] = false);
         for &reg in regs.iter().filter(|r| is_line[**r as usize]) {
-            pass.lines.push(Line { reg, work: self.work(reg, &trunks), dst: Dst::InPlace });
+            let work = self.work(reg, &trunks);
+            let takes_in = |f: &Fold| {
+                let is_float = matches!(code.insts[f.reg as usize], CodeInst::Reduce { step: Some(_), .. });
+                f.source == reg && is_float && matches!(work, Work::Chain { .. }) && self.facts.folds_rows()
+            };
+            let fold = pass.folds.iter().position(takes_in).map(|i| (i, pass.folds[i].reg));
+            pass.lines.push(Line { reg, work, dst: Dst::InPlace, fold });
         }
         self.assign(&mut pass, &last, &uses);
         pass
@@ -243,39 +267,52 @@ impl Builder<'_> {
     /// Per register, the operand whose value it takes on without a stop in memory: an arithmetic result that nothing
     /// else uses.
     fn trunks(&self, regs: &[Reg], is_line: &[bool], uses: &[u32]) -> Vec<Option<Reg>> {
-        let chains = |r: Reg| matches!(self.code.insts[r as usize], CodeInst::Binary { step: Some(_), .. });
-        let is_trunk = |r: Reg| chains(r) && is_line[r as usize] && uses[r as usize] == 1;
+        let is_trunk = |r: Reg, n_uses: u32| self.chains(r) && is_line[r as usize] && uses[r as usize] == n_uses;
         let mut trunks = vec![None; self.code.insts.len()];
-        for &reg in regs.iter().filter(|r| chains(**r)) {
-            if let CodeInst::Binary { x, y, .. } = self.code.insts[reg as usize] {
-                trunks[reg as usize] = [x, y].into_iter().find(|o| is_trunk(*o));
-            }
+        for &reg in regs.iter().filter(|r| self.chains(**r)) {
+            trunks[reg as usize] = match self.code.insts[reg as usize] {
+                CodeInst::Unary { x, .. } => Some(x).filter(|x| is_trunk(*x, 1)),
+                CodeInst::Binary { x, y, step: Some(Step::Mul), .. } if x == y => Some(x).filter(|x| is_trunk(*x, 2)),
+                CodeInst::Binary { x, y, .. } => [x, y].into_iter().find(|o| is_trunk(*o, 1)),
+                _ => None,
+            };
         }
         trunks
     }
 
+    /// Whether it can be a step of a chain.
+    fn chains(&self, reg: Reg) -> bool {
+        use CodeInst::{Binary, Unary};
+        matches!(self.code.insts[reg as usize], Binary { step: Some(_), .. } | Unary { step: Some(_), .. })
+    }
+
     fn work(&self, reg: Reg, trunks: &[Option<Reg>]) -> Work {
-        if !matches!(self.code.insts[reg as usize], CodeInst::Binary { step: Some(_), .. }) {
+        if !self.chains(reg) {
             return Work::Inst;
         }
         // A single step is a chain too: that is its fastest loop.
         let (mut at, mut links) = (reg, Vec::new());
         loop {
-            let CodeInst::Binary { x, y, step: Some(step), .. } = self.code.insts[at as usize] else {
-                unreachable!("only arithmetic is chained")
+            let trunk = trunks[at as usize];
+            let (link, from) = match self.code.insts[at as usize] {
+                CodeInst::Unary { x, step: Some(step), .. } => (Link { step, operand: None, reversed: false }, x),
+                CodeInst::Binary { x, y, step: Some(Step::Mul), .. } if x == y => {
+                    (Link { step: Step::Square, operand: None, reversed: false }, x)
+                }
+                CodeInst::Binary { x, y, step: Some(step), .. } if trunk == Some(y) => {
+                    (Link { step, operand: Some(x), reversed: true }, y)
+                }
+                CodeInst::Binary { x, y, step: Some(step), .. } => {
+                    (Link { step, operand: Some(y), reversed: false }, x)
+                }
+                _ => unreachable!("only steps are chained"),
             };
-            match trunks[at as usize] {
-                Some(trunk) => {
-                    let reversed = trunk == y;
-                    links.push(Link { step, operand: if reversed { x } else { y }, reversed });
-                    at = trunk;
-                }
-                None => {
-                    links.push(Link { step, operand: y, reversed: false });
-                    links.reverse();
-                    return Work::Chain { start: x, links };
-                }
+            links.push(link);
+            if trunk.is_none() {
+                links.reverse();
+                return Work::Chain { start: from, links };
             }
+            at = from;
         }
     }
 
@@ -306,6 +343,7 @@ impl Builder<'_> {
                 is_value && self.facts.direct(*s) && (computes && uses[reg as usize] == 1 || !self.facts.streams(*s))
             });
             let dst = match (&self.code.insts[reg as usize], self.kept.iter().position(|k| *k == reg), store) {
+                _ if pass.lines[idx].fold.is_some() && uses[reg as usize] == 1 => Dst::Nowhere,
                 (CodeInst::Acc, ..) => Dst::InPlace,
                 (_, Some(keep), _) => Dst::Keep(keep),
                 (_, None, Some(store)) => {
@@ -340,7 +378,7 @@ impl Builder<'_> {
         match &line.work {
             Work::Inst => self.code.for_each_operand(line.reg, f),
             Work::Chain { start, links } => {
-                [*start].into_iter().chain(links.iter().map(|l| l.operand)).for_each(&mut f)
+                [*start].into_iter().chain(links.iter().filter_map(|l| l.operand)).for_each(&mut f)
             }
         }
     }

@@ -49,6 +49,7 @@ pub enum CodeInst {
     Unary {
         apply: UnaryLoop,
         x: Reg,
+        step: Option<Step>,
     },
     Binary {
         apply: BinaryLoops,
@@ -70,9 +71,11 @@ pub enum CodeInst {
         op: CustomRef,
         args: Vec<Reg>,
     },
+    /// `step` where floats are combined.
     Reduce {
         apply: ReduceLoops,
         x: Reg,
+        step: Option<Step>,
     },
     /// Another name for an earlier register.
     Alias,
@@ -122,7 +125,8 @@ impl Code {
             InstOp::Acc => CodeInst::Acc,
             InstOp::Unary(row, x) => {
                 let loops = row.cpu.get(lane_of(x)).unwrap_or_else(|| absent(row.name, lane_of(x)));
-                CodeInst::Unary { apply: loops[isa], x: at(x) }
+                let step = row.step.filter(|_| lane_of(x) == Lane::F32);
+                CodeInst::Unary { apply: loops[isa], x: at(x), step }
             }
             InstOp::Binary(row, x, y) => {
                 let loops = row.cpu.get(lane_of(x)).unwrap_or_else(|| absent(row.name, lane_of(x)));
@@ -136,7 +140,8 @@ impl Code {
             InstOp::Reduce(row, x) => {
                 let loops = row.cpu.get(lane_of(x)).or(row.cpu.get(dtype.lane()));
                 let loops = loops.unwrap_or_else(|| absent(row.name, lane_of(x)));
-                CodeInst::Reduce { apply: loops[isa], x: at(x) }
+                let step = (lane_of(x) == Lane::F32).then_some(row.step);
+                CodeInst::Reduce { apply: loops[isa], x: at(x), step }
             }
         }
     }

@@ -1,19 +1,26 @@
 //! Reductions: for a block of outer indices, stage after stage over the inner axes. What one stage needs of an
 //! earlier one is kept in scratch where it fits. Sums are pairwise: over the blocks of a tile, over tiles, over rows.
 
+use super::chain;
 use super::nest::{Cut, Form, Nest, SERIAL};
-use super::pass::Pass;
+use super::pass::{Fold, Pass};
 use super::program::CodeInst;
 use super::threads;
 use super::tile::{Bound, Frame, Tile};
 use crate::kernel::Reg;
-use crate::ops::ReduceLoops;
+use crate::ops::{ReduceLoops, Step};
 
 /// Runs a reduction on the threads this is called in.
 ///
 /// # Safety
 /// The memory is as large as the plan says.
 pub unsafe fn run(bound: &Bound) {
+    if let Form::Columns { pieces, .. } = bound.nest.form
+        && pieces.count() > 1
+    {
+        // SAFETY: as promised by the caller.
+        return unsafe { run_pieces(bound, pieces) };
+    }
     let n_blocks = bound.nest.n_blocks();
     let per_task = bound.nest.per_task;
     threads::for_each(n_blocks.div_ceil(per_task), &|task| {
@@ -40,8 +47,16 @@ unsafe fn run_block(frame: &mut Frame, block: usize) {
             let Some(pass) = passes.inner.get(stage) else { continue };
             match nest.form {
                 _ if pass.lines.is_empty() && pass.folds.is_empty() && pass.stores.is_empty() => {}
-                Form::Columns { rows_per_tile, run, .. } => columns(frame, pass, (rows_per_tile, run), start, len),
-                Form::Rows { rows_per_tile, row, .. } => rows(frame, pass, row, rows_per_tile, start, len),
+                Form::Columns { .. } => {
+                    let n = nest.inner_of(start);
+                    columns(frame, pass, (start, len), (0, n));
+                }
+                Form::Rows { rows_per_tile, row, .. } => {
+                    // The first pass waits for memory. While the second computes, the next block's rows come near.
+                    frame.ahead = if stage == 1 { len * nest.sizes.inner } else { 0 };
+                    rows(frame, pass, row, rows_per_tile, start, len);
+                    frame.ahead = 0;
+                }
                 Form::Map(_) => {}
             }
         }
@@ -53,6 +68,14 @@ fn loops(nest: &Nest, reg: Reg) -> &ReduceLoops {
     match &nest.code.insts[reg as usize] {
         CodeInst::Reduce { apply, .. } => apply,
         _ => unreachable!("a fold is a reduction"),
+    }
+}
+
+/// What combines the floats of a reduction, if it is one of floats.
+fn step(nest: &Nest, reg: Reg) -> Option<Step> {
+    match nest.code.insts[reg as usize] {
+        CodeInst::Reduce { step, .. } => step,
+        _ => None,
     }
 }
 
@@ -75,17 +98,37 @@ unsafe fn rows(frame: &mut Frame, pass: &Pass, cut: Cut, rows_per_tile: usize, f
                 let start = (first + row) * inner;
                 let tile = Tile { start, rows, len, pitch: inner, kept_at: row * inner, kept_pitch: inner };
                 frame.run(pass, &tile);
-                for fold in &pass.folds {
-                    let lanes = frame.spread(fold.source, &tile);
+                for (i, fold) in pass.folds.iter().enumerate() {
                     let out = frame.outer_lanes(fold.reg).add(row);
-                    for r in 0..rows {
-                        *out.add(r) = (loops(nest, fold.reg).fold)(lanes.row(r, len));
-                    }
+                    (0..rows).for_each(|r| *out.add(r) = folded(frame, (i, fold), &tile, r));
                 }
             } else {
                 long_row(frame, pass, cut, first + row, row, len);
             }
         }
+    }
+}
+
+/// Lanes of a row from which on it is read in several places at once.
+const LONG_ROW: usize = 4096;
+
+/// A row of a tile, reduced: by the chain that made its lanes, or now.
+unsafe fn folded(frame: &mut Frame, (i, fold): (usize, &Fold), tile: &Tile, row: usize) -> u32 {
+    match frame.folded[i].get(row) {
+        Some(lane) => *lane,
+        // SAFETY: as promised by the caller.
+        None => unsafe {
+            let (nest, lanes) = (frame.bound.nest, frame.spread(fold.source, tile));
+            let (loops, lanes) = (loops(nest, fold.reg), lanes.row(row, tile.len));
+            match step(nest, fold.reg) {
+                // Long rows come from memory, which the loop of the row reads in several places at once.
+                Some(step) if chain::folds() && tile.len < LONG_ROW => {
+                    let start = chain::Start { lanes: lanes.as_ptr(), single: false, ahead: 0 };
+                    chain::fold(start, &[], std::ptr::null_mut(), tile.len, (step, loops))
+                }
+                _ => (loops.fold)(lanes),
+            }
+        },
     }
 }
 
@@ -104,10 +147,8 @@ unsafe fn long_row(frame: &mut Frame, pass: &Pass, cut: Cut, row: usize, row_of_
         // SAFETY: the tile is within the row.
         unsafe {
             frame.run(pass, &tile);
-            for (fold, counter) in pass.folds.iter().zip(&mut counters) {
-                let loops = loops(nest, fold.reg);
-                let sum = (loops.fold)(frame.spread(fold.source, &tile).row(0, tile.len));
-                counter.push(sum, loops);
+            for (i, (fold, counter)) in pass.folds.iter().zip(&mut counters).enumerate() {
+                counter.push(folded(frame, (i, fold), &tile, 0), loops(nest, fold.reg));
             }
         }
     }
@@ -152,63 +193,201 @@ fn combine(a: u32, b: u32, loops: &ReduceLoops) -> u32 {
     acc[0]
 }
 
-/// One pass over `len` columns from `start` on, a few rows at a time: rows are added up one after another into the
-/// lowest level, and levels like the digits of a binary counter.
-unsafe fn columns(frame: &mut Frame, pass: &Pass, (rows_per_tile, run): (usize, usize), start: usize, len: usize) {
+/// Columns whose rows are shared out: each piece adds up its own, then the pieces are added up pairwise.
+unsafe fn run_pieces(bound: &Bound, pieces: Cut) {
+    let nest = bound.nest;
+    let Form::Columns { blocks, .. } = nest.form else { unreachable!("called for columns") };
+    let (passes, pass) = (&nest.passes, &nest.passes.inner[0]);
+    let (n_pieces, n_folds) = (pieces.count(), pass.folds.len());
+    let mut sums = vec![0u32; blocks.count() * n_folds * n_pieces * blocks.piece];
+    let sums = Sums(sums.as_mut_ptr());
+    // The sums of a piece; pieces of one fold lie one after another.
+    let at = |block: usize, fold: usize, piece: usize| {
+        sums.get().wrapping_add(((block * n_folds + fold) * n_pieces + piece) * blocks.piece)
+    };
+    threads::for_each(blocks.count() * n_pieces, &|task| {
+        let (block, piece) = (task / n_pieces, task % n_pieces);
+        let (start, len) = blocks.at(block);
+        // SAFETY: pieces are within the index space, and each has sums of its own; the rest as promised by the caller.
+        bound.with_frame(|frame| unsafe {
+            frame.run_outer(&passes.outer[0], start, len);
+            columns(frame, pass, (start, len), pieces.at(piece));
+            for (i, fold) in pass.folds.iter().enumerate() {
+                at(block, i, piece).copy_from_nonoverlapping(frame.outer_lanes(fold.reg), len);
+            }
+        });
+    });
+    threads::for_each(blocks.count(), &|block| {
+        let (start, len) = blocks.at(block);
+        // SAFETY: as above; every piece is done.
+        bound.with_frame(|frame| unsafe {
+            frame.run_outer(&passes.outer[0], start, len);
+            for (i, fold) in pass.folds.iter().enumerate() {
+                let lanes = |piece: usize| std::slice::from_raw_parts_mut(at(block, i, piece), len);
+                let mut step = 1;
+                while step < n_pieces {
+                    for piece in (0..n_pieces - step).step_by(2 * step) {
+                        (loops(nest, fold.reg).accumulate)(lanes(piece), lanes(piece + step));
+                    }
+                    step *= 2;
+                }
+                frame.outer_lanes(fold.reg).copy_from_nonoverlapping(at(block, i, 0), len);
+            }
+            passes.outer[1..].iter().for_each(|lines| frame.run_outer(lines, start, len));
+            frame.store_outer(start, len);
+        });
+    });
+}
+
+/// Where sums of pieces are; tasks write apart.
+#[derive(Clone, Copy)]
+struct Sums(*mut u32);
+
+// SAFETY: see above.
+unsafe impl Sync for Sums {}
+
+impl Sums {
+    fn get(self) -> *mut u32 {
+        self.0
+    }
+}
+
+/// One pass over columns (the first, and how many) along some of their rows (likewise), a few rows at a time.
+unsafe fn columns(frame: &mut Frame, pass: &Pass, (start, len): (usize, usize), (first, n_rows): (usize, usize)) {
     let nest = frame.bound.nest;
-    let n = nest.inner_of(start);
+    let Form::Columns { rows_per_tile, run, abreast, .. } = nest.form else { unreachable!("called for columns") };
     let pitch = nest.sizes.outer;
     frame.show_columns(pass);
-    let (mut depth, mut blocks, mut row) = (0, 0usize, 0);
+    let mut levels = Levels { width: abreast * len, ..Levels::default() };
+    let (mut row, end) = (first, first + n_rows);
     // SAFETY: tiles are within the index space; accumulators have room for a tile each and are apart.
     unsafe {
-        let lanes = |ptr: *mut u32| std::slice::from_raw_parts_mut(ptr, len);
-        while row < n {
-            let rows = rows_per_tile.min(n - row).min(run - row % run).min(SERIAL - row % SERIAL);
+        while row < end {
+            let rows = rows_per_tile.min(end - row).min(run - row % run);
             let tile = Tile { start: row * pitch + start, rows, len, pitch, kept_at: row * len, kept_pitch: len };
             frame.run(pass, &tile);
+            let before = levels;
             for (i, fold) in pass.folds.iter().enumerate() {
-                let source = frame.spread(fold.source, &tile);
-                let acc = lanes(frame.level(i, depth));
-                let loops = loops(nest, fold.reg);
-                if row % SERIAL == 0 {
-                    acc.fill(loops.identity);
-                }
-                (0..rows).for_each(|r| (loops.accumulate)(acc, source.row(r, len)));
+                levels = before;
+                let source = match abreast {
+                    1 => frame.spread(fold.source, &tile),
+                    _ => frame.dense(fold.source, &tile),
+                };
+                let (n_whole, part) = (rows / abreast, rows % abreast);
+                let row = |r: usize| source.ptr.wrapping_offset((r * abreast) as isize * source.pitch);
+                let whole =
+                    Rows { first: row(0), pitch: abreast as isize * source.pitch, n: n_whole, len: abreast * len };
+                let part = Rows { first: row(n_whole), pitch: 0, n: (part > 0) as usize, len: part * len };
+                let by = (step(nest, fold.reg), loops(nest, fold.reg));
+                levels.add(whole, |level| frame.level(i, level), by);
+                levels.add(part, |level| frame.level(i, level), by);
             }
             row += rows;
-            if row % SERIAL == 0 {
-                for _ in 0..blocks.trailing_ones() {
-                    depth -= 1;
-                    merge(frame, pass, depth, len);
-                }
-                depth += 1;
-                blocks += 1;
-            }
-        }
-        let mut depth = depth + !n.is_multiple_of(SERIAL) as usize;
-        while depth > 1 {
-            depth -= 1;
-            merge(frame, pass, depth - 1, len);
         }
         for (i, fold) in pass.folds.iter().enumerate() {
-            let out = lanes(frame.outer_lanes(fold.reg));
-            match n {
-                0 => out.fill(loops(nest, fold.reg).identity),
-                _ => out.copy_from_slice(lanes(frame.level(i, 0))),
+            let loops = loops(nest, fold.reg);
+            let out = std::slice::from_raw_parts_mut(frame.outer_lanes(fold.reg), len);
+            match n_rows {
+                0 => out.fill(loops.identity),
+                _ => out.copy_from_slice(levels.finish(len, |level| frame.level(i, level), loops)),
             }
         }
     }
 }
 
-/// Adds the accumulators of the level above to those of `level`.
-unsafe fn merge(frame: &Frame, pass: &Pass, level: usize, len: usize) {
-    for (i, fold) in pass.folds.iter().enumerate() {
-        // SAFETY: levels are apart and have room for a tile each.
+/// Rows of lanes, a step apart.
+#[derive(Clone, Copy)]
+struct Rows {
+    first: *const u32,
+    pitch: isize,
+    n: usize,
+    len: usize,
+}
+
+/// Rows that are added up together: memory is read in as many places at once, and sums are written once for all.
+const TOGETHER: usize = 8;
+
+/// Adds rows to accumulators, one after another.
+unsafe fn accumulate(acc: &mut [u32], rows: Rows, (step, loops): (Option<Step>, &ReduceLoops)) {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        match step {
+            Some(step) if chain::folds() => chain::accumulate(acc, (rows.first, rows.pitch), rows.n, step),
+            _ => {
+                for r in 0..rows.n {
+                    let row = rows.first.offset(r as isize * rows.pitch);
+                    (loops.accumulate)(acc, std::slice::from_raw_parts(row, rows.len));
+                }
+            }
+        }
+    }
+}
+
+/// Accumulators of rows of lanes: rows are added up one after another into the topmost level, and full levels with each
+/// other like the digits of a binary counter.
+#[derive(Clone, Copy, Default)]
+struct Levels {
+    /// Lanes of a level.
+    width: usize,
+    depth: usize,
+    n_rows: usize,
+}
+
+impl Levels {
+    /// Adds rows, or the first lanes of them.
+    ///
+    /// # Safety
+    /// `at` gives levels that have room for `width` lanes and are apart from each other and from the rows.
+    unsafe fn add(&mut self, mut rows: Rows, at: impl Fn(usize) -> *mut u32, by: (Option<Step>, &ReduceLoops)) {
+        while rows.n > 0 {
+            let n = rows.n.min(SERIAL - self.n_rows % SERIAL).min(TOGETHER);
+            // SAFETY: as promised by the caller.
+            unsafe {
+                let top = std::slice::from_raw_parts_mut(at(self.depth), self.width);
+                if self.n_rows.is_multiple_of(SERIAL) {
+                    top.fill(by.1.identity);
+                }
+                accumulate(&mut top[..rows.len], Rows { n, ..rows }, by);
+                self.n_rows += n;
+                if self.n_rows.is_multiple_of(SERIAL) {
+                    for _ in 0..(self.n_rows / SERIAL - 1).trailing_ones() {
+                        self.depth -= 1;
+                        self.merge(self.depth, &at, by.1);
+                    }
+                    self.depth += 1;
+                }
+            }
+            rows.first = rows.first.wrapping_offset(n as isize * rows.pitch);
+            rows.n -= n;
+        }
+    }
+
+    /// All levels into one, and that into `len` lanes.
+    ///
+    /// # Safety
+    /// As for [`Levels::add`].
+    unsafe fn finish<'s>(&self, len: usize, at: impl Fn(usize) -> *mut u32, loops: &ReduceLoops) -> &'s [u32] {
+        let n_levels = self.depth + !self.n_rows.is_multiple_of(SERIAL) as usize;
+        // SAFETY: as promised by the caller.
         unsafe {
-            let acc = std::slice::from_raw_parts_mut(frame.level(i, level), len);
-            let above = std::slice::from_raw_parts(frame.level(i, level + 1), len);
-            (loops(frame.bound.nest, fold.reg).accumulate)(acc, above);
+            (1..n_levels).rev().for_each(|level| self.merge(level - 1, &at, loops));
+            let sums = std::slice::from_raw_parts_mut(at(0), self.width);
+            let mut width = self.width;
+            while width > len {
+                width /= 2;
+                let (low, high) = sums.split_at_mut(width);
+                (loops.accumulate)(low, &high[..width]);
+            }
+            &sums[..len]
+        }
+    }
+
+    /// Adds the level above to `level`.
+    unsafe fn merge(&self, level: usize, at: impl Fn(usize) -> *mut u32, loops: &ReduceLoops) {
+        // SAFETY: as promised by the caller.
+        unsafe {
+            let acc = std::slice::from_raw_parts_mut(at(level), self.width);
+            (loops.accumulate)(acc, std::slice::from_raw_parts(at(level + 1), self.width));
         }
     }
 }

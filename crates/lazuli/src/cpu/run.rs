@@ -11,7 +11,7 @@ use super::nest::{Form, Nest};
 use super::program::Program;
 use super::routines::{self, Routine, RoutineCall};
 use super::tile::{Bound, Faults};
-use super::{map, reduce};
+use super::{map, reduce, threads};
 use crate::backend::{Counters, Outcome, Runnable};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -107,7 +107,7 @@ impl Ready {
             output_dtype: *output,
             args,
         };
-        if let Err(failed) = routine(call) {
+        if let Err(failed) = threads::install(|| routine(call)) {
             faults.index_out_of_range(idx, 0, failed);
         }
     }

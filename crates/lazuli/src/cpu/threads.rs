@@ -1,6 +1,10 @@
 //! The threads of the CPU backend. Work is cut by sizes alone and handed out here, so that results do not depend on
-//! how many threads there are.
+//! how many threads there are. Whoever asks for the work takes part in it: waking a thread costs as much as a small
+//! kernel, and a caller that sleeps meanwhile leaves its core to nobody.
 
+use std::cell::Cell;
+use std::ptr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::available_parallelism;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -8,6 +12,11 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 /// A pool of threads, or none where one is all there is.
 pub struct Threads {
     pool: Option<ThreadPool>,
+}
+
+thread_local! {
+    /// The pool that this thread may share work with, while it is in [`Threads::enter`].
+    static POOL: Cell<*const ThreadPool> = const { Cell::new(ptr::null()) };
 }
 
 impl Threads {
@@ -29,27 +38,66 @@ impl Threads {
         self.pool.as_ref().map_or(1, ThreadPool::current_num_threads)
     }
 
-    /// Runs `f` where [`for_each`] finds the threads.
-    pub fn enter<R: Send>(&self, f: impl FnOnce() -> R + Send) -> R {
-        match &self.pool {
-            Some(pool) => pool.install(f),
-            None => f(),
-        }
+    /// Runs `f` here, where [`for_each`] and [`install`] find the threads.
+    pub fn enter<R>(&self, f: impl FnOnce() -> R) -> R {
+        let _back = Entered::new(self.pool.as_ref().map_or(ptr::null(), ptr::from_ref));
+        f()
     }
+}
+
+/// Sets this thread's pool, and the one before when dropped.
+struct Entered(*const ThreadPool);
+
+impl Entered {
+    fn new(pool: *const ThreadPool) -> Entered {
+        Entered(POOL.replace(pool))
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        POOL.set(self.0);
+    }
+}
+
+fn pool<'p>() -> Option<&'p ThreadPool> {
+    // SAFETY: set for as long as `enter` borrows the pool, on this thread only.
+    unsafe { POOL.get().as_ref() }
+}
+
+/// How many threads [`for_each`] would use here.
+pub fn count() -> usize {
+    pool().map_or(1, ThreadPool::current_num_threads)
 }
 
 /// Calls `f` with `0..n_tasks`, on the threads of the pool this is called in; in order on this one if there is none.
 pub fn for_each(n_tasks: usize, f: &(dyn Fn(usize) + Sync)) {
-    if rayon::current_thread_index().is_none() {
+    let Some(pool) = pool().filter(|_| n_tasks > 1) else {
         return (0..n_tasks).for_each(f);
-    }
-    share(0, n_tasks, f);
+    };
+    let next = AtomicUsize::new(0);
+    let work = || {
+        // What a task does is not shared out again.
+        let _back = Entered::new(ptr::null());
+        loop {
+            let task = next.fetch_add(1, Ordering::Relaxed);
+            if task >= n_tasks {
+                break;
+            }
+            f(task);
+        }
+    };
+    pool.in_place_scope(|scope| {
+        let n_helpers = pool.current_num_threads().min(n_tasks) - 1;
+        (0..n_helpers).for_each(|_| scope.spawn(|_| work()));
+        work();
+    });
 }
 
-fn share(start: usize, end: usize, f: &(dyn Fn(usize) + Sync)) {
-    if end - start <= 1 {
-        return (start..end).for_each(f);
+/// Runs `f` on a thread of the pool this is called in, for what shares out its own work through rayon.
+pub fn install<R: Send>(f: impl FnOnce() -> R + Send) -> R {
+    match pool() {
+        Some(pool) => pool.install(f),
+        None => f(),
     }
-    let middle = start.midpoint(end);
-    rayon::join(|| share(start, middle, f), || share(middle, end, f));
 }

@@ -147,6 +147,10 @@ pub struct Frame<'a> {
     /// The sums that a matmul hands over, and from row to row of them.
     pub acc: Val,
     pub chain: Vec<Operand>,
+    /// How many lanes ahead of what a chain starts from it should ask for; 0: not at all.
+    pub ahead: usize,
+    /// What chains have fed to the reductions of the pass: per reduction, one lane for each row of the tile.
+    pub folded: Vec<Vec<u32>>,
 }
 
 /// Scratch of a thread, kept between launches.
@@ -155,6 +159,7 @@ struct Kept {
     lanes: Vec<Aligned>,
     vals: Vec<Val>,
     chain: Vec<Operand>,
+    folded: Vec<Vec<u32>>,
 }
 
 #[derive(Clone, Copy)]
@@ -188,14 +193,15 @@ impl<'a> Bound<'a> {
             vals[reg as usize] = val;
             vals[n_regs + reg as usize] = val;
         }
-        let chain = std::mem::take(&mut kept.chain);
+        let (chain, mut folded) = (std::mem::take(&mut kept.chain), std::mem::take(&mut kept.folded));
+        folded.resize_with(folded.len().max(self.nest.scratch.n_folds), Vec::new);
         let scratch = kept.lanes.as_mut_ptr().cast();
-        let mut frame = Frame { bound: self, scratch, vals, bank: 0, acc: Val::NONE, chain };
+        let mut frame = Frame { bound: self, scratch, vals, bank: 0, acc: Val::NONE, chain, ahead: 0, folded };
         let result = f(&mut frame);
         if self.nest.streams.contains(&true) {
             stream::finish();
         }
-        (kept.vals, kept.chain) = (frame.vals, frame.chain);
+        (kept.vals, kept.chain, kept.folded) = (frame.vals, frame.chain, frame.folded);
         KEPT.set(Some(kept));
         result
     }
@@ -214,7 +220,7 @@ impl<'a> Bound<'a> {
                     CodeInst::Const(idx) => frame.bound.constants[nest.consts[*idx as usize] as usize],
                     // SAFETY: as promised by the caller; a slot has room for one lane.
                     _ => unsafe {
-                        frame.line(&Line { reg, work: Work::Inst, dst: Dst::Slot(0) }, &Tile::of(0, 1));
+                        frame.line(&Line { reg, work: Work::Inst, dst: Dst::Slot(0), fold: None }, &Tile::of(0, 1));
                         *frame.val(reg).ptr
                     },
                 };
@@ -249,6 +255,7 @@ impl Frame<'_> {
             let (ptr, pitch) = self.dst(Dst::Keep(keep), tile);
             self.vals[reg as usize] = Val::full(ptr, pitch);
         }
+        self.folded.iter_mut().for_each(Vec::clear);
         for line in &pass.lines {
             // SAFETY: as promised by the caller.
             unsafe { self.line(line, tile) };
@@ -316,23 +323,38 @@ impl Frame<'_> {
     /// The accumulator of a fold at a level, for reductions over columns.
     pub fn level(&self, fold: usize, level: usize) -> *mut u32 {
         let scratch = &self.bound.nest.scratch;
-        let at = scratch.levels_at() + scratch.outer.next_multiple_of(16) * (fold * scratch.levels + level);
+        let at = scratch.levels_at() + scratch.level.next_multiple_of(16) * (fold * scratch.levels + level);
         self.scratch.wrapping_add(at)
     }
 
-    /// The lanes of a value, one for each position, in a row after another wherever they came from.
+    /// The lanes of a value, one for each position.
     ///
     /// # Safety
     /// The value is of the tile.
     pub unsafe fn spread(&mut self, reg: Reg, tile: &Tile) -> Val {
         let val = self.val(reg);
-        if val.spread {
+        // SAFETY: as promised by the caller.
+        if val.spread { val } else { unsafe { self.dense(reg, tile) } }
+    }
+
+    /// The lanes of a value, one for each position and one after another.
+    ///
+    /// # Safety
+    /// The value is of the tile.
+    pub unsafe fn dense(&mut self, reg: Reg, tile: &Tile) -> Val {
+        let val = self.val(reg);
+        if val.is_dense(tile) {
             return val;
         }
         let (spare, _) = self.dst(Dst::Slot(self.bound.nest.scratch.n_slots), tile);
         for row in 0..tile.rows {
             // SAFETY: the spare tile has room for the tile's lanes.
-            unsafe { std::slice::from_raw_parts_mut(spare.add(row * tile.len), tile.len).fill(val.row(row, 1)[0]) };
+            let to = unsafe { std::slice::from_raw_parts_mut(spare.add(row * tile.len), tile.len) };
+            // SAFETY: as promised by the caller.
+            match unsafe { val.row(row, tile.len) } {
+                [lane] => to.fill(*lane),
+                lanes => to.copy_from_slice(lanes),
+            }
         }
         Val::full(spare, tile.len)
     }
@@ -342,7 +364,7 @@ impl Frame<'_> {
         let scratch = &self.bound.nest.scratch;
         let at = |lanes: usize| self.scratch.wrapping_add(lanes);
         match dst {
-            Dst::InPlace => (std::ptr::null_mut(), 0),
+            Dst::InPlace | Dst::Nowhere => (std::ptr::null_mut(), 0),
             Dst::Slot(slot) => (at(slot * scratch.tile_pitch()), tile.len),
             Dst::Outer(idx) => (at(scratch.outer_at() + idx * scratch.outer.next_multiple_of(16)), tile.len),
             Dst::Keep(idx) => {

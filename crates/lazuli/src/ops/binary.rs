@@ -241,7 +241,7 @@ fn pow_i32(x: i32, y: i32) -> i32 {
         (NAN, 0.0, 1.0), (1.0, NAN, 1.0), (-1.0, INF, 1.0), (INF, -1.0, 0.0);
 
     /// The greater of two; NaN if either is.
-    MAXIMUM maximum: Any -> Same, commutes true, cost 2, ulps 0.0, range (-100.0, 100.0);
+    MAXIMUM maximum: Any -> Same, commutes true, cost 2, ulps 0.0, range (-100.0, 100.0), step Max;
     cpu f32 -> f32 |x, y| max_f32(x, y), i32 -> i32 |x, y| x.max(y), u32 -> u32 |x, y| x.max(y);
     oracle |x, y| if x.is_nan() || y.is_nan() { NAN } else { x.max(y) }, int |x, y| x.max(y);
     wgsl "maximum_$t($x, $y)" "
@@ -256,7 +256,7 @@ fn maximum_u32(x: u32, y: u32) -> u32 { return max(x, y); }
     known (1.0, 2.0, 2.0), (1.0, NAN, NAN), (NAN, 1.0, NAN), (-INF, 1.0, 1.0), (INF, NAN, NAN);
 
     /// The lesser of two; NaN if either is.
-    MINIMUM minimum: Any -> Same, commutes true, cost 2, ulps 0.0, range (-100.0, 100.0);
+    MINIMUM minimum: Any -> Same, commutes true, cost 2, ulps 0.0, range (-100.0, 100.0), step Min;
     cpu f32 -> f32 |x, y| min_f32(x, y), i32 -> i32 |x, y| x.min(y), u32 -> u32 |x, y| x.min(y);
     oracle |x, y| if x.is_nan() || y.is_nan() { NAN } else { x.min(y) }, int |x, y| x.min(y);
     wgsl "minimum_$t($x, $y)" "
@@ -340,14 +340,14 @@ fn pow_i64(x: i64, y: i64) -> i64 {
 
 /// The greater; NaN if either is. A hardware maximum gives its second argument where one is NaN.
 #[inline(always)]
-pub(super) fn max_f32(x: f32, y: f32) -> f32 {
+pub(crate) fn max_f32(x: f32, y: f32) -> f32 {
     let greater = if x > y { x } else { y };
     if x.is_nan() { x } else { greater }
 }
 
 /// The lesser; NaN if either is.
 #[inline(always)]
-pub(super) fn min_f32(x: f32, y: f32) -> f32 {
+pub(crate) fn min_f32(x: f32, y: f32) -> f32 {
     let lesser = if x < y { x } else { y };
     if x.is_nan() { x } else { lesser }
 }

@@ -15,7 +15,7 @@ use crate::view::View;
 macro_rules! reduce_rows {
     ($(
         #[doc = $doc:literal]
-        $row:ident $name:ident: $takes:ident -> $gives:ident, ulps $ulps:literal, needs_one $needs_one:literal;
+        $row:ident $name:ident: $takes:ident -> $gives:ident, ulps $ulps:literal, needs_one $needs_one:literal, step $step:ident;
         cpu $($lane:ident from $lane_identity:expr, $bits:expr, |$x:ident, $y:ident| $eval:expr),+;
         oracle $oracle:expr, from $identity:expr;
         wgsl $wgsl:literal, $fns:expr;
@@ -38,6 +38,7 @@ macro_rules! reduce_rows {
                     doc: $doc.trim_ascii(),
                     takes: super::Takes::$takes,
                     gives: super::Gives::$gives,
+                    step: super::Step::$step,
                     cpu: super::PerLane {
                         $($lane: Some(super::lanes::reduce::<F, $lane>($bits)),)+
                     },
@@ -79,7 +80,7 @@ const NAN: f64 = f64::NAN;
 
 reduce_rows! {
     /// The sum of the elements along `axes`. Of u8 it is u32, of bool i32; integers wrap.
-    SUM sum: Number -> Wide, ulps 32.0, needs_one false;
+    SUM sum: Number -> Wide, ulps 32.0, needs_one false, step Add;
     cpu f32 from 0.0, 0, |x, y| x + y, i32 from 0, 0, |x, y| x.wrapping_add(y), u32 from 0, 0, |x, y| x.wrapping_add(y);
     oracle |x, y| x + y, from 0.0;
     wgsl "($x + $y)", "";
@@ -87,7 +88,7 @@ reduce_rows! {
     known ([1.0, 2.0, 3.5], 6.5), ([], 0.0), ([f64::INFINITY, 1.0], f64::INFINITY), ([NAN, 1.0], f64::NAN);
 
     /// The product of the elements along `axes`. Of u8 it is u32, of bool i32; integers wrap.
-    PROD prod: Number -> Wide, ulps 32.0, needs_one false;
+    PROD prod: Number -> Wide, ulps 32.0, needs_one false, step Mul;
     cpu f32 from 1.0, 1f32.to_bits(), |x, y| x * y,
         i32 from 1, 1, |x, y| x.wrapping_mul(y),
         u32 from 1, 1, |x, y| x.wrapping_mul(y);
@@ -97,7 +98,7 @@ reduce_rows! {
     known ([2.0, 3.0, 4.0], 24.0), ([], 1.0), ([2.0, 0.0], 0.0), ([NAN, 0.0], f64::NAN);
 
     /// The greatest element along `axes`; NaN if there is one.
-    MAX max: Any -> Same, ulps 0.0, needs_one true;
+    MAX max: Any -> Same, ulps 0.0, needs_one true, step Max;
     cpu f32 from -INF, (-INF).to_bits(), |x, y| max_f32(x, y),
         i32 from i32::MIN, i32::MIN as u32, |x, y| x.max(y),
         u32 from 0, 0, |x, y| x.max(y);
@@ -107,7 +108,7 @@ reduce_rows! {
     known ([1.0, 3.0, 2.0], 3.0), ([-1.0], -1.0), ([1.0, NAN, 2.0], f64::NAN), ([-5.0, f64::NEG_INFINITY], -5.0);
 
     /// The least element along `axes`; NaN if there is one.
-    MIN min: Any -> Same, ulps 0.0, needs_one true;
+    MIN min: Any -> Same, ulps 0.0, needs_one true, step Min;
     cpu f32 from INF, INF.to_bits(), |x, y| min_f32(x, y),
         i32 from i32::MAX, i32::MAX as u32, |x, y| x.min(y),
         u32 from u32::MAX, u32::MAX, |x, y| x.min(y);

@@ -114,6 +114,14 @@ pub enum Step {
     Mul,
     /// `x / y`.
     Div,
+    /// The greater; NaN if either is.
+    Max,
+    /// The lesser; NaN if either is.
+    Min,
+    /// `x · x`.
+    Square,
+    /// `eˣ`.
+    Exp,
 }
 
 /// A function of one element.
@@ -130,6 +138,8 @@ pub struct UnaryRow {
     pub wraps: bool,
     /// About how many additions it costs.
     pub cost: u32,
+    /// The chained form for f32, where there is one.
+    pub step: Option<Step>,
     /// The loops.
     pub cpu: PerLane<PerIsa<UnaryLoop>>,
     /// The function in double precision, to test against.
@@ -197,6 +207,8 @@ pub struct ReduceRow {
     pub takes: Takes,
     /// What it gives.
     pub gives: Gives,
+    /// What combines f32, as a step of a chain.
+    pub step: Step,
     /// The loops.
     pub cpu: PerLane<PerIsa<ReduceLoops>>,
     /// The function in double precision, to test against.

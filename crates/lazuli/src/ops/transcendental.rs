@@ -11,7 +11,7 @@ const NAN: f64 = f64::NAN;
 
 unary_rows! {
     /// The exponential, `eˣ`.
-    EXP exp: Float -> Same, cost 12, ulps 1.1, range (-104.0, 89.0);
+    EXP exp: Float -> Same, cost 12, ulps 1.1, range (-104.0, 89.0), step Exp;
     cpu f32 -> f32 |x| math::exp::<L>(x);
     oracle f64::exp;
     wgsl "exp_f32($x)" "

@@ -25,7 +25,7 @@ macro_rules! unary_rows {
     ($(
         #[doc = $doc:literal]
         $row:ident $name:ident $($visibility:ident)?: $takes:ident -> $gives:ident $($wraps:ident)?,
-        cost $cost:literal, ulps $ulps:literal, range $range:tt;
+        cost $cost:literal, ulps $ulps:literal, range $range:tt $(, step $step:ident)?;
         cpu $($lane:ident -> $to:ident |$x:ident| $eval:expr $(; slow |$sx:ident| $is_slow:expr => $slow:expr)?),+;
         oracle $oracle:expr;
         wgsl $wgsl:literal $($fns:literal)?;
@@ -51,6 +51,7 @@ macro_rules! unary_rows {
                     gives: $crate::ops::Gives::$gives,
                     wraps: $crate::ops::unary::flag!($($wraps)?),
                     cost: $cost,
+                    step: $crate::ops::binary::optional!($($crate::ops::Step::$step)?),
                     cpu: $crate::ops::PerLane {
                         $($lane: Some($crate::ops::lanes::unary::<F, $lane, $to>()),)+
                         ..$crate::ops::PerLane::NONE

@@ -204,19 +204,21 @@ fn normalisations_are_one_kernel_and_read_their_input_once() {
 fn cross_entropy_per_sample_is_one_kernel_and_reads_its_input_once() {
     let _device = shared();
     let (rows, classes) = (70, 300);
-    let x = data(&[rows, classes]);
-    let target = Tensor::from_vec((0..rows as i32).map(|i| i * 7 % 300).collect(), [rows, 1], &Device::cpu());
-    let loss = x.logsumexp(keep(-1)).sub(x.gather(-1, &target));
-    check_reads_once(&loss, rows * classes * 4 + rows * 4);
-    let (x, target) = (x.to_vec::<f32>().unwrap(), target.to_vec::<i32>().unwrap());
-    for (i, got) in loss.to_vec::<f32>().unwrap().into_iter().enumerate() {
-        let row = &x[i * classes..(i + 1) * classes];
-        let sum: f64 = row.iter().map(|v| (*v as f64).exp()).sum();
-        let expect = sum.ln() - row[target[i] as usize] as f64;
-        assert!(
-            (got as f64 - expect).abs() < 8.0 * f32::EPSILON as f64 * sum.ln().abs().max(1.5),
-            "{got} is not {expect}"
-        );
+    for axis in [1, 0] {
+        let shape = if axis == 1 { [rows, classes] } else { [classes, rows] };
+        let x = data(&shape);
+        let target = Tensor::from_vec((0..rows as i32).map(|i| i * 7 % 300).collect(), [rows], &Device::cpu());
+        let loss = x.logsumexp(keep(axis)).sub(x.gather(axis, &target.unsqueeze(axis)));
+        check_reads_once(&loss, rows * classes * 4 + rows * 4);
+        let by_rows = if axis == 1 { x.clone() } else { x.t() };
+        let (x, target) = (by_rows.to_vec::<f32>().unwrap(), target.to_vec::<i32>().unwrap());
+        for (i, got) in loss.to_vec::<f32>().unwrap().into_iter().enumerate() {
+            let row = &x[i * classes..(i + 1) * classes];
+            let sum: f64 = row.iter().map(|v| (*v as f64).exp()).sum();
+            let want = sum.ln() - row[target[i] as usize] as f64;
+            let allowed = 8.0 * f32::EPSILON as f64 * sum.ln().abs().max(1.5);
+            assert!((got as f64 - want).abs() < allowed, "{got} is not {want}");
+        }
     }
 }
 

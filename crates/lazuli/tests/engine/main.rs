@@ -6,6 +6,7 @@ mod errors;
 mod fusion;
 #[path = "../random/methods.rs"]
 mod methods;
+mod regressions;
 mod shapes;
 mod special;
 mod steady;

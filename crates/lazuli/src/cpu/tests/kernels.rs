@@ -212,6 +212,23 @@ fn stages_follow_each_other_for_rows_of_any_length() {
 }
 
 #[test]
+fn long_columns_are_shared_out_in_pieces() {
+    for (n, m) in [(40_000, 5), (3000, 256), (700, 4096), (3001, 100)] {
+        let mut case = Case::new(&[m], &[n], Order::OuterFast);
+        let (x, bias) = (case.numbers(DType::I32, m * n, 1), case.numbers(DType::I32, m, 2));
+        let x = case.load(x, strided(&[m, n], &[1, m as isize], 0), Scope::Inner);
+        let bias = case.load(bias, linear(&[m]), Scope::Outer);
+        let y = case.binary(&ADD, x, bias);
+        let (sum, max) = (case.reduce(&SUM, y), case.reduce(&MAX, x));
+        let both = case.binary(&SUB, sum, max);
+        let both = case.binary(&MUL, both, bias);
+        case.store_outer(both);
+        case.store_outer(max);
+        case.check();
+    }
+}
+
+#[test]
 fn an_empty_reduction_is_its_identity() {
     for order in [Order::InnerFast, Order::OuterFast] {
         let mut case = Case::new(&[300], &[0], order);

@@ -53,6 +53,27 @@ pub fn exp<L: Level>(x: f32) -> f32 {
     scale_wide(p, t)
 }
 
+/// [`exp`] of several at once: the same steps, the same bits.
+///
+/// # Safety
+/// As for the methods of [`Vector`](super::Vector).
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub unsafe fn exp_of_vector<V: super::Vector>(x: V) -> V {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let x = V::splat(-104.0).above(V::splat(89.0).below(x));
+        let t = x.fma(V::splat(LOG2_E), V::splat(ROUND));
+        let n = t.sub(V::splat(ROUND));
+        let r = n.fma(V::splat(-LN2_LO), n.fma(V::splat(-LN2_HI), x));
+        let mut sum = V::splat(EXP_Q[4]);
+        for i in (0..4).rev() {
+            sum = sum.fma(r, V::splat(EXP_Q[i]));
+        }
+        r.mul(r).fma(sum, r).add(V::splat(1.0)).scale(t)
+    }
+}
+
 /// 2ˣ.
 #[inline(always)]
 pub fn exp2<L: Level>(x: f32) -> f32 {

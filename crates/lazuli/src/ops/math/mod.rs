@@ -42,6 +42,7 @@ mod hyper;
 mod special;
 mod pow;
 mod rem;
+mod vector;
 
 #[cfg(test)]
 mod numpy;
@@ -49,6 +50,8 @@ mod numpy;
 mod sweep;
 
 pub use arc::{acos, asin, atan, atan2};
+#[cfg(target_arch = "x86_64")]
+pub use exp::exp_of_vector;
 pub use exp::{exp, exp2, expm1};
 pub use hyper::{acosh, asinh, atanh, cosh, sinh, tanh};
 pub use log::{log, log1p, log2, log10};
@@ -56,6 +59,8 @@ pub use pow::pow;
 pub use rem::{rem, rem_fast, rem_needs_slow};
 pub use special::{cbrt, erf};
 pub use trig::{cos, cos_slow, sin, sin_slow, tan, tan_slow, trig_needs_slow};
+#[cfg(target_arch = "x86_64")]
+pub use vector::{F32x8, F32x16, Vector};
 
 /// An instruction-set level: says how `a · b + c` is done, so that one source serves AVX-512, AVX2 and the baseline.
 pub trait Level: Copy + 'static {
