@@ -84,8 +84,7 @@ impl Cpu {
             driver: driver.into(),
             parallelism: threads.count(),
         };
-        let limits =
-            Limits { max_bindings: 65535, max_insts: 512, max_reduce: 65536, min_rows: 64, max_row: 65536, fuse: true };
+        let limits = Limits { max_bindings: 65535, max_insts: 512, max_reduce: 65536, min_rows: 64, fuse: true };
         let pool = Arc::new(Pool::new(counters.clone()));
         Cpu { info, limits, shared: Arc::new(Shared { counters, pool, threads, programs: Mutex::default() }) }
     }

@@ -234,7 +234,7 @@ impl KeyWriter {
                 self.head(11, node);
                 inputs(self);
             }
-            Op::Gather(axis) => {
+            Op::Gather(axis, _) => {
                 self.head(12, node);
                 self.words.push(*axis as u64);
                 inputs(self);

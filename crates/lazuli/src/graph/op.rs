@@ -36,7 +36,8 @@ pub enum Op {
     /// `[batch…, m, k] × [batch…, k, n]`, batches already equal.
     Matmul,
     /// Inputs `x` and `index` (of the node's shape): `x` at the node's coordinates with this axis's replaced by the index.
-    Gather(usize),
+    /// The name is what the user called, for errors.
+    Gather(usize, &'static str),
     /// Inputs one after another along this axis.
     Cat(usize),
     /// A hand-written kernel with its integer parameters.
@@ -112,7 +113,7 @@ impl Op {
             Op::Pad(_) => "pad",
             Op::Reduce(row, _) => row.name,
             Op::Matmul => "matmul",
-            Op::Gather(_) => "gather",
+            Op::Gather(_, called) => called,
             Op::Cat(_) => "cat",
             Op::Routine(row, _) => row.name,
         }

@@ -128,7 +128,7 @@ fn check_index(op: &str, x: &Shape, axis: usize, index: &Shape) -> Result<()> {
 
 /// Records a gather: `x` is cut down to the index along the other axes.
 #[track_caller]
-fn record_gather(op: &str, x: &Tensor, axis: usize, index: &NodeRef) -> Result<Tensor> {
+fn record_gather(op: &'static str, x: &Tensor, axis: usize, index: &NodeRef) -> Result<Tensor> {
     let mut x = x.clone();
     for i in (0..index.shape.rank()).filter(|i| *i != axis) {
         if x.node()?.shape[i] != index.shape[i] {
@@ -136,7 +136,7 @@ fn record_gather(op: &str, x: &Tensor, axis: usize, index: &NodeRef) -> Result<T
         }
     }
     let x = x.node()?;
-    Ok(Tensor::record(Op::Gather(axis), &[x, index], index.shape, x.dtype, Location::caller()))
+    Ok(Tensor::record(Op::Gather(axis, op), &[x, index], index.shape, x.dtype, Location::caller()))
 }
 
 #[track_caller]
@@ -150,7 +150,7 @@ fn gathered(x: &Tensor, axis: i32, index: &Tensor) -> Result<Tensor> {
 }
 
 #[track_caller]
-fn chosen(op: &str, x: &Tensor, axis: i32, index: &Tensor) -> Result<Tensor> {
+fn chosen(op: &'static str, x: &Tensor, axis: i32, index: &Tensor) -> Result<Tensor> {
     let node = x.node()?;
     let axis = node.shape.axis(op, axis)?;
     let index = indices(op, index)?;

@@ -204,7 +204,7 @@ impl BodyBuilder {
                 let (full, _) = self.rows.expect("a reduction is made in a reduction's kernel");
                 smallvec![(node.inputs[0], self.map(full.into()))]
             }
-            Op::Gather(_) => smallvec![(node.inputs[1], map)],
+            Op::Gather(..) => smallvec![(node.inputs[1], map)],
             Op::Matmul => SmallVec::new(),
             _ => node.inputs.iter().map(|i| (*i, map)).collect(),
         }
@@ -256,7 +256,7 @@ impl BodyBuilder {
                 let reg = self.push(InstOp::Acc, lane, Scope::Outer);
                 if lane == dtype { reg } else { self.push(InstOp::Cast(reg), dtype, Scope::Outer) }
             }
-            Op::Gather(axis) => self.emit_gather(lowering, idx, map, regs[0], *axis),
+            Op::Gather(axis, _) => self.emit_gather(lowering, idx, map, regs[0], *axis),
             Op::Data | Op::Cat(_) | Op::Routine(..) => unreachable!("{} is memory", node.op.name()),
         }
     }
@@ -275,7 +275,7 @@ impl BodyBuilder {
         let x = node.inputs[0];
         let (source, lies) = {
             let is_stored = |i| lowering.groups.is_memory_for(self.group, i);
-            super::fuse::strided_source(lowering.graph, is_stored, x).expect("fusing saw to it")
+            super::groups::strided_source(lowering.graph, is_stored, x).expect("fusing saw to it")
         };
         let bound = lies.shape[axis];
         let stride = lies.strides[axis];

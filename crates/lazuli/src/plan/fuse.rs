@@ -8,69 +8,11 @@
 //! store. A group that nobody loads from yet may still move up; one that somebody does is fixed.
 
 use super::Limits;
+use super::groups::{Form, Group, Groups, Part, Target, memory_of};
 use crate::graph::{Graph, GraphNode, NodeIdx, Op};
 use crate::ops;
 use crate::shape::{AxisSet, Shape};
 use crate::view::{IndexMap, View};
-
-/// What a group's kernel is built around.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Form {
-    /// Elements, each by itself.
-    Map,
-    /// Reductions of `full` over `axes`. Members have the size of `full`, or of what is left of it.
-    Reduce { full: Shape, axes: AxisSet, split: bool },
-    /// A contraction and what follows, element by element.
-    Matmul(NodeIdx),
-    /// A hand-written kernel by itself.
-    Routine(NodeIdx),
-}
-
-/// Nodes that share a kernel.
-#[derive(Clone, Debug)]
-pub struct Group {
-    pub form: Form,
-    /// The index space of a map, or of a matmul's result, as its members see it.
-    pub domain: Shape,
-    pub level: u32,
-    /// What leaves the kernel.
-    pub stores: Vec<Target>,
-}
-
-/// A value that leaves a kernel: as itself, or into its part of a concatenation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target {
-    pub value: NodeIdx,
-    pub part_of: Option<Part>,
-}
-
-/// Where in a concatenation a value goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
-    pub cat: NodeIdx,
-    pub start: usize,
-}
-
-/// What fusing decided.
-#[derive(Debug)]
-pub struct Groups {
-    pub groups: Vec<Group>,
-    /// Per node, the group it is made in; None for what is free.
-    pub group_of: Vec<Option<u32>>,
-    /// Per node, whether it has memory of its own while the plan runs.
-    pub stored: Vec<bool>,
-    /// Per stored node, why its readers are not in its own group.
-    pub reasons: Vec<Option<&'static str>>,
-}
-
-impl Groups {
-    /// Whether a group finds a node in memory. What is not made on a lower level was free when the group was formed,
-    /// and is simply made again, or seen through.
-    pub fn is_memory_for(&self, group: u32, idx: NodeIdx) -> bool {
-        let level = |group: u32| self.groups[group as usize].level;
-        self.stored[idx as usize] && self.group_of[idx as usize].is_none_or(|g| level(g) < level(group))
-    }
-}
 
 /// How a node may be had by those that want it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -212,7 +154,7 @@ impl Fuser<'_> {
             n_insts: 1 + self.free_cost(idx) as usize,
             loads,
             n_pending: self.uses[idx as usize],
-            has_gather: matches!(node.op, Op::Gather(_)),
+            has_gather: matches!(node.op, Op::Gather(..)),
             stores: Vec::new(),
             merged_into: None,
         });
@@ -358,7 +300,7 @@ impl Fuser<'_> {
         draft.loads = loads;
         draft.n_insts += n_insts;
         draft.n_pending = draft.n_pending + uses - n_edges;
-        draft.has_gather |= matches!(node.op, Op::Gather(_));
+        draft.has_gather |= matches!(node.op, Op::Gather(..));
         // The shape with the most axes says most about how the elements lie.
         let axes = |s: &Shape| s.iter().filter(|d| **d != 1).count();
         if node.shape.n_elems() == draft.domain.n_elems() && axes(&node.shape) > axes(&draft.domain) {
@@ -371,12 +313,12 @@ impl Fuser<'_> {
         let node = &self.graph.nodes[idx as usize];
         let mut inputs = node.inputs.clone();
         let mut level = 0;
-        if let Op::Gather(_) = node.op {
+        if let Op::Gather(..) = node.op {
             level = self.load_strided(inputs.remove(0));
         }
         // What only free things go into may be free itself.
-        let mut cost = ops::cost(&node.op) + matches!(node.op, Op::Gather(_)) as u32 * 2 * CHEAP;
-        let mut n_loads = matches!(node.op, Op::Gather(_)) as u32;
+        let mut cost = ops::cost(&node.op) + matches!(node.op, Op::Gather(..)) as u32 * 2 * CHEAP;
+        let mut n_loads = matches!(node.op, Op::Gather(..)) as u32;
         let mut drafts: Vec<u32> = Vec::new();
         for input in &inputs {
             match self.states[*input as usize] {
@@ -675,32 +617,6 @@ impl Fuser<'_> {
         }
         Groups { groups, group_of, stored: self.stored, reasons: self.reasons }
     }
-}
-
-/// The memory a node is, seen through strides: an input or a stored node, and the view of it.
-/// `is_stored` says which nodes count as memory besides inputs.
-pub fn strided_source(graph: &Graph, is_stored: impl Fn(NodeIdx) -> bool, mut idx: NodeIdx) -> Option<(NodeIdx, View)> {
-    let mut map = IndexMap::identity(graph.nodes[idx as usize].shape);
-    loop {
-        let node = &graph.nodes[idx as usize];
-        match &node.op {
-            _ if is_stored(idx) => break,
-            Op::Data => break,
-            Op::View(view) => {
-                map = map.of(view);
-                idx = node.inputs[0];
-            }
-            _ => return None,
-        }
-    }
-    map.strided().map(|view| (idx, *view))
-}
-
-/// The memory a node is as it stands, if it is some: itself, or what it is only a reshape of.
-pub fn memory_of(graph: &Graph, stored: &[bool], idx: NodeIdx) -> Option<NodeIdx> {
-    let (source, view) = strided_source(graph, |i| stored[i as usize], idx)?;
-    let n_elems = |i: NodeIdx| graph.nodes[i as usize].shape.n_elems();
-    (view.is_linear() && n_elems(source) == n_elems(idx)).then_some(source)
 }
 
 /// Whether two views give every element the same source, axes of size 1 aside.

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::body::BodyBuilder;
-use super::fuse::{Form, Group, Groups, Target, memory_of, strided_source};
+use super::groups::{Form, Group, Groups, Target, memory_of, strided_source};
 use super::{Limits, ValueId};
 use crate::dtype::{DType, Lane};
 use crate::graph::{Graph, NodeIdx, Op};

@@ -5,6 +5,7 @@ mod cache;
 mod display;
 mod explain;
 mod fuse;
+mod groups;
 mod lower;
 mod memory;
 mod order;
@@ -30,8 +31,6 @@ pub struct Limits {
     pub max_reduce: usize,
     /// How many outer indices keep the device busy.
     pub min_rows: usize,
-    /// Inner elements that a kernel with several stages may keep while it looks at them again.
-    pub max_row: usize,
     /// Off: every op is a kernel of its own, for comparison.
     pub fuse: bool,
 }

@@ -115,7 +115,7 @@ fn hash(node: &GraphNode) -> u64 {
         Op::Custom(op) => op.hash(&mut hasher),
         Op::View(view) | Op::Pad(view) => view.hash(&mut hasher),
         Op::Reduce(row, axes) => (row, axes).hash(&mut hasher),
-        Op::Gather(axis) | Op::Cat(axis) => axis.hash(&mut hasher),
+        Op::Gather(axis, _) | Op::Cat(axis) => axis.hash(&mut hasher),
         Op::Routine(row, params) => (row, params).hash(&mut hasher),
         Op::Data | Op::Const(_) | Op::Index | Op::Select | Op::Cast | Op::Matmul => {}
     }
@@ -132,7 +132,7 @@ fn equal(a: &GraphNode, b: &GraphNode) -> bool {
         (Op::Custom(a), Op::Custom(b)) => a == b,
         (Op::View(a), Op::View(b)) | (Op::Pad(a), Op::Pad(b)) => a == b,
         (Op::Reduce(a, x), Op::Reduce(b, y)) => (a, x) == (b, y),
-        (Op::Gather(a), Op::Gather(b)) | (Op::Cat(a), Op::Cat(b)) => a == b,
+        (Op::Gather(a, _), Op::Gather(b, _)) | (Op::Cat(a), Op::Cat(b)) => a == b,
         (Op::Routine(a, x), Op::Routine(b, y)) => (a, x) == (b, y),
         _ => false,
     };

@@ -1,0 +1,90 @@
+//! Which nodes share a kernel, as `fuse` has decided and `lower` reads it. Plain data, and what follows from it.
+
+use crate::graph::{Graph, NodeIdx, Op};
+use crate::shape::{AxisSet, Shape};
+use crate::view::{IndexMap, View};
+
+/// What a group's kernel is built around.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Form {
+    /// Elements, each by itself.
+    Map,
+    /// Reductions of `full` over `axes`. Members have the size of `full`, or of what is left of it.
+    Reduce { full: Shape, axes: AxisSet, split: bool },
+    /// A contraction and what follows, element by element.
+    Matmul(NodeIdx),
+    /// A hand-written kernel by itself.
+    Routine(NodeIdx),
+}
+
+/// Nodes that share a kernel.
+#[derive(Clone, Debug)]
+pub struct Group {
+    pub form: Form,
+    /// The index space of a map, or of a matmul's result, as its members see it.
+    pub domain: Shape,
+    pub level: u32,
+    /// What leaves the kernel.
+    pub stores: Vec<Target>,
+}
+
+/// A value that leaves a kernel: as itself, or into its part of a concatenation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    pub value: NodeIdx,
+    pub part_of: Option<Part>,
+}
+
+/// Where in a concatenation a value goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    pub cat: NodeIdx,
+    pub start: usize,
+}
+
+/// What fusing decided.
+#[derive(Debug)]
+pub struct Groups {
+    pub groups: Vec<Group>,
+    /// Per node, the group it is made in; None for what is free.
+    pub group_of: Vec<Option<u32>>,
+    /// Per node, whether it has memory of its own while the plan runs.
+    pub stored: Vec<bool>,
+    /// Per stored node, why its readers are not in its own group.
+    pub reasons: Vec<Option<&'static str>>,
+}
+
+impl Groups {
+    /// Whether a group finds a node in memory. What is not made on a lower level was free when the group was formed,
+    /// and is simply made again, or seen through.
+    pub fn is_memory_for(&self, group: u32, idx: NodeIdx) -> bool {
+        let level = |group: u32| self.groups[group as usize].level;
+        self.stored[idx as usize] && self.group_of[idx as usize].is_none_or(|g| level(g) < level(group))
+    }
+}
+
+/// The memory a node is, seen through strides: an input or a stored node, and the view of it.
+/// `is_stored` says which nodes count as memory besides inputs.
+pub fn strided_source(graph: &Graph, is_stored: impl Fn(NodeIdx) -> bool, mut idx: NodeIdx) -> Option<(NodeIdx, View)> {
+    let mut map = IndexMap::identity(graph.nodes[idx as usize].shape);
+    loop {
+        let node = &graph.nodes[idx as usize];
+        match &node.op {
+            _ if is_stored(idx) => break,
+            Op::Data => break,
+            Op::View(view) => {
+                map = map.of(view);
+                idx = node.inputs[0];
+            }
+            _ => return None,
+        }
+    }
+    map.strided().map(|view| (idx, *view))
+}
+
+/// The memory a node is as it stands, if it is some: itself, or what it is only a reshape of.
+pub fn memory_of(graph: &Graph, stored: &[bool], idx: NodeIdx) -> Option<NodeIdx> {
+    let (source, view) = strided_source(graph, |i| stored[i as usize], idx)?;
+    let n_elems = |i: NodeIdx| graph.nodes[i as usize].shape.n_elems();
+    (view.is_linear() && n_elems(source) == n_elems(idx)).then_some(source)
+}
