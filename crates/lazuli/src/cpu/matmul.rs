@@ -10,6 +10,7 @@ use super::map;
 use super::memory::{Pool, Storage};
 use super::nest::{Form, Nest};
 use super::program::{Code, CodeInst};
+use super::skinny::{self, Skinny};
 use super::threads;
 use super::tile::{Bound, Tile, Val};
 use super::walk::Walk;
@@ -33,6 +34,8 @@ pub struct Matmul {
     in_output: Option<(usize, isize)>,
     /// Nothing follows: the sums are the output.
     bare: bool,
+    /// For few rows: the sizes and steps of a product, still without its memory.
+    skinny: Option<Skinny>,
     /// About how long it takes on one thread.
     pub nanos: f64,
 }
@@ -63,7 +66,8 @@ impl Matmul {
         let batch: usize = matmul.batch.iter().product();
         let products = batch as f64 * matmul.m as f64 * matmul.k as f64 * matmul.n as f64;
         let nanos = products * 0.03 + nest.nanos;
-        Matmul { nest, args: matmul, lane, in_output, bare, nanos }
+        let skinny = few_rows(&matmul).filter(|_| lane == Lane::F32);
+        Matmul { nest, args: matmul, lane, in_output, bare, skinny, nanos }
     }
 
     /// Memory that a run needs beside its slots.
@@ -78,11 +82,17 @@ impl Matmul {
             Ok(Some(Wide { storage: pool.take(n * 4)?, low, n }))
         };
         let MatmulArgs { m, k, n, ref a, ref b, .. } = self.args;
+        let n_batch = self.args.batch.iter().product::<usize>();
         let sums = match self.in_output {
             Some(_) => None,
-            None => Some(pool.take(self.args.batch.iter().product::<usize>() * m * n * 4)?),
+            None => Some(pool.take(n_batch * m * n * 4)?),
         };
-        Ok(Scratch { a: operand(0, a, m, k)?, b: operand(1, b, k, n)?, sums })
+        let n_parts = self.skinny.map_or(1, |skinny| skinny.n_parts());
+        let parts = match n_parts > 1 {
+            true => Some(pool.take(n_batch * (n_parts - 1) * m * n * 4)?),
+            false => None,
+        };
+        Ok(Scratch { a: operand(0, a, m, k)?, b: operand(1, b, k, n)?, sums, parts })
     }
 
     /// Runs it on the threads this is called in.
@@ -101,7 +111,8 @@ impl Matmul {
                 (None, Some((output, offset))) => bound.outputs[output].cast::<u32>().offset(offset),
                 (None, None) => unreachable!("sums are somewhere"),
             };
-            let product = Product { matmul: self, a, b, sums: Shared(sums) };
+            let parts = scratch.parts.as_ref().map_or(std::ptr::null_mut(), |storage| storage.ptr().cast());
+            let product = Product { matmul: self, a, b, sums: Shared(sums), parts: Shared(parts) };
             let work = m * n * self.args.k.max(1);
             if n_batch > 1 && work < 64 * SMALL {
                 let per_task = (SMALL / work.max(1)).clamp(1, n_batch);
@@ -196,6 +207,8 @@ pub struct Scratch {
     a: Option<Wide>,
     b: Option<Wide>,
     sums: Option<Storage>,
+    /// Partial results of few rows.
+    parts: Option<Storage>,
 }
 
 /// An operand as 32-bit lanes: its elements from `low` on.
@@ -211,6 +224,24 @@ fn extent(batch: &[usize], lies: &OperandArgs, rows: usize, cols: usize) -> Opti
     let axes = axes.chain([(rows, lies.row_stride), (cols, lies.col_stride)]);
     let n = batch.iter().product::<usize>() * rows * cols;
     Walk::strided(axes, lies.offset).extent(n)
+}
+
+/// The form of a product that has few rows, if its operands lie well.
+fn few_rows(args: &MatmulArgs) -> Option<Skinny> {
+    let MatmulArgs { m, k, n, ref a, ref b, .. } = *args;
+    let steps = |lies: &OperandArgs| (lies.row_stride, lies.col_stride);
+    let by_columns = b.row_stride == 1 && b.col_stride != 1;
+    skinny::fits(m, steps(a), steps(b)).then_some(Skinny {
+        m,
+        k,
+        n,
+        a: std::ptr::null(),
+        a_pitch: a.row_stride,
+        b: std::ptr::null(),
+        b_pitch: if by_columns { b.col_stride } else { b.row_stride },
+        by_columns,
+        out: std::ptr::null_mut(),
+    })
 }
 
 /// A pointer that tasks share; they write apart.
@@ -251,6 +282,7 @@ struct Product<'a> {
     a: Operand<'a>,
     b: Operand<'a>,
     sums: Shared,
+    parts: Shared,
 }
 
 impl Product<'_> {
@@ -267,6 +299,12 @@ impl Product<'_> {
         if self.matmul.lane != Lane::F32 {
             // SAFETY: the matrices are within their memory, and nobody else writes these rows.
             return unsafe { integers(a, a_lies, b, b_lies, out, (rows, k, n), how) };
+        }
+        if let Some(skinny) = self.matmul.skinny {
+            let (a, b, out) = (a.cast_const().cast(), b.cast_const().cast(), out.cast());
+            let parts = self.parts.get().wrapping_add(batch_idx * (skinny.n_parts() - 1) * m * n);
+            // SAFETY: as above.
+            return unsafe { Skinny { m: rows, a, b, out, ..skinny }.run(parts.cast()) };
         }
         let (a, b, out) = (Shared(a), Shared(b), Shared(out));
         let gemm = || {

@@ -89,6 +89,19 @@ fn sums_alone_and_with_what_follows() {
 }
 
 #[test]
+fn few_rows_are_right_at_every_edge() {
+    for m in [1, 2, 3, 4, 5, 8, 9, 16] {
+        for (k, n) in [(0, 5), (2, 64), (15, 17), (129, 63), (257, 129), (1030, 300), (70, 2100)] {
+            for b in [Lies::Rows, Lies::Columns] {
+                let (mut case, acc) = product(&[], [m, k, n], DType::F32, [Lies::Rows, b], false);
+                case.store_all(acc);
+                case.check();
+            }
+        }
+    }
+}
+
+#[test]
 fn a_residual_may_be_overwritten_by_the_result() {
     for shape in SHAPES {
         let (mut case, acc) = product(&[], shape, DType::F32, [Lies::Rows; 2], false);

@@ -1,0 +1,321 @@
+//! Products of few rows: what they cost is reading the other operand once, so it is read straight through, in several
+//! places at once, by all threads. A GEMM would first copy it into blocks that nothing uses again.
+
+use super::threads;
+use crate::ops::{Isa, isa};
+
+#[cfg(target_arch = "x86_64")]
+use crate::ops::math::{F32x8, F32x16, Vector};
+
+/// More rows than this are worth a GEMM.
+const MAX_ROWS: usize = 16;
+/// Rows of `b` that are read together, and the rows of results kept in registers meanwhile.
+#[cfg(target_arch = "x86_64")]
+const TOGETHER: usize = 8;
+#[cfg(target_arch = "x86_64")]
+const ABREAST: usize = 4;
+/// Bytes of `b` that are worth a task.
+const TASK_BYTES: usize = 256 << 10;
+
+/// A product of floats `out[m, n] = a[m, k] · b[k, n]`, all within their memory.
+#[derive(Clone, Copy)]
+pub struct Skinny {
+    pub m: usize,
+    pub k: usize,
+    pub n: usize,
+    pub a: *const f32,
+    /// From row to row of `a`; along a row elements follow each other.
+    pub a_pitch: isize,
+    pub b: *const f32,
+    pub b_pitch: isize,
+    /// Whether `b` lies by columns: `b_pitch` is then from column to column, along which elements follow each other.
+    pub by_columns: bool,
+    pub out: *mut f32,
+}
+
+// SAFETY: tasks read `a` and `b` and write disjoint parts of the result.
+unsafe impl Send for Skinny {}
+// SAFETY: as above.
+unsafe impl Sync for Skinny {}
+
+/// Whether a product of this many rows, with operands of these steps `(row, column)`, is best done here.
+pub fn fits(m: usize, (_, a_column): (isize, isize), (b_row, b_column): (isize, isize)) -> bool {
+    m <= MAX_ROWS && isa() > Isa::Baseline && a_column == 1 && (b_row == 1 || b_column == 1)
+}
+
+impl Skinny {
+    /// How many partial results there are: one for each piece of `k` that is worth a task, so that it depends on
+    /// sizes alone.
+    pub fn n_parts(&self) -> usize {
+        match self.by_columns {
+            true => 1,
+            false => self.k.div_ceil(self.rows_per_part()).max(1),
+        }
+    }
+
+    fn rows_per_part(&self) -> usize {
+        (TASK_BYTES / 4).div_ceil(self.n.max(1)).next_multiple_of(8)
+    }
+
+    /// Computes it. `parts` has room for `(n_parts − 1) · m · n` values.
+    ///
+    /// # Safety
+    /// Operands and results are within their memory and do not overlap.
+    pub unsafe fn run(&self, parts: *mut f32) {
+        let Skinny { m, k, n, .. } = *self;
+        if self.by_columns {
+            let per_task = (TASK_BYTES / 4).div_ceil(k.max(1)).next_multiple_of(8);
+            // SAFETY: columns are apart; the rest as promised by the caller.
+            return threads::for_each(n.div_ceil(per_task), &|task| unsafe {
+                self.columns(task * per_task, ((task + 1) * per_task).min(n));
+            });
+        }
+        let (n_parts, per_part) = (self.n_parts(), self.rows_per_part());
+        let parts = Parts { first: self.out, rest: parts, len: m * n };
+        threads::for_each(n_parts, &|part| {
+            // SAFETY: every part has sums of its own; the rest as promised by the caller.
+            unsafe {
+                std::slice::from_raw_parts_mut(parts.at(part), m * n).fill(0.0);
+                self.rows(part * per_part, ((part + 1) * per_part).min(k), parts.at(part));
+            }
+        });
+        // Added up pairwise, whoever computed them.
+        let mut step = 1;
+        while step < n_parts {
+            for part in (0..n_parts - step).step_by(2 * step) {
+                // SAFETY: parts are apart.
+                let (to, from) = unsafe {
+                    let slice = |part| std::slice::from_raw_parts_mut(parts.at(part), m * n);
+                    (slice(part), slice(part + step))
+                };
+                to.iter_mut().zip(from).for_each(|(x, y)| *x += *y);
+            }
+            step *= 2;
+        }
+    }
+
+    /// Adds the products with rows `from..to` of `b` to `out`.
+    unsafe fn rows(&self, from: usize, to: usize, out: *mut f32) {
+        // SAFETY: the instruction set is there; the rest as promised by the caller.
+        unsafe {
+            match isa() {
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512 => rows_avx512(self, from, to, out),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 => rows_avx2(self, from, to, out),
+                _ => unreachable!("not for the baseline"),
+            }
+        }
+    }
+
+    /// The results of columns `from..to` of `b`.
+    unsafe fn columns(&self, from: usize, to: usize) {
+        // SAFETY: the instruction set is there; the rest as promised by the caller.
+        unsafe {
+            match isa() {
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512 => columns_avx512(self, from, to),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 => columns_avx2(self, from, to),
+                _ => unreachable!("not for the baseline"),
+            }
+        }
+    }
+}
+
+/// Partial results: the first where the result will be.
+#[derive(Clone, Copy)]
+struct Parts {
+    first: *mut f32,
+    rest: *mut f32,
+    len: usize,
+}
+
+// SAFETY: tasks write apart.
+unsafe impl Sync for Parts {}
+
+impl Parts {
+    fn at(&self, part: usize) -> *mut f32 {
+        match part {
+            0 => self.first,
+            _ => self.rest.wrapping_add((part - 1) * self.len),
+        }
+    }
+}
+
+/// `b` row by row: a few rows at a time, scaled and added to the results of up to [`ABREAST`] rows of `a`.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn rows<V: Vector>(x: &Skinny, from: usize, to: usize, out: *mut f32) {
+    let mut l = from;
+    while l < to {
+        let n_rows = TOGETHER.min(to - l);
+        let mut i = 0;
+        while i < x.m {
+            let abreast = ABREAST.min(x.m - i);
+            // SAFETY: as promised by the caller.
+            unsafe {
+                match abreast {
+                    4 => some_rows::<V, 4, 2>(x, (i, l, n_rows), out),
+                    3 => some_rows::<V, 3, 2>(x, (i, l, n_rows), out),
+                    2 => some_rows::<V, 2, 4>(x, (i, l, n_rows), out),
+                    _ => some_rows::<V, 1, 4>(x, (i, l, n_rows), out),
+                }
+            }
+            i += abreast;
+        }
+        l += n_rows;
+    }
+}
+
+/// `M` rows of results from row `i` on plus `n_rows` rows of `b` from `l` on, `W` vectors of columns at a time.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn some_rows<V: Vector, const M: usize, const W: usize>(
+    x: &Skinny,
+    (i, l, n_rows): (usize, usize, usize),
+    out: *mut f32,
+) {
+    let n = x.n;
+    let a = |row: usize, r: usize| x.a.wrapping_offset((i + row) as isize * x.a_pitch).wrapping_add(l + r);
+    let b = |r: usize| x.b.wrapping_offset((l + r) as isize * x.b_pitch);
+    let to = |row: usize| out.wrapping_add((i + row) * n);
+    let mut at = 0;
+    // SAFETY: vectors lie within the rows; the rest as promised by the caller.
+    unsafe {
+        while at + W * V::LANES <= n {
+            let mut sums = [[V::splat(0.0); W]; M];
+            for row in 0..M {
+                for w in 0..W {
+                    sums[row][w] = V::load(to(row).add(at + w * V::LANES));
+                }
+            }
+            for r in 0..n_rows {
+                let mut lanes = [V::splat(0.0); W];
+                for w in 0..W {
+                    lanes[w] = V::load(b(r).add(at + w * V::LANES));
+                }
+                for row in 0..M {
+                    let scale = V::splat(*a(row, r));
+                    for w in 0..W {
+                        sums[row][w] = scale.fma(lanes[w], sums[row][w]);
+                    }
+                }
+            }
+            for row in 0..M {
+                for w in 0..W {
+                    sums[row][w].store(to(row).add(at + w * V::LANES));
+                }
+            }
+            at += W * V::LANES;
+        }
+        for j in at..n {
+            for row in 0..M {
+                for r in 0..n_rows {
+                    *to(row).add(j) = (*a(row, r)).mul_add(*b(r).add(j), *to(row).add(j));
+                }
+            }
+        }
+    }
+}
+
+/// `b` column by column: each a dot product with every row of `a`, several columns at a time.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn columns<V: Vector>(x: &Skinny, from: usize, to: usize) {
+    let mut j = from;
+    while j < to {
+        let n_columns = if to - j >= 4 { 4 } else { 1 };
+        let mut i = 0;
+        while i < x.m {
+            let abreast = ABREAST.min(x.m - i);
+            // SAFETY: as promised by the caller.
+            unsafe {
+                match (abreast, n_columns) {
+                    (4, 4) => dots::<V, 4, 4, 1>(x, i, j),
+                    (3, 4) => dots::<V, 3, 4, 1>(x, i, j),
+                    (2, 4) => dots::<V, 2, 4, 2>(x, i, j),
+                    (1, 4) => dots::<V, 1, 4, 4>(x, i, j),
+                    (4, _) => dots::<V, 4, 1, 2>(x, i, j),
+                    (3, _) => dots::<V, 3, 1, 2>(x, i, j),
+                    (2, _) => dots::<V, 2, 1, 4>(x, i, j),
+                    _ => dots::<V, 1, 1, 4>(x, i, j),
+                }
+            }
+            i += abreast;
+        }
+        j += n_columns;
+    }
+}
+
+/// `M` rows of `a` from `i` on times `N` columns of `b` from `j` on, with `U` sums each.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn dots<V: Vector, const M: usize, const N: usize, const U: usize>(x: &Skinny, i: usize, j: usize) {
+    let a = |row: usize| x.a.wrapping_offset((i + row) as isize * x.a_pitch);
+    let b = |column: usize| x.b.wrapping_offset((j + column) as isize * x.b_pitch);
+    let mut at = 0;
+    // SAFETY: vectors lie within rows and columns; the rest as promised by the caller.
+    unsafe {
+        let mut sums = [[[V::splat(0.0); U]; N]; M];
+        while at + U * V::LANES <= x.k {
+            for u in 0..U {
+                let mut lanes = [V::splat(0.0); N];
+                for column in 0..N {
+                    lanes[column] = V::load(b(column).add(at + u * V::LANES));
+                }
+                for row in 0..M {
+                    let scale = V::load(a(row).add(at + u * V::LANES));
+                    for column in 0..N {
+                        sums[row][column][u] = scale.fma(lanes[column], sums[row][column][u]);
+                    }
+                }
+            }
+            at += U * V::LANES;
+        }
+        for row in 0..M {
+            for column in 0..N {
+                let mut sum = sums[row][column][0];
+                for u in 1..U {
+                    sum = sum.add(sums[row][column][u]);
+                }
+                let mut lanes = [0f32; 16];
+                sum.store(lanes.as_mut_ptr());
+                let mut half = V::LANES / 2;
+                while half > 0 {
+                    for lane in 0..half {
+                        lanes[lane] += lanes[lane + half];
+                    }
+                    half /= 2;
+                }
+                let mut dot = lanes[0];
+                for l in at..x.k {
+                    dot = (*a(row).add(l)).mul_add(*b(column).add(l), dot);
+                }
+                *x.out.add((i + row) * x.n + j + column) = dot;
+            }
+        }
+    }
+}
+
+/// The loops above, compiled for one instruction set.
+macro_rules! compiled {
+    ($rows:ident, $columns:ident, $features:literal, $vector:ty) => {
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = $features)]
+        unsafe fn $rows(x: &Skinny, from: usize, to: usize, out: *mut f32) {
+            // SAFETY: as promised by the caller.
+            unsafe { rows::<$vector>(x, from, to, out) }
+        }
+
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = $features)]
+        unsafe fn $columns(x: &Skinny, from: usize, to: usize) {
+            // SAFETY: as promised by the caller.
+            unsafe { columns::<$vector>(x, from, to) }
+        }
+    };
+}
+
+compiled!(rows_avx512, columns_avx512, "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma", F32x16);
+compiled!(rows_avx2, columns_avx2, "avx2,fma", F32x8);
