@@ -3,6 +3,7 @@
 mod workspace;
 mod source;
 mod tidy;
+mod drivers;
 mod test;
 mod fixtures;
 
@@ -18,7 +19,11 @@ struct Task {
 }
 
 const TASKS: &[Task] = &[
-    Task { name: "test", about: "everything that must hold: lint, tidy, tests, examples, tour, docs", run: test::run },
+    Task {
+        name: "test",
+        about: "everything that must hold: lint, tidy, tests, examples, tour, docs; --drivers all: on SwiftShader too",
+        run: test::run,
+    },
     Task { name: "lint", about: "formatting and clippy", run: |_| test::lint() },
     Task {
         name: "tidy",

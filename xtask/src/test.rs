@@ -5,36 +5,49 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::drivers::{Driver, drivers, n_gpus};
 use crate::tidy;
-use crate::workspace::{cargo, files, succeed};
+use crate::workspace::{built, cargo, files, succeed};
 
 /// A step and what it checks.
 struct Step {
     name: &'static str,
-    run: fn() -> Result<(), String>,
+    run: fn(&Options) -> Result<(), String>,
+}
+
+/// What was asked for.
+struct Options {
+    /// Whether every driver that can be had is tested with, not only what the system has.
+    all_drivers: bool,
 }
 
 const STEPS: &[Step] = &[
-    Step { name: "formatting", run: formatting },
-    Step { name: "tidy", run: tidy::run },
-    Step { name: "clippy", run: clippy },
-    Step { name: "api docs", run: api_docs },
-    Step { name: "tests", run: tests },
-    Step { name: "examples", run: examples },
-    Step { name: "tour", run: tour },
+    Step { name: "formatting", run: |_| formatting() },
+    Step { name: "tidy", run: |_| tidy::run() },
+    Step { name: "clippy", run: |_| clippy() },
+    Step { name: "api docs", run: |_| api_docs() },
+    Step { name: "drivers", run: |options| drivers(options.all_drivers).map(drop) },
+    Step { name: "tests", run: |_| tests() },
+    Step { name: "gpu tests", run: gpu_tests },
+    Step { name: "without gpu", run: |_| without_gpu() },
+    Step { name: "examples", run: |_| examples() },
+    Step { name: "tour", run: |_| tour() },
 ];
 
 /// Runs every step, those after a failure too, and says how each went.
 pub fn run(words: &[String]) -> Result<(), String> {
-    if let Some(word) = words.first() {
-        return Err(format!("takes no arguments, not `{word}`; `cargo test` runs single tests"));
-    }
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let options = match words[..] {
+        [] => Options { all_drivers: false },
+        ["--drivers", "all"] | ["--drivers=all"] => Options { all_drivers: true },
+        _ => return Err(format!("takes `--drivers all`, not `{}`; `cargo test` runs single tests", words.join(" "))),
+    };
     let start = Instant::now();
     let mut results: Vec<(&str, Duration, Result<(), String>)> = Vec::new();
     for step in STEPS {
         println!("\n── {} ──", step.name);
         let lap = Instant::now();
-        let result = (step.run)();
+        let result = (step.run)(&options);
         if let Err(message) = &result {
             println!("{} failed: {message}", step.name);
         }
@@ -82,6 +95,35 @@ fn tests() -> Result<(), String> {
     succeed(Command::new(cargo()).args(["test", "--workspace", "--no-fail-fast"]))
 }
 
+/// The engine's promises and random graphs on every GPU that every driver shows; what only GPUs promise, per driver.
+fn gpu_tests(options: &Options) -> Result<(), String> {
+    for driver in drivers(options.all_drivers)? {
+        if !driver.environment.is_empty() {
+            succeed(&mut test(&driver, &["gpu"]))?;
+        }
+        for gpu in 1..=n_gpus(&driver)? {
+            println!("\n{}: GPU {gpu}", driver.name);
+            succeed(test(&driver, &["engine", "random"]).env("LAZULI_TEST_DEVICE", gpu.to_string()))?;
+        }
+    }
+    Ok(())
+}
+
+fn test(driver: &Driver, names: &[&str]) -> Command {
+    let mut command = Command::new(cargo());
+    command.args(["test", "--workspace", "--no-fail-fast"]).envs(driver.environment.clone());
+    for name in names {
+        command.args(["--test", name]);
+    }
+    command
+}
+
+/// The engine builds without any GPU crate.
+fn without_gpu() -> Result<(), String> {
+    let package = ["clippy", "--package", "lazuli", "--no-default-features", "--all-targets"];
+    succeed(Command::new(cargo()).args(package).args(["--", "--deny", "warnings"]))
+}
+
 /// Each example asserts what it shows.
 fn examples() -> Result<(), String> {
     for path in files("examples", &[".rs"])? {
@@ -95,11 +137,4 @@ fn examples() -> Result<(), String> {
 /// What `cargo run` shows, with small sizes.
 fn tour() -> Result<(), String> {
     succeed(built("lazuli")?.args(["tour", "--quick"]))
-}
-
-/// A program that building the tests has left beside this one.
-fn built(name: &str) -> Result<Command, String> {
-    let this = std::env::current_exe().map_err(|e| e.to_string())?;
-    let folder = this.parent().ok_or("xtask is in no folder")?;
-    Ok(Command::new(folder.join(format!("{name}{}", std::env::consts::EXE_SUFFIX))))
 }

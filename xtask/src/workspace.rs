@@ -49,3 +49,10 @@ pub fn files(folder: &str, endings: &[&str]) -> Result<Vec<String>, String> {
     found.sort();
     Ok(found)
 }
+
+/// A program that building the tests has left beside this one.
+pub fn built(name: &str) -> Result<Command, String> {
+    let this = std::env::current_exe().map_err(|e| e.to_string())?;
+    let folder = this.parent().ok_or("xtask is in no folder")?;
+    Ok(Command::new(folder.join(format!("{name}{}", std::env::consts::EXE_SUFFIX))))
+}

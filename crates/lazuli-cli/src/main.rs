@@ -51,7 +51,7 @@ fn run(args: &args::Args, out: &mut dyn Write) -> Outcome {
 /// One line a device, in the order whose index `--device` takes.
 fn devices(out: &mut dyn Write) -> io::Result<()> {
     for (i, info) in Device::all().iter().enumerate() {
-        writeln!(out, "{i:>4}  {info}, {} threads", info.parallelism)?;
+        writeln!(out, "{i:>4}  {info}")?;
     }
     Ok(())
 }

@@ -28,7 +28,7 @@ pub fn run(device: &Device, size: Size, out: &mut dyn Write) -> Outcome {
     writeln!(out, "Devices (* is used here)")?;
     for (i, info) in Device::all().iter().enumerate() {
         let mark = if info == device.info() { '*' } else { ' ' };
-        writeln!(out, "{mark} {i}  {info}, {} threads", info.parallelism)?;
+        writeln!(out, "{mark} {i}  {info}")?;
     }
     writeln!(out, "\nEach stop below runs the same maths op by op and as one expression: best of several warm runs.")?;
     writeln!(out, "GB/s counts every input and every output once, however often it was really moved.")?;

@@ -1,15 +1,19 @@
 //! What a device must be able to do: hold memory and run plans. No op is named here, and none needs to be.
 
+use std::any::Any;
+use std::panic::Location;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::device::DeviceInfo;
-use crate::error::Result;
+use crate::error::{Error, Fault, Result};
 use crate::graph::Buffer;
-use crate::plan::{Limits, Plan};
+use crate::plan::{Explain, Limits, Plan};
+use crate::shape::Shape;
 
 /// A device's side of the engine.
-pub trait Backend: Send + Sync {
+pub trait Backend: Any + Send + Sync {
     /// What it is called and what it can do.
     fn info(&self) -> &DeviceInfo;
     /// What the planner needs to know of it.
@@ -18,26 +22,69 @@ pub trait Backend: Send + Sync {
     fn counters(&self) -> &Counters;
     /// Memory holding these bytes; takes them over where it can.
     fn upload(&self, bytes: HostBytes) -> Result<Buffer>;
-    /// The first `out.len()` bytes of a buffer.
+    /// The first `out.len()` bytes of a buffer. Says what went wrong with whatever made them.
     fn download(&self, buffer: &Buffer, out: &mut [u8]) -> Result<()>;
+    /// The same without blocking.
+    fn download_async<'a>(&'a self, buffer: &'a Buffer, out: &'a mut [u8]) -> Pending<'a> {
+        Box::pin(std::future::ready(self.download(buffer, out)))
+    }
     /// Compiles what of a plan is not compiled yet.
     fn prepare(&self, plan: Arc<Plan>) -> Result<Arc<dyn Runnable>>;
+    /// Adds to what is told of a plan what only this device knows: shaders, submits. Compiles nothing.
+    fn describe(&self, _plan: &Plan, _explain: &mut Explain) {}
+    /// Why this memory is gone, if it is: a device may be lost and opened again.
+    fn lost(&self, _buffer: &Buffer) -> Option<Error> {
+        None
+    }
     /// Waits until all that was started is done, and reports what went wrong meanwhile.
     fn sync(&self) -> Result<()>;
 }
 
+/// Something under way on a device.
+pub type Pending<'a> = Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
+
 /// A plan made ready for one device.
-pub trait Runnable: Send + Sync {
-    /// Runs it on these inputs (donated ones may be overwritten). Running out of memory must be found out before
-    /// anything is written, so that it can be tried again.
-    fn run(&self, inputs: &[Buffer], constants: &[u32]) -> Result<Outcome>;
+pub trait Runnable: Any + Send + Sync {
+    /// Runs it. Running out of memory must be found out before anything is written, so that it can be tried again.
+    fn run(&self, run: Run<'_>) -> Result<Outcome>;
+}
+
+/// What one run of a plan is given.
+#[derive(Clone, Copy)]
+// The CPU knows at once and moves nothing.
+#[cfg_attr(not(feature = "gpu"), allow(dead_code))]
+pub struct Run<'a> {
+    /// One per input of the plan; donated ones may be overwritten.
+    pub inputs: &'a [Buffer],
+    /// The plan's constants, as lane bits.
+    pub constants: &'a [u32],
+    /// For each check of the plan, where it was written: for a device that finds out after the run has returned.
+    pub sites: &'a [Site],
+    /// Whether the outputs will be read at once, so that a device may bring them along.
+    pub read: bool,
+}
+
+/// Where the user wrote an op that indexes.
+#[derive(Clone, Debug)]
+pub struct Site {
+    pub op: String,
+    pub shape: Shape,
+    pub at: &'static Location<'static>,
+}
+
+impl Site {
+    /// The error of an index out of range.
+    pub fn error(&self, failed: FailedCheck) -> Error {
+        let message = format!("index {} is out of range for an axis of size {}", failed.index, failed.bound);
+        Error::Index(Arc::new(Fault::new(&self.op, message).shapes(&[&self.shape]).at(self.at)))
+    }
 }
 
 /// What a run leaves.
 pub struct Outcome {
     /// One per output of the plan.
     pub outputs: Vec<Buffer>,
-    /// The first check that failed, with the index that was out of range and the bound it had to stay below.
+    /// The first check that failed, if the device knows already.
     pub failed: Option<FailedCheck>,
 }
 
@@ -78,6 +125,21 @@ impl HostBytes {
     /// Takes over a vector of numbers. Types that must be narrowed first are refused by the caller.
     pub fn new<T: crate::dtype::Element>(data: Vec<T>) -> HostBytes {
         HostBytes { owner: Box::new(data) }
+    }
+
+    /// Takes over bytes, moved if need be to where words may lie.
+    pub fn aligned(bytes: Vec<u8>) -> HostBytes {
+        if bytes.as_ptr().cast::<u32>().is_aligned() {
+            return HostBytes::new(bytes);
+        }
+        let (words, rest) = bytes.as_chunks::<4>();
+        let mut moved: Vec<u32> = words.iter().map(|word| u32::from_ne_bytes(*word)).collect();
+        let mut last = [0; 4];
+        last[..rest.len()].copy_from_slice(rest);
+        if !rest.is_empty() {
+            moved.push(u32::from_ne_bytes(last));
+        }
+        HostBytes::new(moved)
     }
 
     /// The bytes.

@@ -40,6 +40,10 @@ pub struct DeviceInfo {
     pub driver: String,
     /// Threads or the like that it works with.
     pub parallelism: usize,
+    /// The largest piece of memory that is in one; what is larger lies in several.
+    pub max_buffer_bytes: usize,
+    /// The largest part of it that a kernel sees at once; what is larger is seen through several windows.
+    pub max_binding_bytes: usize,
 }
 
 /// What sort of device it is.
@@ -64,27 +68,76 @@ impl Device {
         CPU.get_or_init(|| Device::new(Box::new(crate::cpu::Cpu::new()))).clone()
     }
 
-    /// The best device here: a hardware GPU, else the CPU. `LAZULI_DEVICE` names another.
-    pub fn best() -> Device {
-        std::env::var("LAZULI_DEVICE").ok().and_then(|name| Device::open(&name).ok()).unwrap_or_else(Device::cpu)
+    /// The best hardware GPU. The error lists what was found instead, and why it was not taken.
+    ///
+    /// ```
+    /// use lazuli::Device;
+    /// match Device::gpu() {
+    ///     Ok(gpu) => println!("{}", gpu.info()),
+    ///     Err(why) => println!("{why}"),
+    /// }
+    /// ```
+    #[track_caller]
+    pub fn gpu() -> Result<Device> {
+        hardware()
     }
 
-    /// A device by name: `"cpu"`, an index of [`Device::all`], or part of a name.
+    /// The best device here: a hardware GPU, else the CPU. A driver that runs on the CPU is never picked silently.
+    /// `LAZULI_DEVICE` names another, as in [`Device::open`].
+    ///
+    /// ```
+    /// let best = lazuli::Device::best();
+    /// println!("{}", best.info());
+    /// ```
+    pub fn best() -> Device {
+        let named = std::env::var("LAZULI_DEVICE").ok().and_then(|name| Device::open(&name).ok());
+        named.or_else(|| hardware().ok()).unwrap_or_else(Device::cpu)
+    }
+
+    /// A device by name: `"cpu"`, `"gpu"` (hardware), `"software"` (a GPU driver that runs on the CPU), an index of
+    /// [`Device::all`], or part of a name.
+    ///
+    /// ```
+    /// use lazuli::Device;
+    /// assert_eq!(Device::open("cpu")?, Device::open("0")?);
+    /// assert!(Device::open("no such device").is_err());
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
     #[track_caller]
     pub fn open(name: &str) -> Result<Device> {
         let wanted = name.trim().to_lowercase();
+        match &*wanted {
+            "cpu" | "0" => return Ok(Device::cpu()),
+            "gpu" => return hardware(),
+            "software" => return software(),
+            _ => {}
+        }
+        let by_index = wanted.parse::<usize>().ok().and_then(|i| i.checked_sub(1)?.lt(&n_found()).then(|| i - 1));
+        let has_name = |info: &DeviceInfo| !wanted.is_empty() && info.name.to_lowercase().contains(&wanted);
         let all = Device::all();
-        let by_name = |info: &DeviceInfo| !wanted.is_empty() && info.name.to_lowercase().contains(&wanted);
-        if wanted == "cpu" || wanted == "0" || all.iter().any(by_name) {
+        // Parts of names that are numbers, such as a model's, are looked for when no index fits.
+        let by_name = || all.iter().skip(1).position(has_name);
+        if by_index.is_none() && has_name(&all[0]) {
             return Ok(Device::cpu());
         }
+        if let Some(at) = by_index.or_else(by_name) {
+            return open_found(at);
+        }
         let known: Vec<_> = all.iter().enumerate().map(|(i, d)| format!("{i}: {}", d.name)).collect();
-        Err(Error::device("open", format!("no device is called {name:?}; there are: cpu, {}", known.join(", "))))
+        Err(Error::device(
+            "open",
+            format!("no device is called {name:?}; there are: cpu, gpu, software, or {}", known.join(", ")),
+        ))
     }
 
-    /// Every device found, the CPU first.
+    /// Every device found, the CPU first, then hardware GPUs, then drivers that run on the CPU.
+    ///
+    /// ```
+    /// use lazuli::{Device, DeviceKind};
+    /// assert_eq!(Device::all()[0].kind, DeviceKind::Cpu);
+    /// ```
     pub fn all() -> Vec<DeviceInfo> {
-        vec![Device::cpu().info().clone()]
+        std::iter::once(Device::cpu().info().clone()).chain(found_infos()).collect()
     }
 
     /// Wraps a backend.
@@ -121,6 +174,56 @@ impl Device {
     }
 }
 
+/// What `gpu/` answers; without it, that there is none.
+#[cfg(feature = "gpu")]
+mod gpus {
+    use super::{Device, DeviceInfo, Result};
+    pub(super) use crate::gpu::{hardware, software};
+
+    pub fn found_infos() -> Vec<DeviceInfo> {
+        crate::gpu::found().iter().map(|f| f.info.clone()).collect()
+    }
+
+    pub fn n_found() -> usize {
+        crate::gpu::found().len()
+    }
+
+    pub fn open_found(at: usize) -> Result<Device> {
+        crate::gpu::found()[at].open()
+    }
+}
+
+#[cfg(not(feature = "gpu"))]
+mod gpus {
+    use super::{Device, DeviceInfo, Result};
+    use crate::error::Error;
+
+    #[track_caller]
+    pub fn hardware() -> Result<Device> {
+        Err(Error::unsupported("gpu", "this build knows no GPUs: the feature `gpu` is off"))
+    }
+
+    #[track_caller]
+    pub fn software() -> Result<Device> {
+        hardware()
+    }
+
+    pub fn found_infos() -> Vec<DeviceInfo> {
+        Vec::new()
+    }
+
+    pub fn n_found() -> usize {
+        0
+    }
+
+    #[track_caller]
+    pub fn open_found(_: usize) -> Result<Device> {
+        hardware()
+    }
+}
+
+use gpus::{found_infos, hardware, n_found, open_found, software};
+
 impl PartialEq for Device {
     fn eq(&self, other: &Device) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -138,6 +241,10 @@ impl fmt::Debug for Device {
 impl fmt::Display for DeviceInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = format!("{:?}", self.kind).to_lowercase();
-        write!(f, "{} ({kind}, {}, {})", self.name, self.api, self.driver)
+        write!(f, "{} ({kind}, {}, {})", self.name, self.api, self.driver)?;
+        match self.kind {
+            DeviceKind::Cpu => write!(f, ", {} threads", self.parallelism),
+            _ => Ok(()),
+        }
     }
 }

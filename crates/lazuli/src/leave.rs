@@ -2,13 +2,16 @@
 //! error, a device or a conversion can say no.
 
 use std::alloc::{Layout, alloc_zeroed};
+use std::panic::Location;
+
+use smallvec::smallvec;
 
 use crate::device::Device;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
-use crate::graph::NodeRef;
+use crate::graph::{Expr, Node, NodeRef, Op};
 use crate::plan::Explain;
-use crate::realize;
+use crate::realize::{self, Purpose};
 use crate::tensor::Tensor;
 
 impl Tensor {
@@ -54,7 +57,7 @@ impl Tensor {
     #[track_caller]
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         let node = self.readable::<T>("to_vec")?;
-        realize::compute(&[self])?;
+        realize::compute_for(&[self], Purpose::Read)?;
         read("to_vec", node)
     }
 
@@ -71,8 +74,8 @@ impl Tensor {
     /// ```
     pub async fn to_vec_async<T: Element>(&self) -> Result<Vec<T>> {
         let node = self.readable::<T>("to_vec_async")?;
-        realize::compute_async(&[self]).await?;
-        read("to_vec_async", node)
+        realize::compute_for_async(&[self], Purpose::Read).await?;
+        read_async("to_vec_async", node).await
     }
 
     /// Runs it and reads its one element, whatever its rank.
@@ -87,8 +90,8 @@ impl Tensor {
     #[track_caller]
     pub fn item<T: Element>(&self) -> Result<T> {
         let node = self.single::<T>("item")?;
-        realize::compute(&[self])?;
-        first("item", node)
+        realize::compute_for(&[self], Purpose::Read)?;
+        first("item", read("item", node)?)
     }
 
     /// [`item`](Tensor::item), as a future.
@@ -104,8 +107,8 @@ impl Tensor {
     /// ```
     pub async fn item_async<T: Element>(&self) -> Result<T> {
         let node = self.single::<T>("item_async")?;
-        realize::compute_async(&[self]).await?;
-        first("item_async", node)
+        realize::compute_for_async(&[self], Purpose::Read).await?;
+        first("item_async", read_async("item_async", node).await?)
     }
 
     /// The size of each of its `N` axes; another rank is an error.
@@ -138,27 +141,41 @@ impl Tensor {
         realize::explain(&[self])
     }
 
-    /// The same tensor on another device.
+    /// Plans and compiles what computing this tensor needs, and runs nothing: computing it then compiles nothing.
     ///
     /// ```
     /// # use lazuli::{DType, Device, Tensor};
-    /// let cpu = Device::cpu();
-    /// assert_eq!(Tensor::ones([2], DType::F32, &cpu).to_device(&cpu).device()?, &cpu);
+    /// let x = Tensor::ones([2], DType::F32, &Device::cpu()).add(1.0);
+    /// x.prepare()?;
+    /// assert_eq!(x.to_vec::<f32>()?, [2.0, 2.0]);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn prepare(&self) -> Result<()> {
+        realize::prepare(&[self])
+    }
+
+    /// The same tensor on another device: moved when it is needed there.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// let (cpu, best) = (Device::cpu(), Device::best());
+    /// let there = Tensor::from_slice(&[1.0f32, 2.0], [2], &cpu).to_device(&best);
+    /// assert_eq!(there.device()?, &best);
+    /// assert_eq!(there.add(1.0).to_device(&cpu).to_vec::<f32>()?, [2.0, 3.0]);
     /// # Ok::<(), lazuli::Error>(())
     /// ```
     #[track_caller]
     pub fn to_device(&self, device: &Device) -> Tensor {
-        match self.device() {
-            Ok(here) if here == device => self.clone(),
-            Ok(here) => {
-                let (here, there) = (&here.info().name, &device.info().name);
-                Tensor::new(Err(Error::device(
-                    "to_device",
-                    format!("moving from {here} to {there} is not possible yet"),
-                )))
+        let at = Location::caller();
+        Tensor::attempt(|| {
+            let node = self.node()?;
+            if node.device == *device {
+                return Ok(self.clone());
             }
-            Err(error) => Tensor::new(Err(error)),
-        }
+            let moved = Expr { op: Op::Data, inputs: smallvec![node.clone()] };
+            Ok(Tensor::new(Ok(Node::new(moved, node.shape, node.dtype, device.clone(), at, false))))
+        })
     }
 
     /// The node, if its elements can be read as `T`: found out before anything runs.
@@ -186,30 +203,58 @@ impl Tensor {
 /// The elements of a computed node.
 #[track_caller]
 fn read<T: Element>(op: &str, node: &NodeRef) -> Result<Vec<T>> {
-    let Some(buffer) = node.buffer() else {
-        return Err(Error::device(op, "the tensor's memory was given away"));
-    };
-    let n_elems = node.shape.n_elems();
-    let backend = node.device.backend();
-    // A bool that is neither 0 nor 1 would be undefined behaviour, so bools take the checked way.
-    if T::SAME_BYTES && T::DTYPE == node.dtype && T::DTYPE != DType::Bool {
-        let mut out = zeroed::<T>(op, n_elems)?;
-        // SAFETY: elements whose bytes are the stored bytes are plain numbers: no padding, any bits are valid.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(out.as_mut_ptr().cast(), n_elems * size_of::<T>()) };
-        backend.download(&buffer, bytes)?;
-        return Ok(out);
+    let mut elements = Elements::<T>::new(op, node)?;
+    realize::read(node, elements.bytes())?;
+    elements.finish(node.dtype)
+}
+
+async fn read_async<T: Element>(op: &str, node: &NodeRef) -> Result<Vec<T>> {
+    let mut elements = Elements::<T>::new(op, node)?;
+    realize::read_async(node, elements.bytes()).await?;
+    elements.finish(node.dtype)
+}
+
+/// Where the bytes of a node arrive on their way to being `T`s.
+enum Elements<T> {
+    /// Their bytes are those that are stored.
+    Same(Vec<T>),
+    /// To be converted.
+    Other(Vec<u8>),
+}
+
+impl<T: Element> Elements<T> {
+    #[track_caller]
+    fn new(op: &str, node: &NodeRef) -> Result<Elements<T>> {
+        let n_elems = node.shape.n_elems();
+        // A bool that is neither 0 nor 1 would be undefined behaviour, so bools take the checked way.
+        match T::SAME_BYTES && T::DTYPE == node.dtype && T::DTYPE != DType::Bool {
+            true => Ok(Elements::Same(zeroed::<T>(op, n_elems)?)),
+            false => Ok(Elements::Other(zeroed::<u8>(op, n_elems * node.dtype.size())?)),
+        }
     }
-    let mut bytes = zeroed::<u8>(op, n_elems * node.dtype.size())?;
-    backend.download(&buffer, &mut bytes)?;
-    T::load(&bytes, node.dtype)
+
+    fn bytes(&mut self) -> &mut [u8] {
+        match self {
+            Elements::Same(out) => {
+                let n_bytes = std::mem::size_of_val(out.as_slice());
+                // SAFETY: elements whose bytes are the stored bytes are plain numbers: no padding, any bits are valid.
+                unsafe { std::slice::from_raw_parts_mut(out.as_mut_ptr().cast(), n_bytes) }
+            }
+            Elements::Other(bytes) => bytes,
+        }
+    }
+
+    fn finish(self, dtype: DType) -> Result<Vec<T>> {
+        match self {
+            Elements::Same(out) => Ok(out),
+            Elements::Other(bytes) => T::load(&bytes, dtype),
+        }
+    }
 }
 
 #[track_caller]
-fn first<T: Element>(op: &str, node: &NodeRef) -> Result<T> {
-    match read(op, node)?.first() {
-        Some(value) => Ok(*value),
-        None => Err(Error::shape(op, "the tensor is empty")),
-    }
+fn first<T: Element>(op: &str, elements: Vec<T>) -> Result<T> {
+    elements.first().copied().ok_or_else(|| Error::shape(op, "the tensor is empty"))
 }
 
 /// `n_elems` zeros, from pages the system has zeroed already where they are many. Too many are an error, not an abort.

@@ -2,6 +2,7 @@
 //! expression is planned, fused into the fewest kernels, given the least memory, and run at once.
 
 // Reading order; each module uses only what stands before it (and the `Device` handle).
+mod log;
 mod error;
 mod dtype;
 mod shape;
@@ -12,13 +13,19 @@ pub mod ops;
 mod kernel;
 mod plan;
 mod backend;
+#[cfg(feature = "gpu")]
+mod wgsl;
 mod cpu;
+#[cfg(feature = "gpu")]
+pub mod gpu;
 mod device;
 mod realize;
 mod leave;
 mod print;
+mod batch;
 
 pub use backend::Stats;
+pub use batch::{Batch, BufferId};
 pub use device::{Device, DeviceInfo, DeviceKind};
 pub use dtype::{DType, Element};
 pub use error::{Error, Fault, Result};
@@ -26,6 +33,6 @@ pub use graph::CustomOp;
 pub use half::{bf16, f16};
 pub use ops::{Slice, Slices, einsum};
 pub use plan::{Boundary, Explain, KernelInfo};
-pub use realize::{compute, compute_async, explain};
+pub use realize::{compute, compute_async, explain, prepare};
 pub use shape::{Axes, MAX_RANK, Shape, keep};
 pub use tensor::Tensor;

@@ -1,11 +1,13 @@
 //! Where laziness ends: what is wanted is walked, its plan found or made, run, and the results put in place.
 
 use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Instant;
 
-use crate::backend::{Counters, FailedCheck};
+use crate::backend::{Counters, HostBytes, Outcome, Run, Runnable, Site};
 use crate::device::Device;
 use crate::error::{Error, Fault, Result};
-use crate::graph::{Buffer, Captured, NodeRef, capture};
+use crate::graph::{Buffer, Captured, NodeRef, Op, capture};
+use crate::log::{self, Topic};
 use crate::plan::{self, Cache, Entry, Explain};
 use crate::tensor::Tensor;
 
@@ -21,26 +23,187 @@ use crate::tensor::Tensor;
 /// ```
 #[track_caller]
 pub fn compute(tensors: &[&Tensor]) -> Result<()> {
-    let mut wanted = Vec::with_capacity(tensors.len());
-    for tensor in tensors {
-        let node = tensor.node()?;
-        if !node.is_ready() {
-            wanted.push(node);
-        }
-    }
-    // One evaluation per device.
-    while let Some(first) = wanted.first() {
-        let device = first.device.clone();
-        let (here, rest): (Vec<&NodeRef>, Vec<&NodeRef>) = wanted.iter().partition(|n| n.device == device);
-        evaluate(&device, &here)?;
-        wanted = rest;
+    compute_for(tensors, Purpose::Keep)
+}
+
+/// [`compute`], as a future. Needs no async runtime, and blocks for no device.
+///
+/// ```
+/// use lazuli::{Device, Tensor};
+/// async fn both(x: &Tensor) -> lazuli::Result<(f32, f32)> {
+///     let (sum, max) = (x.sum(..), x.max(..));
+///     lazuli::compute_async(&[&sum, &max]).await?;
+///     Ok((sum.item_async().await?, max.item_async().await?))
+/// }
+/// # let x = Tensor::arange(0.0, 4.0, 1.0, &Device::cpu());
+/// # let done = std::pin::pin!(both(&x)).poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
+/// # assert!(matches!(done, std::task::Poll::Ready(Ok((6.0, 3.0)))));
+/// ```
+pub async fn compute_async(tensors: &[&Tensor]) -> Result<()> {
+    compute_for_async(tensors, Purpose::Keep).await
+}
+
+/// Plans and compiles all that computing these tensors together needs, and runs nothing: the first [`compute`] of
+/// them then compiles nothing.
+///
+/// ```
+/// use lazuli::{Device, Tensor};
+/// let cpu = Device::cpu();
+/// let y = Tensor::arange(0.0, 4.0, 1.0, &cpu).exp();
+/// lazuli::prepare(&[&y])?;
+/// assert_eq!(y.to_vec::<f32>()?[0], 1.0);
+/// # Ok::<(), lazuli::Error>(())
+/// ```
+#[track_caller]
+pub fn prepare(tensors: &[&Tensor]) -> Result<()> {
+    let mut wanted = waiting(tensors)?;
+    while let Some((device, here)) = next_device(&mut wanted) {
+        let mut cache = lock(&device);
+        let here: Vec<&NodeRef> = here.iter().collect();
+        let captured = capture(&here);
+        plan_for(&device, &mut cache, &captured)?;
     }
     Ok(())
 }
 
-/// [`compute`], as a future. Needs no async runtime.
-pub async fn compute_async(tensors: &[&Tensor]) -> Result<()> {
-    compute(tensors)
+/// What becomes of the results of an evaluation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// They stay on the device.
+    Keep,
+    /// They are read at once.
+    Read,
+}
+
+/// How a plan is run.
+pub type Runner<'a> = &'a mut dyn FnMut(&dyn Runnable, Run<'_>) -> Result<Outcome>;
+
+/// Computes several tensors together: one evaluation for each device.
+#[track_caller]
+pub fn compute_for(tensors: &[&Tensor], purpose: Purpose) -> Result<()> {
+    let read = purpose == Purpose::Read;
+    compute_with(tensors, &mut |runnable, run| runnable.run(Run { read, ..run }))
+}
+
+/// The same, each plan run as the caller says.
+#[track_caller]
+pub fn compute_with(tensors: &[&Tensor], runner: Runner<'_>) -> Result<()> {
+    let mut wanted = waiting(tensors)?;
+    while let Some((device, here)) = next_device(&mut wanted) {
+        loop {
+            let moves = evaluate(&device, &here, runner)?;
+            if moves.is_empty() {
+                break;
+            }
+            for node in moves {
+                let source = source_of(&node);
+                compute_for(&[&Tensor::new(Ok(source.clone()))], Purpose::Read)?;
+                let bytes = bytes_of(&source)?;
+                node.complete(device.backend().upload(bytes)?);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The same without blocking.
+pub async fn compute_for_async(tensors: &[&Tensor], purpose: Purpose) -> Result<()> {
+    let read = purpose == Purpose::Read;
+    let mut wanted = waiting(tensors)?;
+    while let Some((device, here)) = next_device(&mut wanted) {
+        loop {
+            let moves = evaluate(&device, &here, &mut |runnable, run| runnable.run(Run { read, ..run }))?;
+            if moves.is_empty() {
+                break;
+            }
+            for node in moves {
+                let source = source_of(&node);
+                Box::pin(compute_for_async(&[&Tensor::new(Ok(source.clone()))], Purpose::Read)).await?;
+                let bytes = bytes_of_async(&source).await?;
+                node.complete(device.backend().upload(bytes)?);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The bytes of a computed node. If its memory was lost with its device, it is computed again where that is possible.
+pub fn read(node: &NodeRef, out: &mut [u8]) -> Result<()> {
+    let backend = node.device.backend();
+    match backend.download(&memory(node)?, out) {
+        Err(Error::DeviceLost(_)) => {
+            restore(node)?;
+            compute_for(&[&Tensor::new(Ok(node.clone()))], Purpose::Read)?;
+            backend.download(&memory(node)?, out)
+        }
+        done => done,
+    }
+}
+
+/// [`read`] without blocking.
+pub async fn read_async(node: &NodeRef, out: &mut [u8]) -> Result<()> {
+    let backend = node.device.backend();
+    let buffer = memory(node)?;
+    match backend.download_async(&buffer, out).await {
+        Err(Error::DeviceLost(_)) => {
+            restore(node)?;
+            Box::pin(compute_for_async(&[&Tensor::new(Ok(node.clone()))], Purpose::Read)).await?;
+            let buffer = memory(node)?;
+            backend.download_async(&buffer, out).await
+        }
+        done => done,
+    }
+}
+
+fn memory(node: &NodeRef) -> Result<Buffer> {
+    node.buffer().ok_or_else(|| Error::device("read", "the tensor's memory was given away"))
+}
+
+/// If a node's memory went with its device, makes it be computed again; an error if nobody knows how.
+fn restore(node: &NodeRef) -> Result<bool> {
+    let Some(error) = node.buffer().and_then(|buffer| node.device.backend().lost(&buffer)) else { return Ok(false) };
+    if node.forget() {
+        return Ok(true);
+    }
+    let what = format!("{}{} went with the device: {}", node.dtype, node.shape, error.fault().message);
+    Err(Error::DeviceLost(Arc::new(Fault::new("compute", what).shapes(&[&node.shape]).at(node.at))))
+}
+
+/// The nodes of these tensors that are not computed yet.
+fn waiting(tensors: &[&Tensor]) -> Result<Vec<NodeRef>> {
+    let mut wanted = Vec::with_capacity(tensors.len());
+    for tensor in tensors {
+        let node = tensor.node()?;
+        if !node.is_ready() {
+            wanted.push(node.clone());
+        }
+    }
+    Ok(wanted)
+}
+
+/// Takes from `wanted` all nodes of one device.
+fn next_device(wanted: &mut Vec<NodeRef>) -> Option<(Device, Vec<NodeRef>)> {
+    let device = wanted.first()?.device.clone();
+    let (here, rest) = std::mem::take(wanted).into_iter().partition(|n| n.device == device);
+    *wanted = rest;
+    Some((device, here))
+}
+
+/// The node on another device that a moved one comes from.
+fn source_of(node: &NodeRef) -> NodeRef {
+    node.with_expr(|e| e.inputs[0].clone()).expect("a node yet to be moved has where it comes from")
+}
+
+fn bytes_of(node: &NodeRef) -> Result<HostBytes> {
+    let mut bytes = vec![0u8; node.shape.n_elems() * node.dtype.size()];
+    read(node, &mut bytes)?;
+    Ok(HostBytes::aligned(bytes))
+}
+
+async fn bytes_of_async(node: &NodeRef) -> Result<HostBytes> {
+    let mut bytes = vec![0u8; node.shape.n_elems() * node.dtype.size()];
+    read_async(node, &mut bytes).await?;
+    Ok(HostBytes::aligned(bytes))
 }
 
 /// What computing these tensors together would do: kernels, memory, and what stood in the way of doing less.
@@ -60,7 +223,10 @@ pub fn explain(tensors: &[&Tensor]) -> Result<Explain> {
     // Nothing runs, so nothing is donated that would not be when it does: the plan is the one `compute` would use.
     let _lock = lock(&device);
     let captured = capture(&wanted);
-    Ok(Explain::new(&plan::compile(&captured.graph(), device.backend().limits())))
+    let plan = plan::compile(&captured.graph(), device.backend().limits());
+    let mut explain = Explain::new(&plan);
+    device.backend().describe(&plan, &mut explain);
+    Ok(explain)
 }
 
 // A panic elsewhere cannot leave the cache half-changed, so a poisoned lock is still good.
@@ -68,34 +234,74 @@ fn lock(device: &Device) -> MutexGuard<'_, Cache> {
     device.cache().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn evaluate(device: &Device, wanted: &[&NodeRef]) -> Result<()> {
+/// Runs what is needed for these nodes of one device. If something must be brought from another device first, runs
+/// nothing and returns that.
+fn evaluate(device: &Device, wanted: &[NodeRef], runner: Runner<'_>) -> Result<Vec<NodeRef>> {
     let mut cache = lock(device);
     // Another thread may have computed them while this one waited.
-    let wanted: Vec<&NodeRef> = wanted.iter().copied().filter(|n| !n.is_ready()).collect();
-    if wanted.is_empty() {
-        return Ok(());
-    }
-    if let Some(error) = wanted.iter().find_map(|n| n.failure()) {
-        return Err(error);
-    }
-    let captured = capture(&wanted);
-    let entry = plan_for(device, &mut cache, &captured)?;
-    let leaf = |idx: &u32| captured.nodes[*idx as usize].buffer().expect("a node without a recipe is memory");
-    let inputs: Vec<Buffer> = captured.leaves.iter().map(leaf).collect();
-    let done = entry.runnable.run(&inputs, &captured.constants).and_then(|outcome| match outcome.failed {
-        Some(failed) => Err(index_error(&entry.plan, &captured, failed)),
-        None => Ok(outcome.outputs),
-    });
-    match done {
-        Ok(outputs) => wanted.iter().zip(outputs).for_each(|(node, buffer)| node.complete(buffer)),
-        // Half-way through, an input that nobody else holds may have been overwritten: there is no second try.
-        Err(error) if captured.donated.contains(&true) && !matches!(error, Error::OutOfMemory(_)) => {
-            wanted.iter().for_each(|n| n.fail(&error));
+    let wanted: Vec<&NodeRef> = wanted.iter().filter(|n| !n.is_ready()).collect();
+    let mut lost_again = false;
+    loop {
+        if wanted.is_empty() {
+            return Ok(Vec::new());
+        }
+        if let Some(error) = wanted.iter().find_map(|n| n.failure()) {
             return Err(error);
         }
-        Err(error) => return Err(error),
+        let captured = capture(&wanted);
+        if !captured.moves.is_empty() {
+            return Ok(captured.moves);
+        }
+        let mut restored = false;
+        for leaf in &captured.leaves {
+            restored |= restore(&captured.nodes[*leaf as usize])?;
+        }
+        if restored {
+            continue;
+        }
+        match run(device, &mut cache, &captured, runner).map_err(|error| located(error, &captured)) {
+            Ok(outputs) => {
+                wanted.iter().zip(outputs).for_each(|(node, buffer)| node.complete(buffer));
+                return Ok(Vec::new());
+            }
+            // The device is open again; what it held may be known still.
+            Err(Error::DeviceLost(_)) if !lost_again => lost_again = true,
+            // Half-way through, an input that nobody else holds may have been overwritten: there is no second try.
+            Err(error) if captured.donated.contains(&true) && !matches!(error, Error::OutOfMemory(_)) => {
+                wanted.iter().for_each(|n| n.fail(&error));
+                return Err(error);
+            }
+            Err(error) => return Err(error),
+        }
     }
-    Ok(())
+}
+
+/// A fault of the user's own op happened where the user called it.
+fn located(error: Error, captured: &Captured) -> Error {
+    let Error::Custom(fault) = &error else { return error };
+    let calls_it = |node: &&NodeRef| node.with_expr(|e| matches!(&e.op, Op::Custom(op) if op.0.name == fault.op));
+    match captured.nodes.iter().find(|node| calls_it(node).unwrap_or(false)) {
+        Some(node) => Error::Custom(Arc::new(Fault::clone(fault).at(node.at))),
+        None => error,
+    }
+}
+
+fn run(device: &Device, cache: &mut Cache, captured: &Captured, runner: Runner<'_>) -> Result<Vec<Buffer>> {
+    let entry = plan_for(device, cache, captured)?;
+    let leaf = |idx: &u32| captured.nodes[*idx as usize].buffer().expect("a node without a recipe is memory");
+    let inputs: Vec<Buffer> = captured.leaves.iter().map(leaf).collect();
+    let sites = sites(&entry.plan, captured);
+    let start = log::wants(Topic::Time).then(Instant::now);
+    let run = Run { inputs: &inputs, constants: &captured.constants, sites: &sites, read: false };
+    let outcome = runner(&*entry.runnable, run)?;
+    if let Some(start) = start {
+        let (micros, n) = (start.elapsed().as_secs_f64() * 1e6, entry.plan.launches.len());
+        log::show(Topic::Time, || format!("{micros:>10.1} µs  {n} kernels on {}", device.info().name));
+    }
+    match outcome.failed {
+        Some(failed) => Err(sites[failed.check as usize].error(failed)),
+        None => Ok(outcome.outputs),
+    }
 }
 
 fn plan_for(device: &Device, cache: &mut Cache, captured: &Captured) -> Result<Entry> {
@@ -106,16 +312,19 @@ fn plan_for(device: &Device, cache: &mut Cache, captured: &Captured) -> Result<E
     }
     Counters::count(&backend.counters().plans_compiled, 1);
     let plan = Arc::new(plan::compile(&captured.graph(), backend.limits()));
+    log::show(Topic::Plan, || plan.to_string());
     let runnable = backend.prepare(plan.clone())?;
     let entry = Entry { plan, runnable };
     cache.insert(captured.key.clone(), entry.clone());
     Ok(entry)
 }
 
-/// The error of an index out of range, at the line where the op was written.
-fn index_error(plan: &plan::Plan, captured: &Captured, failed: FailedCheck) -> Error {
-    let node = &captured.nodes[plan.checks[failed.check as usize] as usize];
-    let op = node.with_expr(|e| e.op.name().to_string()).unwrap_or_default();
-    let message = format!("index {} is out of range for an axis of size {}", failed.index, failed.bound);
-    Error::Index(Arc::new(Fault::new(op, message).shapes(&[&node.shape]).at(node.at)))
+/// Where each check of a plan was written.
+fn sites(plan: &plan::Plan, captured: &Captured) -> Vec<Site> {
+    let site = |origin: &u32| {
+        let node = &captured.nodes[*origin as usize];
+        let op = node.with_expr(|e| e.op.name().to_string()).unwrap_or_default();
+        Site { op, shape: node.shape, at: node.at }
+    };
+    plan.checks.iter().map(site).collect()
 }

@@ -19,6 +19,9 @@ const UPWARD: &[(&str, &str, &str)] = &[
     ("plan", "backend", "the cache keeps a plan together with its form on the device"),
     ("backend", "device", "a backend says what it is in the words that users read"),
     ("cpu", "device", "a backend says what it is in the words that users read"),
+    ("gpu", "device", "a backend says what it is in the words that users read, and opens what it finds"),
+    ("gpu", "realize", "tensors are computed into an application's encoder"),
+    ("gpu", "batch", "an application's buffer becomes one of a batch: only gpu/ may name its type"),
 ];
 
 /// Every arrow between modules points down, or is a known exception.

@@ -212,6 +212,12 @@ fn layout_of(class: usize) -> Layout {
     Layout::from_size_align(class, align).expect("sizes were checked when the block was allocated")
 }
 
+/// Bytes that the system could still hand out, if it says.
+#[cfg(feature = "gpu")]
+pub fn free_bytes() -> Option<usize> {
+    system_bytes("MemAvailable:")
+}
+
 /// A line of what the system says of its memory, in bytes.
 fn system_bytes(name: &str) -> Option<usize> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;

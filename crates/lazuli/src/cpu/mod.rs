@@ -43,6 +43,8 @@ use crate::graph::Buffer;
 use crate::kernel::Kernel;
 use crate::ops::{Isa, isa};
 use crate::plan::{Limits, Plan};
+#[cfg(feature = "gpu")]
+pub use memory::free_bytes;
 use memory::{Pool, Storage};
 use program::Program;
 use threads::Threads;
@@ -84,6 +86,8 @@ impl Cpu {
             api: "cpu".into(),
             driver: driver.into(),
             parallelism: threads.count(),
+            max_buffer_bytes: isize::MAX as usize,
+            max_binding_bytes: isize::MAX as usize,
         };
         let limits = Limits { max_bindings: 65535, max_insts: 512, max_reduce: 65536, min_rows: 64, fuse: true };
         let pool = Arc::new(Pool::new(counters.clone()));

@@ -12,7 +12,7 @@ use super::program::Program;
 use super::routines::{self, Routine, RoutineCall};
 use super::tile::{Bound, Faults};
 use super::{map, reduce, threads};
-use crate::backend::{Counters, Outcome, Runnable};
+use crate::backend::{Counters, Outcome, Run, Runnable};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::graph::Buffer;
@@ -141,7 +141,7 @@ fn ready(cpu: &Shared, launch: &Launch) -> Result<ReadyLaunch> {
 }
 
 impl Runnable for Ready {
-    fn run(&self, inputs: &[Buffer], constants: &[u32]) -> Result<Outcome> {
+    fn run(&self, Run { inputs, constants, .. }: Run<'_>) -> Result<Outcome> {
         let buffers = self.slots(inputs)?;
         let mut scratch = SmallVec::<[Option<matmul::Scratch>; 8]>::new();
         for launch in &self.launches {

@@ -48,6 +48,8 @@ pub struct Captured {
     pub leaves: Vec<NodeIdx>,
     /// Per leaf, whether the evaluation is its only holder.
     pub donated: Vec<bool>,
+    /// Leaves whose memory is still on another device.
+    pub moves: Vec<NodeRef>,
     /// The distinct constants, as lane bits, in order of first use.
     pub constants: Vec<u32>,
     pub key: Key,
@@ -87,6 +89,7 @@ pub fn capture(wanted: &[&NodeRef]) -> Captured {
     let mut nodes: Vec<NodeRef> = Vec::new();
     let mut writer = KeyWriter::default();
     let mut leaves = Vec::new();
+    let mut moves = Vec::new();
     // A node is pushed to be opened (its inputs pushed), then closed (its own entry written).
     let mut stack: Vec<(NodeRef, bool)> = Vec::new();
     for node in wanted {
@@ -96,8 +99,11 @@ pub fn capture(wanted: &[&NodeRef]) -> Captured {
                 continue;
             }
             if !close {
-                let pending = node.with_pending(|expr| expr.inputs.clone());
-                if let Some(inputs) = pending {
+                let pending = node.with_pending(|expr| (!expr.is_move()).then(|| expr.inputs.clone()));
+                if let Some(None) = pending {
+                    moves.push(node.clone());
+                }
+                if let Some(Some(inputs)) = pending {
                     stack.push((node, true));
                     stack.extend(inputs.into_iter().rev().filter(|i| i.seen(capture).is_none()).map(|i| (i, false)));
                     continue;
@@ -118,11 +124,11 @@ pub fn capture(wanted: &[&NodeRef]) -> Captured {
 
     let donated = donations(&nodes, &outputs, &leaves, idx_of);
     writer.words.extend(donated.iter().map(|d| *d as u64));
-    Captured { nodes, outputs, leaves, donated, constants: writer.constants, key: Key::new(writer.words) }
+    Captured { nodes, outputs, leaves, donated, moves, constants: writer.constants, key: Key::new(writer.words) }
 }
 
 /// Which leaves are held by this evaluation alone: every holder is an edge of the graph, from a node that lets go of
-/// its inputs when this evaluation ends.
+/// its inputs when this evaluation ends, and no other node has the same memory.
 fn donations(
     nodes: &[NodeRef],
     outputs: &[NodeIdx],
@@ -139,14 +145,14 @@ fn donations(
         kept[i] |= !only_edges;
         let releases = !node.tracked && (is_output[i] || !kept[i]);
         node.with_pending(|expr| {
-            for input in &expr.inputs {
+            for input in expr.inputs.iter().filter(|_| !expr.is_move()) {
                 let input = idx_of(input) as usize;
                 edges[input] += 1;
                 kept[input] |= !releases;
             }
         });
     }
-    leaves.iter().map(|l| !kept[*l as usize]).collect()
+    leaves.iter().map(|l| !kept[*l as usize] && nodes[*l as usize].holds_alone()).collect()
 }
 
 /// Writes the structure as words, and numbers leaves and constants.
@@ -275,7 +281,8 @@ impl Captured {
             // The device's lock is still held, so the marks are still those of this capture.
             let idx = |n: &NodeRef| n.seen_as.load(Ordering::Relaxed);
             let (op, inputs) = node
-                .with_pending(|e| (e.op.clone(), e.inputs.iter().map(idx).collect()))
+                .with_pending(|e| (!e.is_move()).then(|| (e.op.clone(), e.inputs.iter().map(idx).collect())))
+                .flatten()
                 .unwrap_or((Op::Data, SmallVec::new()));
             let (slot, donated) = match &op {
                 Op::Data => {

@@ -40,6 +40,13 @@ pub struct Expr {
     pub inputs: SmallVec<[NodeRef; 3]>,
 }
 
+impl Expr {
+    /// Whether it is the same memory, brought from another device.
+    pub fn is_move(&self) -> bool {
+        matches!(self.op, Op::Data)
+    }
+}
+
 /// A value of the graph: what it is, and either how to compute it or its memory.
 pub struct Node {
     pub shape: Shape,
@@ -117,6 +124,11 @@ impl Node {
         self.body().buffer.clone()
     }
 
+    /// Whether nobody else, such as a reshape of it, holds its memory.
+    pub(super) fn holds_alone(&self) -> bool {
+        self.body().buffer.as_ref().is_some_and(|buffer| Arc::strong_count(&buffer.0) == 1)
+    }
+
     /// Whether it has been computed.
     pub fn is_ready(&self) -> bool {
         self.body().buffer.is_some()
@@ -141,6 +153,16 @@ impl Node {
         drop(body);
         // Outside the lock: dropping the inputs may drop much else.
         drop(released);
+    }
+
+    /// Lets go of memory that was lost, if it can be computed again.
+    pub fn forget(&self) -> bool {
+        let mut body = self.body();
+        let known = body.expr.is_some();
+        let lost = if known { body.buffer.take() } else { None };
+        drop(body);
+        drop(lost);
+        known
     }
 
     /// Notes that it can never be computed, and why.

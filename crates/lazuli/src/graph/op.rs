@@ -11,7 +11,7 @@ use crate::view::View;
 /// What a node computes from its inputs.
 #[derive(Clone, Debug)]
 pub enum Op {
-    /// Memory: nothing to compute.
+    /// Memory: nothing to compute. With an input, it is the input's memory on another device, yet to be moved.
     Data,
     /// One number, everywhere. A parameter of the plan: another value needs no new plan.
     Const(f64),

@@ -13,7 +13,8 @@ macro_rules! binary_rows {
     ($(
         #[doc = $doc:literal]
         $row:ident $name:ident $($visibility:ident)?: $takes:ident -> $gives:ident $($wraps:ident)?,
-        commutes $commutes:literal, cost $cost:literal, ulps $ulps:literal, range $range:tt $(, step $step:ident)?;
+        commutes $commutes:literal, cost $cost:literal, ulps $ulps:literal, $(gpu_ulps $gpu_ulps:literal,)?
+        range $range:tt $(, step $step:ident)?;
         cpu $($lane:ident -> $to:ident |$x:ident, $y:ident| $eval:expr
             $(; slow |$sx:ident, $sy:ident| $is_slow:expr => $slow:expr)?),+;
         oracle $oracle:expr $(, int $oracle_int:expr)?;
@@ -54,6 +55,7 @@ macro_rules! binary_rows {
                     known: &[($x0 as f64, $y0 as f64, $z0 as f64) $(, ($x1 as f64, $y1 as f64, $z1 as f64))*],
                     range: $range,
                     ulps: $ulps,
+                    gpu_ulps: $crate::ops::unary::either!($($gpu_ulps)? $ulps),
                 }
             };
             $crate::ops::binary::binary_method!($($visibility)? $row $name $takes $doc, $x0, $y0, $z0);
@@ -153,10 +155,10 @@ binary_rows! {
     wgsl "div_f32($x, $y)" "
 fn div_f32(x: f32, y: f32) -> f32 {
     if (is_nan_f32(x) || is_nan_f32(y)) { return nan_f32(); }
-    let flip = select(1.0, -1.0, is_negative_f32(x) != is_negative_f32(y));
-    if (y == 0.0) { return select(flip * inf_f32(), nan_f32(), x == 0.0); }
-    if (is_inf_f32(y)) { return select(flip * 0.0, nan_f32(), is_inf_f32(x)); }
-    return select(x / y, flip * inf_f32(), is_inf_f32(x));
+    let sign = bitcast<f32>(bitcast<u32>(x) ^ bitcast<u32>(y));
+    if (y == 0.0) { return select(copysign_f32(inf_f32(), sign), nan_f32(), x == 0.0); }
+    if (is_inf_f32(y)) { return select(copysign_f32(0.0, sign), nan_f32(), is_inf_f32(x)); }
+    return select(x / y, copysign_f32(inf_f32(), sign), is_inf_f32(x));
 }
 ";
     // (x/y)′ = 1/y and −(x/y)/y
@@ -176,8 +178,8 @@ fn div_f32(x: f32, y: f32) -> f32 {
     wgsl "rem_$t($x, $y)" "
 fn rem_f32(x: f32, y: f32) -> f32 {
     if (!is_finite_f32(x) || is_nan_f32(y) || y == 0.0) { return nan_f32(); }
-    if (is_inf_f32(y)) { return select(x, y, x != 0.0 && is_negative_f32(x) != is_negative_f32(y)); }
-    let r = x % y;
+    if (is_inf_f32(y) && x != 0.0) { return select(x, y, is_negative_f32(x) != is_negative_f32(y)); }
+    let r = copysign_f32(remainder_f32(abs(x), abs(y)), x);
     if (r == 0.0) { return copysign_f32(0.0, y); }
     return select(r, r + y, (r < 0.0) != (y < 0.0));
 }
@@ -188,13 +190,28 @@ fn rem_i32(x: i32, y: i32) -> i32 {
     return select(r, r + y, r != 0i && (r < 0i) != (y < 0i));
 }
 fn rem_u32(x: u32, y: u32) -> u32 { return select(x % max(y, 1u), 0u, y == 0u); }
+fn remainder_f32(x: f32, y: f32) -> f32 {
+    // Of positive numbers, exactly: by long division of their digits, as integers, eight at a time.
+    if (x < y) { return x; }
+    let digits = vec2<u32>(bitcast<u32>(x), bitcast<u32>(y)) & vec2<u32>(0x7fffffu);
+    let exponent = vec2<u32>(bitcast<u32>(x), bitcast<u32>(y)) >> vec2<u32>(23u);
+    let m = select(digits, digits | vec2<u32>(0x800000u), exponent > vec2<u32>(0u));
+    let e = max(exponent, vec2<u32>(1u));
+    var r = m.x % m.y;
+    for (var left = e.x - e.y; left > 0u && r != 0u; ) {
+        let step = min(left, 8u);
+        r = (r << step) % m.y;
+        left -= step;
+    }
+    return scaled_f32(f32(r), i32(e.y) - 150i);
+}
 ";
     // Flat in the quotient: (x − y·⌊x/y⌋)′ = 1 and −⌊x/y⌋
     grad Some(|x, y, _, g| [g.clone(), g.mul(&x.div(y).floor()).neg()]);
     known (-5.0, 3.0, 1.0), (5.0, -3.0, -1.0), (5.5, 2.0, 1.5), (-1.0, INF, INF), (1.0, 0.0, NAN), (INF, 2.0, NAN);
 
     /// The power, `xʸ`. Of integers it wraps; a negative exponent gives 0, or ±1 where the base is ±1.
-    POW pow private: Number -> Same wraps, commutes false, cost 40, ulps 0.6, range (0.01, 10.0);
+    POW pow private: Number -> Same wraps, commutes false, cost 40, ulps 0.6, gpu_ulps 1.3, range (0.01, 10.0);
     cpu f32 -> f32 |x, y| math::pow::<L>(x, y),
         i32 -> i32 |x, y| pow_i32(x, y),
         u32 -> u32 |x, y| x.wrapping_pow(y);
@@ -203,19 +220,23 @@ fn rem_u32(x: u32, y: u32) -> u32 { return select(x % max(y, 1u), 0u, y == 0u); 
 fn pow_f32(x: f32, y: f32) -> f32 {
     if (x == 1.0 || y == 0.0) { return 1.0; }
     if (is_nan_f32(x) || is_nan_f32(y)) { return nan_f32(); }
-    let a = abs(x);
-    let y_is_integer = floor(y) == y || is_inf_f32(y);
+    let y_is_integer = is_inf_f32(y) || floor(y) == y;
     let y_is_odd = y_is_integer && abs(y) < 16777216.0 && (i32(y) & 1i) != 0i;
-    let sign = select(1.0, -1.0, is_negative_f32(x) && y_is_odd);
-    if (is_inf_f32(y)) {
-        if (a == 1.0) { return 1.0; }
-        return select(0.0, inf_f32(), (a > 1.0) == (y > 0.0));
-    }
-    if (a == 0.0 || is_inf_f32(x)) { return sign * select(0.0, inf_f32(), (a == 0.0) == (y < 0.0)); }
-    if (x < 0.0 && !y_is_integer) { return nan_f32(); }
-    let t = y * log2(a);
-    if (t >= 128.0) { return sign * inf_f32(); }
-    return select(sign * pow(a, y), sign * 0.0, t < -150.0);
+    if (x < 0.0 && !is_inf_f32(x) && !y_is_integer) { return nan_f32(); }
+    let size = pow_positive_f32(abs(x), y);
+    return select(size, copysign_f32(size, x), y_is_odd);
+}
+fn pow_positive_f32(x: f32, y: f32) -> f32 {
+    if (is_inf_f32(y) && x == 1.0) { return 1.0; }
+    if (is_inf_f32(y)) { return select(0.0, inf_f32(), (x > 1.0) == (y > 0.0)); }
+    if (x == 0.0 || is_inf_f32(x)) { return select(0.0, inf_f32(), (x == 0.0) == (y < 0.0)); }
+    let log = log2_parts_f32(x);
+    let t = y * log.x;
+    if (t >= 129.0) { return inf_f32(); }
+    if (t < -151.0) { return 0.0; }
+    let p = two_product_f32(y, log.x);
+    let n = round(p.x);
+    return scaled_f32(exp2_unit_f32((p.x - n) + (p.y + y * log.y)), i32(n));
 }
 fn pow_u32(x: u32, y: u32) -> u32 {
     var base = x;
@@ -229,6 +250,29 @@ fn pow_u32(x: u32, y: u32) -> u32 {
 fn pow_i32(x: i32, y: i32) -> i32 {
     if (y < 0i && x != 1i && x != -1i) { return 0i; }
     return bitcast<i32>(pow_u32(bitcast<u32>(x), bitcast<u32>(y)));
+}
+fn log2_parts_f32(x: f32) -> vec2<f32> {
+    // log₂ x, and what its rounding lost, for finite positive x: y times an error of 2⁻³⁵ is not seen in xʸ.
+    // x = 2ᵉ·(1 + f), and ln(1 + f) = 2·artanh s, with s = f / (2 + f).
+    let parts = log_parts_f32(x);
+    let f = parts.y;
+    let d = two_sum_f32(2.0, f);
+    let s = kept_f32(f / d.x);
+    let s_d = two_product_f32(s, d.x);
+    let s_lo = (((f - s_d.x) - s_d.y) - s * d.y) / d.x;
+    // artanh s = s + s·z·(⅓ + z·…), with z = s².
+    let z = two_product_f32(s, s);
+    let third = two_product_f32(z.x, 0.33333334);
+    let rest = z.x * z.x * (0.20000076 + z.x * (0.14273556 + z.x * 0.11709557));
+    let q = rest + (third.y + (z.y + 2.0 * s * s_lo) * 0.33333334 - z.x * 9.934108e-9);
+    let tail = two_product_f32(s, third.x);
+    let sum = two_sum_f32(s, tail.x);
+    let sum_lo = sum.y + (tail.y + (s * q + (s_lo + s_lo * third.x)));
+    // Times 2 / ln 2.
+    let y = two_product_f32(sum.x, 2.88539);
+    let out = two_sum_f32(parts.x, y.x);
+    let lo = out.y + (y.y + (sum.x * 3.851926e-8 + sum_lo * 2.88539));
+    return two_sum_f32(out.x, lo);
 }
 ";
     // (xʸ)′ = y·xʸ⁻¹ and xʸ·ln x, of which the second is 0 where x is
@@ -271,7 +315,7 @@ fn minimum_u32(x: u32, y: u32) -> u32 { return min(x, y); }
     known (1.0, 2.0, 1.0), (1.0, NAN, NAN), (NAN, 1.0, NAN), (-INF, 1.0, -INF), (INF, NAN, NAN);
 
     /// The angle of the point whose ordinate is `x` and whose abscissa is `y`, −π to π: `a.atan2(b)` is `arctan(a/b)`.
-    ATAN2 atan2: Float -> Same, commutes false, cost 32, ulps 0.6, range (-10.0, 10.0);
+    ATAN2 atan2: Float -> Same, commutes false, cost 32, ulps 0.6, gpu_ulps 1.7, range (-10.0, 10.0);
     cpu f32 -> f32 |x, y| math::atan2::<L>(x, y);
     oracle f64::atan2;
     wgsl "atan2_f32($x, $y)" "
@@ -280,11 +324,13 @@ fn atan2_f32(y: f32, x: f32) -> f32 {
     // Zeros and infinities lie on the axes and diagonals: only which they are counts.
     let a = select(select(abs(y), 0.0, is_inf_f32(x) && !is_inf_f32(y)), 1.0, is_inf_f32(y));
     let b = select(select(abs(x), 0.0, is_inf_f32(y) && !is_inf_f32(x)), 1.0, is_inf_f32(x));
-    let steep = a > b;
     let long = max(a, b);
-    var angle = select(atan(min(a, b) / select(long, 1.0, long == 0.0)), 0.0, long == 0.0);
-    angle = select(angle, 1.5707963268 - angle, steep);
-    return copysign_f32(select(angle, 3.1415926536 - angle, is_negative_f32(x)), y);
+    let t = min(a, b) / select(long, 1.0, long == 0.0);
+    // From the nearest axis: forwards or backwards.
+    let steep = a > b;
+    let left = is_negative_f32(x);
+    let axis = select(select(0.0, 2.0, left), 1.0, steep);
+    return copysign_f32(atan_from_f32(axis, select(t, -t, steep != left)), y);
 }
 ";
     grad Some(|x, y, _, g| {

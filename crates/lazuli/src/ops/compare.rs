@@ -140,31 +140,21 @@ fn shr_u32(x: u32, y: u32) -> u32 { return select(0u, x >> (y & 31u), y < 32u); 
     grad None;
     known (20, 2, 5), (-5, 1, -3), (5, 32, 0), (-5, 40, -1);
 
-    /// Random bits: Threefry-2×32 of 13 rounds, the first word for counter `(x, 0)` and key `(y, 0)`.
-    RANDOM random private: Int -> Same, commutes false, cost 50, ulps 0.0, range (0.0, 100.0);
-    cpu u32 -> u32 |x, y| threefry(x, y);
-    oracle |x, y| threefry(x as u32, y as u32) as f64, int |x, y| threefry(x as u32, y as u32) as i64;
+    /// Random bits: `x + y`, mixed so that each bit of the result depends on all of the sum.
+    RANDOM random private: Int -> Same, commutes true, cost 10, ulps 0.0, range (0.0, 100.0);
+    cpu u32 -> u32 |x, y| mixed(x, y);
+    oracle |x, y| mixed(x as u32, y as u32) as f64, int |x, y| mixed(x as u32, y as u32) as i64;
     wgsl "random_u32($x, $y)" "
 fn random_u32(counter: u32, key: u32) -> u32 {
-    var a = counter + key;
-    var b = 0u;
-    let keys = array<u32, 3>(key, 0u, key ^ 0x1bd11bdau);
-    let turns = array<u32, 8>(13u, 15u, 26u, 6u, 17u, 29u, 16u, 24u);
-    for (var round = 0u; round < 13u; round++) {
-        a += b;
-        b = ((b << turns[round % 8u]) | (b >> (32u - turns[round % 8u]))) ^ a;
-        if (round % 4u == 3u) {
-            let n = round / 4u + 1u;
-            a += keys[n % 3u];
-            b += keys[(n + 1u) % 3u] + n;
-        }
-    }
-    return a;
+    var x = counter + key;
+    x = (x ^ (x >> 17u)) * 0xed5ad4bbu;
+    x = (x ^ (x >> 11u)) * 0xac4c1b51u;
+    x = (x ^ (x >> 15u)) * 0x31848babu;
+    return x ^ (x >> 14u);
 }
 ";
     grad None;
-    // From the known answers that Random123 publishes for threefry2x32 of 13 rounds.
-    known (0, 0, 2635882182.0);
+    known (0, 0, 0.0);
 }
 
 fn shl_i64(x: i64, y: i64) -> i64 {
@@ -175,30 +165,13 @@ fn shr_i64(x: i64, y: i64) -> i64 {
     if (0..32).contains(&y) { x >> y } else { x >> 63 }
 }
 
-/// One word of random bits from a counter and a key, after Salmon et al., "Parallel random numbers: as easy as 1, 2,
-/// 3" (2011). Additions, rotations and exclusive ors only: the same bits on every device.
+/// A bijection of 32 bits with hardly any bias: `triple32` of Wellons' hash prospector. Short, and each value is used
+/// few times: drivers that follow every use of a value need time exponential in the rounds of a longer one.
 #[inline(always)]
-fn threefry(counter: u32, key: u32) -> u32 {
-    let last_key = key ^ 0x1bd1_1bda;
-    let (a, b) = (counter.wrapping_add(key), 0);
-    let (a, b) = four_rounds(a, b, [13, 15, 26, 6]);
-    let (a, b) = four_rounds(a, b.wrapping_add(last_key).wrapping_add(1), [17, 29, 16, 24]);
-    let (a, b) = four_rounds(a.wrapping_add(last_key), b.wrapping_add(key).wrapping_add(2), [13, 15, 26, 6]);
-    // The thirteenth round; its second word is not wanted.
-    a.wrapping_add(key).wrapping_add(b.wrapping_add(3))
-}
-
-/// Written out, because LLVM does not vectorise a loop around a loop it has not unrolled.
-#[inline(always)]
-fn four_rounds(a: u32, b: u32, turns: [u32; 4]) -> (u32, u32) {
-    let (a, b) = one_round(a, b, turns[0]);
-    let (a, b) = one_round(a, b, turns[1]);
-    let (a, b) = one_round(a, b, turns[2]);
-    one_round(a, b, turns[3])
-}
-
-#[inline(always)]
-fn one_round(a: u32, b: u32, turn: u32) -> (u32, u32) {
-    let a = a.wrapping_add(b);
-    (a, b.rotate_left(turn) ^ a)
+fn mixed(counter: u32, key: u32) -> u32 {
+    let x = counter.wrapping_add(key);
+    let x = (x ^ (x >> 17)).wrapping_mul(0xed5a_d4bb);
+    let x = (x ^ (x >> 11)).wrapping_mul(0xac4c_1b51);
+    let x = (x ^ (x >> 15)).wrapping_mul(0x3184_8bab);
+    x ^ (x >> 14)
 }

@@ -156,6 +156,8 @@ pub struct UnaryRow {
     pub range: (f64, f64),
     /// The stated tolerance for f32, in units in the last place.
     pub ulps: f64,
+    /// The stated tolerance on GPUs, where double precision is missing.
+    pub gpu_ulps: f64,
 }
 
 /// A function of two elements.
@@ -195,6 +197,8 @@ pub struct BinaryRow {
     pub range: (f64, f64),
     /// The stated tolerance for f32, in units in the last place.
     pub ulps: f64,
+    /// The stated tolerance on GPUs, where double precision is missing.
+    pub gpu_ulps: f64,
 }
 
 /// An associative combination of the elements along some axes.

@@ -2,13 +2,14 @@
 
 use std::time::Instant;
 
-use lazuli::{DType, Device, Explain, Tensor, keep, s};
+use lazuli::{DType, Explain, Tensor, keep, s};
 
+use crate::device::device;
 use crate::shared;
 
 fn data(shape: &[usize]) -> Tensor {
     let n: usize = shape.iter().product();
-    Tensor::from_vec((0..n).map(|i| (i * 37 % 101) as f32 * 0.03125 - 1.5).collect(), shape, &Device::cpu())
+    Tensor::from_vec((0..n).map(|i| (i * 37 % 101) as f32 * 0.03125 - 1.5).collect(), shape, &device())
 }
 
 /// One kernel, no temporary, each input read once and each output written once.
@@ -207,7 +208,7 @@ fn cross_entropy_per_sample_is_one_kernel_and_reads_its_input_once() {
     for axis in [1, 0] {
         let shape = if axis == 1 { [rows, classes] } else { [classes, rows] };
         let x = data(&shape);
-        let target = Tensor::from_vec((0..rows as i32).map(|i| i * 7 % 300).collect(), [rows], &Device::cpu());
+        let target = Tensor::from_vec((0..rows as i32).map(|i| i * 7 % 300).collect(), [rows], &device());
         let loss = x.logsumexp(keep(axis)).sub(x.gather(axis, &target.unsqueeze(axis)));
         check_reads_once(&loss, rows * classes * 4 + rows * 4);
         let by_rows = if axis == 1 { x.clone() } else { x.t() };
@@ -228,7 +229,7 @@ fn a_hundred_matmuls_in_a_row_need_two_temporaries() {
     let n = 48;
     // A rotation of the columns: products are exact.
     let turn: Vec<f32> = (0..n * n).map(|i| ((i / n + 1) % n == i % n) as u8 as f32).collect();
-    let (x, turn) = (data(&[n, n]), Tensor::from_vec(turn, [n, n], &Device::cpu()));
+    let (x, turn) = (data(&[n, n]), Tensor::from_vec(turn, [n, n], &device()));
     let mut out = x.clone();
     for _ in 0..100 {
         out = out.matmul(&turn);
@@ -297,5 +298,5 @@ fn a_computed_tensor_costs_nothing_more() {
     let _device = shared();
     let x = data(&[10]).add(1.0).compute().unwrap();
     assert_eq!(x.explain().unwrap().kernels.len(), 0);
-    assert_eq!(Tensor::zeros([3], DType::F32, &Device::cpu()).explain().unwrap().peak_temp_bytes, 0);
+    assert_eq!(Tensor::zeros([3], DType::F32, &device()).explain().unwrap().peak_temp_bytes, 0);
 }

@@ -1,7 +1,8 @@
-//! The engine's promises, each as a test named after it, through the public API on the CPU device.
+//! The engine's promises, each as a test named after it, through the public API on the device under test.
 
 mod accuracy;
 mod custom;
+mod device;
 mod errors;
 mod fusion;
 #[path = "../random/methods.rs"]
@@ -13,7 +14,7 @@ mod steady;
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// The CPU is one device with one set of counters: tests that read them have it to themselves.
+/// There is one device with one set of counters: tests that read them have it to themselves.
 static DEVICE: RwLock<()> = RwLock::new(());
 
 /// The device, beside other tests.

@@ -1,21 +1,22 @@
 //! Faults that random programs once found, as small as they could be made. Each is named after what must hold.
 
-use lazuli::{DType, Device, Tensor, bf16, keep, s};
+use lazuli::{DType, Tensor, bf16, keep, s};
 
+use crate::device::device;
 use crate::shared;
 
 fn floats(values: &[f32]) -> Tensor {
-    Tensor::from_slice(values, [values.len()], &Device::cpu())
+    Tensor::from_slice(values, [values.len()], &device())
 }
 
 fn ints(values: &[i32]) -> Tensor {
-    Tensor::from_slice(values, [values.len()], &Device::cpu())
+    Tensor::from_slice(values, [values.len()], &device())
 }
 
 /// Whole numbers, different for each `k`, in this shape.
 fn numbers(k: usize, shape: &[usize]) -> Tensor {
     let n: usize = shape.iter().product();
-    Tensor::from_vec((0..n).map(|i| ((i * k) % 11) as f32 - 4.0).collect(), shape, &Device::cpu())
+    Tensor::from_vec((0..n).map(|i| ((i * k) % 11) as f32 - 4.0).collect(), shape, &device())
 }
 
 /// What is computed together is what each is by itself.
@@ -73,7 +74,7 @@ fn what_is_gathered_can_be_reduced_in_the_same_kernel() {
 fn a_long_reduction_may_use_the_result_of_another() {
     let _device = shared();
     let n = 70_001;
-    let x = Tensor::from_vec((0..n).map(|i| (i % 1000) as f32 * 0.001).collect(), [n], &Device::cpu());
+    let x = Tensor::from_vec((0..n).map(|i| (i % 1000) as f32 * 0.001).collect(), [n], &device());
     assert_eq!(x.argmax(..).item::<i32>().unwrap(), 999);
     let exact = (0..n).map(|i| ((i % 1000) as f32 as f64 * 0.001).exp()).sum::<f64>().ln();
     assert!((x.logsumexp(..).item::<f64>().unwrap() - exact).abs() < 1e-5);
@@ -85,7 +86,7 @@ fn kernels_never_wait_for_each_other_in_a_circle() {
     let _device = shared();
     // A cheap node that is made again where it is wanted, until somebody wants it whole.
     let make = || {
-        let t0 = Tensor::arange(-4, -2, 1, &Device::cpu());
+        let t0 = Tensor::arange(-4, -2, 1, &device());
         let t1 = t0.flip(-1);
         let t2 = t0.cumsum(-1);
         let t4 = t1.sub(&t0).std(-1, 1);
@@ -93,7 +94,7 @@ fn kernels_never_wait_for_each_other_in_a_circle() {
     };
     check_together(&make().each_ref(), &make());
     let make = || {
-        let t0 = Tensor::arange(-4, -2, 1, &Device::cpu());
+        let t0 = Tensor::arange(-4, -2, 1, &device());
         let t1 = t0.narrow(-1, 0, 1);
         let t3 = t1.gather(-1, &ints(&[0, 0, 0]));
         let t4 = t1.select(&t0, &t0);
@@ -115,10 +116,10 @@ fn kernels_never_wait_for_each_other_in_a_circle() {
 #[test]
 fn an_empty_output_needs_nothing_of_what_it_is_made_of() {
     let _device = shared();
-    let t0 = Tensor::arange(-5.0f32, -3.5, 1.0, &Device::cpu());
+    let t0 = Tensor::arange(-5.0f32, -3.5, 1.0, &device());
     let t2 = t0.layer_norm(-1, None, Some(&t0.cumsum(-1)), 1e-5);
     assert!(t2.slice(s![-1..-1]).to_vec::<f32>().unwrap().is_empty());
-    let eye = Tensor::eye(2, DType::F32, &Device::cpu());
+    let eye = Tensor::eye(2, DType::F32, &device());
     assert!(eye.sum(keep(0)).matmul(&eye).narrow(0, 1, 0).to_vec::<f32>().unwrap().is_empty());
     assert!(t0.sum(..).minimum(t0.topk(0, -1).0).to_vec::<f32>().unwrap().is_empty());
 }
@@ -142,18 +143,18 @@ fn sums_of_half_floats_are_rounded_once() {
     let _device = shared();
     // The sum lies just above the middle between two bf16.
     let x = [1.125f32, f32::powi(2.0, -8), f32::powi(2.0, -30)].map(bf16::from_f32);
-    let x = Tensor::from_slice(&x, [3], &Device::cpu());
+    let x = Tensor::from_slice(&x, [3], &device());
     assert_eq!(x.cumsum(0).to_vec::<f32>().unwrap(), [1.125, 1.125, 1.1328125]);
     // So does this number.
     let just_above = 1.0 + f32::powi(2.0, -8) + f32::powi(2.0, -22);
-    let one = Tensor::ones([1], DType::BF16, &Device::cpu());
+    let one = Tensor::ones([1], DType::BF16, &device());
     assert_eq!(one.mul(just_above).to_vec::<f32>().unwrap(), [1.0078125]);
 }
 
 #[test]
 fn integers_are_activated_as_the_reals_they_are() {
     let _device = shared();
-    let cpu = Device::cpu();
+    let cpu = device();
     let bytes = |v: u8| Tensor::from_slice(&[v], [1], &cpu);
     let number = |t: Tensor| t.item::<f32>().unwrap();
     assert_eq!(number(bytes(3).softplus()), number(floats(&[3.0]).softplus()));
@@ -161,4 +162,24 @@ fn integers_are_activated_as_the_reals_they_are() {
     assert_eq!(number(bytes(100).hardswish()), 100.0);
     assert_eq!(number(ints(&[-1_861_603_860]).gelu_tanh()).abs(), 0.0);
     assert_eq!(ints(&[-3, 4]).relu().to_vec::<i32>().unwrap(), [0, 4]);
+}
+
+#[test]
+fn rows_that_do_not_start_at_multiples_of_four_are_read_right() {
+    let _device = shared();
+    for (rows, cols) in [(2, 70), (3, 65), (5, 131), (1, 77)] {
+        let x: Vec<f32> = (0..rows * cols).map(|i| (i % 17) as f32).collect();
+        let want: Vec<f32> = x.chunks(cols).map(|row| row.iter().sum()).collect();
+        assert_eq!(Tensor::from_vec(x, [rows, cols], &device()).sum(-1).to_vec::<f32>().unwrap(), want);
+    }
+}
+
+#[test]
+fn what_is_not_a_number_stays_so_when_taken_from_itself() {
+    let _device = shared();
+    let x = Tensor::from_slice(&[1.0, f32::NAN, f32::INFINITY, -2.0], [4, 1], &device());
+    for y in [x.sub(&x), x.softmax(1).sub(1.0)] {
+        let y = y.to_vec::<f32>().unwrap();
+        assert!(y[1].is_nan() && y[2].is_nan() && y[0] == 0.0 && y[3] == 0.0, "{y:?}");
+    }
 }

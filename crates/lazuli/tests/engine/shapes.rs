@@ -1,7 +1,8 @@
 //! Nothing, one element, and eight axes: every family of op takes every shape there is.
 
-use lazuli::{DType, Device, Tensor, keep};
+use lazuli::{DType, Tensor, keep};
 
+use crate::device::device;
 use crate::methods::{BINARY, SHAPED, UNARY, call_binary, call_shaped, call_unary};
 use crate::shared;
 
@@ -23,7 +24,7 @@ const SHAPES: [&[usize]; 12] = [
 fn data(shape: &[usize], dtype: DType) -> Tensor {
     let n: usize = shape.iter().product();
     let values = (0..n).map(|i| (i % 7) as f32 * 0.5 - 1.0).collect::<Vec<_>>();
-    Tensor::from_vec(values, shape, &Device::cpu()).to_dtype(dtype)
+    Tensor::from_vec(values, shape, &device()).to_dtype(dtype)
 }
 
 /// It has this shape, and as many elements.
@@ -163,7 +164,7 @@ fn contraction_and_indexing_take_every_shape() {
             assert!(out.to_vec::<f32>().unwrap().iter().all(|v| *v == 0.0), "{a:?} × {b:?}");
         }
     }
-    let cpu = Device::cpu();
+    let cpu = device();
     for shape in SHAPES.iter().filter(|s| !s.is_empty()) {
         let x = data(shape, DType::F32);
         let mut none = shape.to_vec();

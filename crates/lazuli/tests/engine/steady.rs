@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lazuli::{DType, Device, Stats, Tensor, keep};
+use lazuli::{DType, Stats, Tensor, keep};
 
 use crate::alone;
+use crate::device::device;
 
 fn data(shape: &[usize], seed: usize) -> Tensor {
     let n: usize = shape.iter().product();
-    Tensor::from_vec((0..n).map(|i| ((i * 31 + seed * 17) % 97) as f32 * 0.02 - 0.9).collect(), shape, &Device::cpu())
+    Tensor::from_vec((0..n).map(|i| ((i * 31 + seed * 17) % 97) as f32 * 0.02 - 0.9).collect(), shape, &device())
 }
 
 /// A structure of every kernel form: matmul, reduction, map, routine and gather.
@@ -25,7 +26,7 @@ fn model(batch: usize, scale: f32, seed: usize) -> Tensor {
 
 /// What running `f` does to the counters, its result read and dropped.
 fn cost(f: impl FnOnce() -> Tensor) -> Stats {
-    let cpu = Device::cpu();
+    let cpu = device();
     cpu.reset_stats();
     f().to_vec::<f32>().unwrap();
     cpu.stats()
@@ -63,7 +64,7 @@ fn another_batch_size_compiles_no_kernel() {
 #[test]
 fn many_outputs_are_one_submit() {
     let _device = alone();
-    let cpu = Device::cpu();
+    let cpu = device();
     let x = data(&[50, 50], 0);
     let outputs = [x.exp(), x.sum(0), x.matmul(&x), x.sort(-1, false)];
     cpu.reset_stats();
@@ -78,7 +79,7 @@ fn many_outputs_are_one_submit() {
 #[test]
 fn an_update_whose_old_weights_are_dropped_reuses_their_memory() {
     let _device = alone();
-    let cpu = Device::cpu();
+    let cpu = device();
     let n = 100_000;
     // Computed, so that it is the device's own memory.
     let mut w = data(&[n], 1).mul(1.0).compute().unwrap();
@@ -132,7 +133,7 @@ fn what_somebody_else_holds_is_never_overwritten() {
 #[test]
 fn ten_thousand_steps_leak_nothing() {
     let _device = alone();
-    let cpu = Device::cpu();
+    let cpu = device();
     let step = |w: &Tensor, i: usize| {
         let x = data(&[8, 6], i);
         let loss = x.matmul(w).tanh().square().mean(..);
@@ -171,7 +172,7 @@ fn eight_threads_share_tensors_and_agree() {
             std::process::abort();
         }
     });
-    let start = Device::cpu().stats().bytes_live;
+    let start = device().stats().bytes_live;
     {
         // Shared and not yet computed: whoever comes first computes it.
         let pending = data(&[64, 64], 3).exp().matmul(&data(&[64, 64], 4));
@@ -196,18 +197,19 @@ fn eight_threads_share_tensors_and_agree() {
         });
     }
     done.store(true, Ordering::Relaxed);
-    assert_eq!(Device::cpu().stats().bytes_live, start);
+    assert_eq!(device().stats().bytes_live, start);
 }
 
 #[test]
 fn counters_say_what_was_moved() {
     let _device = alone();
-    let cpu = Device::cpu();
+    let cpu = device();
     cpu.reset_stats();
     let x = Tensor::from_slice(&[1.0f32; 100], [100], &cpu);
-    assert_eq!(cpu.stats().bytes_uploaded, 400);
     x.add(1.0).to_vec::<f32>().unwrap();
     let stats = cpu.stats();
+    // A device may bring numbers over when they are first used.
+    assert_eq!(stats.bytes_uploaded, 400, "{stats:?}");
     assert_eq!((stats.bytes_downloaded, stats.dispatches, stats.submits), (400, 1, 1), "{stats:?}");
     assert!(stats.bytes_peak >= 800);
     assert_eq!(Tensor::zeros([2], DType::F32, &cpu).device().unwrap(), &cpu);

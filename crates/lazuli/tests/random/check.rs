@@ -6,9 +6,10 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
-use lazuli::{Device, Error, Tensor};
+use lazuli::{Error, Tensor};
 
 use crate::cell::Cell;
+use crate::device::device;
 use crate::program::Program;
 
 /// How a program is run.
@@ -111,7 +112,7 @@ pub fn run_and_compare(program: &Program, mode: Mode) -> Result<Results, Failure
 
 /// Computes the outputs (step by step, every node) and reads them.
 fn run(program: &Program, mode: Mode) -> Result<Results, What> {
-    let device = Device::cpu();
+    let device = device();
     let mut tensors: Vec<Tensor> = Vec::with_capacity(program.nodes.len());
     for (i, node) in program.nodes.iter().enumerate() {
         let inputs: Vec<&Tensor> = node.inputs.iter().map(|j| &tensors[*j]).collect();

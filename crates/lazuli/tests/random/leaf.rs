@@ -5,6 +5,7 @@ use lazuli::{DType, Device, Tensor, bf16, f16};
 use crate::array::{Array, n_elems};
 use crate::cell::{Cell, rounded, ulp};
 use crate::data;
+use crate::device::device;
 use crate::program::{Op, Table};
 
 /// A tensor that needs no other.
@@ -160,7 +161,7 @@ impl Op for Leaf {
             // Which bits come is the generator's own business (and tested there); here it counts that they are the same
             // wherever they are used.
             Leaf::Rand { shape, .. } | Leaf::Randn { shape, .. } => {
-                let alone = self.call(&[], &Device::cpu()).to_vec::<f64>();
+                let alone = self.call(&[], &device()).to_vec::<f64>();
                 let alone = alone.unwrap_or_else(|error| panic!("{self:?}: {error}"));
                 Array::new(shape.clone(), DType::F32, alone.into_iter().map(Cell::point).collect())
             }

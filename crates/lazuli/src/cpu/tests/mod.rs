@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::Cpu;
 use super::threads::Threads;
-use crate::backend::{Backend, FailedCheck, HostBytes};
+use crate::backend::{Backend, FailedCheck, HostBytes, Run};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::graph::Buffer;
@@ -183,7 +183,12 @@ impl Case {
     pub fn run(&self, cpu: &Cpu) -> Result<(Vec<Vec<u8>>, Option<FailedCheck>)> {
         let upload = |bytes: &Vec<u8>| cpu.upload(HostBytes::new(bytes.clone()));
         let buffers: Vec<Buffer> = self.inputs.iter().map(upload).collect::<Result<_>>()?;
-        let outcome = cpu.prepare(Arc::new(self.plan()))?.run(&buffers, &self.constants)?;
+        let outcome = cpu.prepare(Arc::new(self.plan()))?.run(Run {
+            inputs: &buffers,
+            constants: &self.constants,
+            sites: &[],
+            read: false,
+        })?;
         let mut outputs = Vec::new();
         for (buffer, (output, dtype)) in outcome.outputs.iter().zip(self.outputs.iter().zip(&self.body.outputs)) {
             let mut bytes = vec![0; output.0 * dtype.size()];

@@ -192,14 +192,20 @@ fn every_op_loops_over_any_length() {
 }
 
 #[test]
-fn random_bits_are_threefrys_and_look_random() {
+fn random_bits_are_the_same_everywhere_and_look_random() {
     let row = super::super::RANDOM.cpu.u32.expect("random is a function of u32");
     for isa in isas() {
-        let mut out = [0; 2];
+        let counters: Vec<u32> = (0..1000).collect();
+        let mut out = vec![0; 1000];
         // SAFETY: `isas` names only what this machine has.
-        unsafe { (row[isa as usize].vv)(&[0, 1], &[0, 0], &mut out) };
-        assert_eq!(out[0], 0x9d1c_5ec6);
-        assert_ne!(out[0], out[1]);
+        unsafe { (row[isa as usize].vv)(&counters, &[7; 1000], &mut out) };
+        assert!(out.iter().copied().eq(random(7).take(1000)), "{isa:?}");
+    }
+    // A changed bit of the counter changes each bit of the result half the time.
+    let one = |counter: u32| random(0).nth(counter as usize).expect("without end");
+    for bit in 0..10 {
+        let flips = (0..512u32).map(|i| i * 2 % 1023).map(|i| (one(i) ^ one(i ^ (1 << bit))).count_ones()).sum::<u32>();
+        assert!(flips.abs_diff(16 * 512) < 400, "bit {bit} flips {flips} of {}", 32 * 512);
     }
     // Each bit is set about half the time, and neighbours in counter or key share about half their bits.
     let n = 20_000;

@@ -1,0 +1,217 @@
+//! Which GPUs there are, which of them to take, and opening one. Asks the system once; an adapter is opened once.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use super::live::{Live, Owner};
+use super::quirks::{Quirks, quirks};
+use super::signal::now;
+use super::{Gpu, Origin};
+use crate::backend::Counters;
+use crate::device::{Device, DeviceInfo, DeviceKind};
+use crate::error::{Error, Result};
+use crate::plan::Limits;
+use crate::wgsl::{Caps, Style};
+
+/// Windows onto memory are multiples of this.
+const WINDOW: usize = 1 << 20;
+/// Features that are used where they are offered; none is needed.
+const WELCOME: wgpu::Features = wgpu::Features::TIMESTAMP_QUERY.union(wgpu::Features::PIPELINE_CACHE);
+
+/// An adapter that was found, and the device once it is open.
+pub struct Found {
+    pub info: DeviceInfo,
+    adapter: wgpu::Adapter,
+    device: Mutex<Option<Device>>,
+}
+
+/// Every adapter that can compute: hardware first, best first.
+pub fn found() -> &'static [Found] {
+    static FOUND: OnceLock<Vec<Found>> = OnceLock::new();
+    FOUND.get_or_init(find)
+}
+
+/// The best hardware GPU. The error says what was found instead.
+#[track_caller]
+pub fn hardware() -> Result<Device> {
+    let mut failed = Vec::new();
+    for found in found().iter().filter(|f| f.info.kind != DeviceKind::Software) {
+        match found.open() {
+            Ok(device) => return Ok(device),
+            Err(error) => failed.push(format!("{} cannot be opened: {}", found.info, error.fault().message)),
+        }
+    }
+    let software = found().iter().filter(|f| f.info.kind == DeviceKind::Software);
+    failed.extend(software.map(|f| format!("{} runs on the CPU: Device::open(\"software\") takes it", f.info)));
+    let message = match failed.is_empty() {
+        false => format!("no hardware GPU was found; {}", failed.join("; ")),
+        true => format!("no GPU was found: {} reached no adapter; is a driver installed?", apis()),
+    };
+    Err(Error::device("gpu", message))
+}
+
+/// The first driver that runs on the CPU.
+#[track_caller]
+pub fn software() -> Result<Device> {
+    match found().iter().find(|f| f.info.kind == DeviceKind::Software) {
+        Some(found) => found.open(),
+        None => {
+            let message = "no driver that runs on the CPU is installed (Debian has one in mesa-vulkan-drivers)";
+            Err(Error::device("open", message))
+        }
+    }
+}
+
+impl Found {
+    /// A wgpu device of a test's own.
+    #[cfg(test)]
+    pub fn live(&self) -> Result<Arc<Live>> {
+        open(&self.adapter, &quirks_of(&self.info), &Arc::default())
+    }
+
+    /// The device; the same one every time.
+    pub fn open(&self) -> Result<Device> {
+        let mut device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(device) = &*device {
+            return Ok(device.clone());
+        }
+        let counters: Arc<Counters> = Arc::default();
+        let quirks = quirks_of(&self.info);
+        let live = open(&self.adapter, &quirks, &counters)?;
+        let origin = Origin::Adapter(self.adapter.clone());
+        let opened = Device::new(Box::new(Gpu::new(self.info.clone(), counters, live, origin)));
+        *device = Some(opened.clone());
+        Ok(opened)
+    }
+}
+
+/// Opens a wgpu device with all that the adapter can do.
+pub fn open(adapter: &wgpu::Adapter, quirks: &Quirks, counters: &Arc<Counters>) -> Result<Arc<Live>> {
+    let mut welcome = WELCOME;
+    if quirks.map_results {
+        welcome |= wgpu::Features::MAPPABLE_PRIMARY_BUFFERS;
+    }
+    let desc = wgpu::DeviceDescriptor {
+        label: Some("lazuli"),
+        required_features: adapter.features() & welcome,
+        required_limits: adapter.limits(),
+        ..wgpu::DeviceDescriptor::default()
+    };
+    let opened = now(adapter.request_device(&desc));
+    let made = match opened {
+        Some(Ok(made)) => made,
+        Some(Err(error)) => return Err(Error::device("open", error.to_string())),
+        None => return Err(Error::unsupported("open", "a browser opens devices later: hand one over with from_wgpu")),
+    };
+    let mut quirks = quirks.clone();
+    quirks.map_results &= made.0.features().contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS);
+    let caps = caps(&made.0.limits(), &quirks);
+    Ok(Live::new(made, caps, quirks, counters.clone(), Owner::Lazuli))
+}
+
+/// What is known of the driver behind a device.
+pub fn quirks_of(info: &DeviceInfo) -> Quirks {
+    quirks(info.kind, &info.name, &info.driver)
+}
+
+/// What shader text may count on.
+pub fn caps(limits: &wgpu::Limits, quirks: &Quirks) -> Caps {
+    let binding = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
+    let binding = usize::try_from(binding).unwrap_or(usize::MAX) / WINDOW * WINDOW;
+    Caps {
+        // Indices of elements within a window are 32 bits.
+        max_binding_bytes: binding.clamp(WINDOW, 2 << 30),
+        max_bindings: limits.max_storage_buffers_per_shader_stage as usize,
+        max_invocations: limits.max_compute_invocations_per_workgroup as usize,
+        max_shared_bytes: limits.max_compute_workgroup_storage_size as usize,
+        max_trips: quirks.max_trips,
+        style: quirks.style,
+    }
+}
+
+/// What the planner needs to know.
+pub fn limits(caps: &Caps) -> Limits {
+    // Two bindings are left for scratch memory and checks.
+    let max_bindings = caps.max_bindings.saturating_sub(2).max(4);
+    match caps.style {
+        Style::Alone => Limits { max_bindings, max_insts: 512, max_reduce: 16384, min_rows: 256, fuse: true },
+        Style::Shared => Limits { max_bindings, max_insts: 512, max_reduce: 16384, min_rows: 1024, fuse: true },
+    }
+}
+
+/// What a wgpu adapter is, in the words that users read.
+pub fn describe(info: &wgpu::AdapterInfo, limits: &wgpu::Limits) -> DeviceInfo {
+    let kind = match info.device_type {
+        wgpu::DeviceType::DiscreteGpu => DeviceKind::Discrete,
+        wgpu::DeviceType::IntegratedGpu => DeviceKind::Integrated,
+        wgpu::DeviceType::VirtualGpu => DeviceKind::Virtual,
+        wgpu::DeviceType::Cpu => DeviceKind::Software,
+        // OpenGL does not say: what is known to run on the CPU is named.
+        wgpu::DeviceType::Other if info.name.to_lowercase().contains("llvmpipe") => DeviceKind::Software,
+        wgpu::DeviceType::Other => DeviceKind::Integrated,
+    };
+    let caps = caps(limits, &quirks(kind, &info.name, &info.driver));
+    DeviceInfo {
+        name: info.name.clone(),
+        kind,
+        api: format!("{:?}", info.backend).to_lowercase(),
+        driver: [&*info.driver, &*info.driver_info].join(" ").trim().to_string(),
+        parallelism: limits.max_compute_invocations_per_workgroup as usize,
+        max_buffer_bytes: usize::try_from(limits.max_buffer_size).unwrap_or(usize::MAX),
+        max_binding_bytes: caps.max_binding_bytes,
+    }
+}
+
+fn find() -> Vec<Found> {
+    let mut adapters = reached(wgpu::Backends::PRIMARY);
+    // OpenGL shows the same hardware again, and does less with it.
+    if adapters.is_empty() {
+        adapters = reached(wgpu::Backends::GL);
+    }
+    let can_compute = |adapter: &wgpu::Adapter| {
+        let flags = adapter.get_downlevel_capabilities().flags;
+        flags.contains(wgpu::DownlevelFlags::COMPUTE_SHADERS)
+            && adapter.limits().max_storage_buffers_per_shader_stage >= 4
+    };
+    let found = |adapter: wgpu::Adapter| {
+        let info = describe(&adapter.get_info(), &adapter.limits());
+        Found { info, adapter, device: Mutex::default() }
+    };
+    let mut all: Vec<Found> = adapters.into_iter().filter(can_compute).map(found).collect();
+    all.sort_by_key(|f| match f.info.kind {
+        DeviceKind::Discrete => 0,
+        DeviceKind::Integrated => 1,
+        DeviceKind::Virtual => 2,
+        DeviceKind::Software | DeviceKind::Cpu => 3,
+    });
+    all
+}
+
+/// Every adapter that these ways reach.
+fn reached(backends: wgpu::Backends) -> Vec<wgpu::Adapter> {
+    let desc = wgpu::InstanceDescriptor {
+        backends,
+        // Unless the environment asks for it, drivers do not check once more what wgpu has checked.
+        flags: wgpu::InstanceFlags::empty().with_env(),
+        memory_budget_thresholds: wgpu::MemoryBudgetThresholds {
+            for_resource_creation: Some(95),
+            for_device_loss: None,
+        },
+        ..wgpu::InstanceDescriptor::new_without_display_handle()
+    };
+    // A loader that fails on this system is a system without GPUs.
+    let adapters = std::panic::AssertUnwindSafe(|| now(wgpu::Instance::new(desc).enumerate_adapters(backends)));
+    std::panic::catch_unwind(adapters).ok().flatten().unwrap_or_default()
+}
+
+/// The ways that were tried, for people.
+fn apis() -> String {
+    let names = [
+        (wgpu::Backends::VULKAN, "Vulkan"),
+        (wgpu::Backends::METAL, "Metal"),
+        (wgpu::Backends::DX12, "DX12"),
+        (wgpu::Backends::GL, "OpenGL"),
+    ];
+    let built = wgpu::Instance::enabled_backend_features();
+    let names: Vec<&str> = names.iter().filter(|(b, _)| built.contains(*b)).map(|(_, name)| *name).collect();
+    names.join(", ")
+}

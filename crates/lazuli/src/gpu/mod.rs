@@ -1,0 +1,147 @@
+//! Devices that wgpu reaches, and sharing them with an application that has wgpu devices, buffers and encoders of its
+//! own. The only part of the engine that names wgpu: it submits what the planner has decided and `wgsl` has printed.
+//!
+//! ```no_run
+//! use lazuli::{Device, Tensor};
+//! let gpu = Device::gpu()?;
+//! let x = Tensor::arange(0.0, 4.0, 1.0, &gpu);
+//! let buffer = lazuli::gpu::buffer(&x)?; // a wgpu::Buffer, no copy
+//! # Ok::<(), lazuli::Error>(())
+//! ```
+
+mod fault;
+mod signal;
+mod quirks;
+mod pace;
+mod disk;
+mod wait;
+mod live;
+mod memory;
+mod status;
+mod storage;
+mod pipelines;
+mod ready;
+mod profile;
+mod run;
+mod read;
+mod adapters;
+mod interop;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::backend::{Backend, Counters, HostBytes, Pending, Runnable};
+use crate::device::DeviceInfo;
+use crate::error::{Error, Result};
+use crate::graph::Buffer;
+use crate::plan::{Explain, Limits, Plan};
+pub(crate) use adapters::{found, hardware, software};
+pub use interop::{buffer, encode, from_buffer, from_wgpu, handles};
+use live::Live;
+use storage::{Budget, Storage};
+pub use wgpu;
+
+/// A GPU, or what stands in for one.
+pub(crate) struct Gpu {
+    shared: Arc<Shared>,
+}
+
+/// What plans in flight need of the device.
+struct Shared {
+    info: DeviceInfo,
+    limits: Limits,
+    counters: Arc<Counters>,
+    live: Mutex<Arc<Live>>,
+    origin: Origin,
+    kept: Budget,
+}
+
+/// Where a device comes from, and so how it is opened again.
+enum Origin {
+    Adapter(wgpu::Adapter),
+    /// The application's own: it is not ours to open.
+    Application,
+}
+
+impl Gpu {
+    fn new(info: DeviceInfo, counters: Arc<Counters>, live: Arc<Live>, origin: Origin) -> Gpu {
+        let limits = adapters::limits(&live.caps);
+        let kept = Budget::default();
+        Gpu { shared: Arc::new(Shared { info, limits, counters, live: Mutex::new(live), origin, kept }) }
+    }
+}
+
+impl Shared {
+    /// The device; opened anew if it was lost.
+    fn live(&self) -> Result<Arc<Live>> {
+        let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(lost) = live.lost() else { return Ok(live.clone()) };
+        let Origin::Adapter(adapter) = &self.origin else { return Err(lost) };
+        *live = adapters::open(adapter, &live.quirks, &self.counters).map_err(|_| lost)?;
+        Ok(live.clone())
+    }
+}
+
+impl Backend for Gpu {
+    fn info(&self) -> &DeviceInfo {
+        &self.shared.info
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.shared.limits
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.shared.counters
+    }
+
+    fn upload(&self, bytes: HostBytes) -> Result<Buffer> {
+        Ok(Buffer::new(Storage::of_host(bytes, self.shared.kept.clone())))
+    }
+
+    fn download(&self, buffer: &Buffer, out: &mut [u8]) -> Result<()> {
+        let storage = run::storage(buffer)?;
+        assert!(out.len() <= storage.size_bytes(), "more bytes than the buffer has");
+        read::read(storage, &self.shared.counters, out)
+    }
+
+    fn download_async<'a>(&'a self, buffer: &'a Buffer, out: &'a mut [u8]) -> Pending<'a> {
+        Box::pin(async move {
+            let storage = run::storage(buffer)?;
+            assert!(out.len() <= storage.size_bytes(), "more bytes than the buffer has");
+            read::read_async(storage, &self.shared.counters, out).await
+        })
+    }
+
+    fn prepare(&self, plan: Arc<Plan>) -> Result<Arc<dyn Runnable>> {
+        Ok(Arc::new(run::Ready::new(self.shared.clone(), plan)?))
+    }
+
+    fn describe(&self, plan: &Plan, explain: &mut Explain) {
+        let Ok(live) = self.shared.live() else { return };
+        let programs = ready::programs(plan, &live);
+        explain.dispatches = programs.iter().map(|p| p.passes.len()).sum();
+        explain.submits = (explain.dispatches > 0) as usize + pace::cuts(plan, live.quirks.pace).len();
+        for (kernel, program) in explain.kernels.iter_mut().zip(programs) {
+            let texts: Vec<&str> = program.passes.iter().map(|pass| &*pass.text).collect();
+            kernel.wgsl = Some(texts.join("\n"));
+        }
+    }
+
+    fn lost(&self, buffer: &Buffer) -> Option<Error> {
+        buffer.storage::<Storage>()?.lost()
+    }
+
+    fn sync(&self) -> Result<()> {
+        let live = self.shared.live.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        live.wait()?;
+        live.pipelines.save(None);
+        let statuses = std::mem::take(&mut *live.unknown());
+        for status in statuses.iter().filter(|s| !s.is_told()) {
+            if let Some(Some(error)) = status.known() {
+                status.told();
+                return Err(error);
+            }
+        }
+        live.take_fault().map_or(Ok(()), Err)
+    }
+}

@@ -1,0 +1,136 @@
+//! What is known of drivers and is told by no API: facts as data, each with where it was seen. They become limits for
+//! the planner and capabilities for shader text; nothing else asks which driver it is.
+
+use crate::device::DeviceKind;
+use crate::wgsl::Style;
+
+/// How a device is best used.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Quirks {
+    /// How invocations should share work.
+    pub style: Style,
+    /// Loop iterations that one invocation may make in all.
+    pub max_trips: usize,
+    /// Whether results are mapped where they lie instead of being copied to memory for reading first.
+    pub map_results: bool,
+    /// Whether its memory is the machine's, handed out beyond what there is: ask the system before taking much.
+    pub host_memory: bool,
+    /// Bytes and operations per second that can be counted on, and how long a submit may take before a watchdog ends
+    /// it, in seconds. Cautious figures: they only decide where a long plan is cut.
+    pub pace: Option<Pace>,
+}
+
+/// What a device can be counted on to do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pace {
+    pub bytes_per_second: f64,
+    pub flops_per_second: f64,
+    pub max_seconds: f64,
+}
+
+/// What is known of a device of this kind with this name and driver.
+pub fn quirks(kind: DeviceKind, name: &str, driver: &str) -> Quirks {
+    let software = kind == DeviceKind::Software;
+    let is = |word: &str| name.to_lowercase().contains(word) || driver.to_lowercase().contains(word);
+    Quirks {
+        // Drivers that run on the CPU make barriers expensive (llvmpipe runs invocations as coroutines) and registers
+        // cheap.
+        style: if software { Style::Alone } else { Style::Shared },
+        // Mesa 22.3's llvmpipe counts 65,535 iterations over all loops of an invocation, then silently ends them. Mesa
+        // does not say which versions do, so every llvmpipe is taken to.
+        max_trips: if is("llvmpipe") || is("lavapipe") { 65_535 } else { u32::MAX as usize },
+        // On llvmpipe mapping is 35 times as fast for 4 bytes and 1.8 times for 64 MiB. A GPU that shares the CPU's
+        // memory may give up caching for it: not measured, so not done.
+        map_results: software,
+        host_memory: software,
+        pace: match kind {
+            // No watchdog looks after a driver that runs on the CPU.
+            DeviceKind::Software | DeviceKind::Cpu => None,
+            DeviceKind::Discrete => {
+                Some(Pace { bytes_per_second: 100e9, flops_per_second: 1e12, max_seconds: MAX_SUBMIT_SECONDS })
+            }
+            DeviceKind::Integrated | DeviceKind::Virtual => {
+                Some(Pace { bytes_per_second: 10e9, flops_per_second: 100e9, max_seconds: MAX_SUBMIT_SECONDS })
+            }
+        },
+    }
+}
+
+/// Windows resets a GPU after 2 seconds; others are more patient.
+const MAX_SUBMIT_SECONDS: f64 = 1.0;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::adapters;
+    use super::super::live::Live;
+    use super::super::read::read;
+    use super::super::storage::Storage;
+    use super::*;
+    use crate::backend::Counters;
+
+    #[test]
+    fn llvmpipe_is_software_that_counts_loops() {
+        let found = quirks(DeviceKind::Software, "llvmpipe (LLVM 15.0.6, 256 bits)", "llvmpipe");
+        assert_eq!((found.style, found.max_trips, found.map_results), (Style::Alone, 65_535, true));
+        assert_eq!(found.pace, None);
+    }
+
+    /// How many times a loop of `n` goes round in one invocation.
+    fn rounds(live: &Arc<Live>, n: u32) -> u32 {
+        const TEXT: &str = "@group(0) @binding(0) var<storage, read_write> x: array<u32>;
+            @compute @workgroup_size(1) fn main() {
+                var rounds = 0u;
+                for (var i = 0u; i < x[0]; i++) { rounds += 1u + x[1]; }
+                x[0] = rounds;
+            }";
+        let words: Vec<u8> = [n, 0].iter().flat_map(|w| w.to_ne_bytes()).collect();
+        let block = live.take_with(&words).unwrap();
+        let source = wgpu::ShaderSource::Wgsl(TEXT.into());
+        let module = live.device.create_shader_module(wgpu::ShaderModuleDescriptor { label: None, source });
+        let pipeline = live.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label: None,
+            layout: None,
+            module: &module,
+            entry_point: Some("main"),
+            compilation_options: Default::default(),
+            cache: None,
+        });
+        let entry = wgpu::BindGroupEntry { binding: 0, resource: block.at(0).0.as_entire_binding() };
+        let layout = &pipeline.get_bind_group_layout(0);
+        let desc = wgpu::BindGroupDescriptor { label: None, layout, entries: &[entry] };
+        let group = live.device.create_bind_group(&desc);
+        let mut encoder = live.device.create_command_encoder(&Default::default());
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        pass.set_pipeline(&pipeline);
+        pass.set_bind_group(0, &group, &[]);
+        pass.dispatch_workgroups(1, 1, 1);
+        drop(pass);
+        live.submit([encoder.finish()]);
+        let mut out = [0; 4];
+        read(&Storage::of_block(block, Vec::new(), None), &Counters::default(), &mut out).unwrap();
+        u32::from_ne_bytes(out)
+    }
+
+    /// A fact of the driver: if it ends loops early, that is known.
+    #[test]
+    fn a_driver_that_ends_loops_early_is_known_to() {
+        assert!(!adapters::found().is_empty(), "no GPU adapter was found");
+        for found in adapters::found() {
+            let live = found.live().unwrap();
+            let max_trips = live.quirks.max_trips;
+            for n in [1000, 65_535, 65_536, 200_000] {
+                let rounds = rounds(&live, n);
+                assert!(rounds == n || n as usize > max_trips, "{}: {rounds} of {n}", found.info);
+            }
+        }
+    }
+
+    #[test]
+    fn hardware_has_a_watchdog_and_memory_of_its_own() {
+        let found = quirks(DeviceKind::Discrete, "NVIDIA GeForce RTX 3060", "NVIDIA");
+        assert_eq!((found.style, found.max_trips, found.map_results), (Style::Shared, u32::MAX as usize, false));
+        assert!(found.pace.is_some_and(|p| p.max_seconds < 2.0));
+    }
+}

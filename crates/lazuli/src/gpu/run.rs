@@ -1,0 +1,331 @@
+//! Running a plan: memory for its slots, one encoder, one pass, one submit. Returns when the work is handed over; what
+//! comes of it is known when something is read.
+
+use std::any::Any;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use smallvec::SmallVec;
+
+use super::fault::{no_memory, refused};
+use super::live::Live;
+use super::memory::{Block, Staging};
+use super::ready::{Built, Places};
+use super::status::{self, Check, Status};
+use super::storage::Storage;
+use super::{Shared, profile};
+use crate::backend::{Counters, Outcome, Run, Runnable};
+use crate::error::Result;
+use crate::graph::Buffer;
+use crate::plan::{Plan, SlotKind};
+
+/// Results up to this size are brought along when they will be read at once.
+const BRING_ALONG: usize = 64 << 20;
+
+/// No GPU has this much memory.
+const MOST_BYTES: usize = 1 << 42;
+
+/// A plan made ready.
+pub struct Ready {
+    gpu: Arc<Shared>,
+    plan: Arc<Plan>,
+    checks: Arc<[Check]>,
+    /// Per slot, whether any launch writes it.
+    written: Vec<bool>,
+    built: Mutex<Option<Arc<Built>>>,
+}
+
+/// The memory of one run.
+struct Memory {
+    slots: SmallVec<[Arc<Block>; 16]>,
+    scratch: SmallVec<[Arc<Block>; 4]>,
+    status: Option<Arc<Block>>,
+    /// Inputs that are overwritten while somebody else holds their memory: from, to.
+    copies: Vec<(Arc<Block>, Arc<Block>)>,
+    /// Checks of earlier runs that the inputs come from.
+    inherited: Vec<Arc<Status>>,
+}
+
+impl Ready {
+    /// Compiles a plan.
+    pub fn new(gpu: Arc<Shared>, plan: Arc<Plan>) -> Result<Ready> {
+        let live = gpu.live()?;
+        live.has_room(&plan)?;
+        let built = Arc::new(Built::new(&live, &plan)?);
+        let mut written = vec![false; plan.slots.len()];
+        plan.launches.iter().flat_map(|l| &l.writes).for_each(|w| written[w.0 as usize] = true);
+        let checks = status::checks(&plan);
+        Ok(Ready { gpu, plan, checks, written, built: Mutex::new(Some(built)) })
+    }
+
+    /// The plan compiled for the device as it is now: again, if it was lost and opened anew.
+    fn built(&self) -> Result<Arc<Built>> {
+        let live = self.gpu.live()?;
+        let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*built {
+            Some(built) if built.live.id == live.id => Ok(built.clone()),
+            _ => {
+                let new = Arc::new(Built::new(&live, &self.plan)?);
+                *built = Some(new.clone());
+                Ok(new)
+            }
+        }
+    }
+
+    /// All the memory of a run, before anything of it is recorded.
+    fn memory(&self, built: &Built, run: &Run<'_>) -> Result<Memory> {
+        let live = &built.live;
+        let mut copies = Vec::new();
+        let mut inherited: Vec<Arc<Status>> = Vec::new();
+        let mut slots: SmallVec<[Arc<Block>; 16]> = SmallVec::new();
+        for (slot, written) in self.plan.slots.iter().zip(&self.written) {
+            let SlotKind::Input { idx, .. } = slot.kind else {
+                slots.push(live.take(slot.size_bytes)?);
+                continue;
+            };
+            let storage = storage(&run.inputs[idx as usize])?;
+            for status in storage.unresolved()? {
+                if !inherited.iter().any(|s| Arc::ptr_eq(s, status)) {
+                    inherited.push(status.clone());
+                }
+            }
+            let block = storage.block(live)?;
+            // The storage and this run hold it; whoever else does must not see it change.
+            let is_shared = Arc::strong_count(&block) > 2;
+            if *written && (is_shared || block.is_foreign()) {
+                let own = live.take(slot.size_bytes)?;
+                copies.push((block, own.clone()));
+                slots.push(own);
+            } else {
+                slots.push(block);
+            }
+        }
+        let scratch = built.scratch.iter().map(|n| live.take(*n)).collect::<Result<_>>()?;
+        let n_checks = self.plan.checks.len();
+        let status = if built.checks { Some(live.take(status::size_bytes(n_checks))?) } else { None };
+        Ok(Memory { slots, scratch, status, copies, inherited })
+    }
+
+    /// The storage of each output.
+    fn outputs(
+        &self,
+        run: &Run<'_>,
+        memory: &Memory,
+        status: Option<&Arc<Status>>,
+        mut staged: Vec<(usize, Staging)>,
+    ) -> Vec<Buffer> {
+        let mut made: Vec<(usize, Buffer)> = Vec::new();
+        let output = |slot: usize| {
+            if let Some((_, buffer)) = made.iter().find(|(s, _)| *s == slot) {
+                return buffer.clone();
+            }
+            let buffer = match self.plan.slots[slot].kind {
+                // Nothing was computed: it is the input itself.
+                SlotKind::Input { idx, .. } if !self.written[slot] => run.inputs[idx as usize].clone(),
+                _ => {
+                    let pending = memory.inherited.iter().chain(status).cloned().collect();
+                    let staged = staged.iter().position(|(s, _)| *s == slot).map(|at| staged.remove(at).1);
+                    Buffer::new(Storage::of_block(memory.slots[slot].clone(), pending, staged))
+                }
+            };
+            made.push((slot, buffer.clone()));
+            buffer
+        };
+        self.plan.outputs.iter().map(|id| id.0 as usize).map(output).collect()
+    }
+
+    /// Copies of the results on their way to the host, if they will be read and cannot be mapped.
+    fn stage(&self, built: &Built, run: &Run<'_>) -> Result<Vec<(usize, Staging)>> {
+        let mut staged: Vec<(usize, Staging)> = Vec::new();
+        if !run.read || built.live.quirks.map_results {
+            return Ok(staged);
+        }
+        for slot in self.plan.outputs.iter().map(|id| id.0 as usize) {
+            let size_bytes = self.plan.slots[slot].size_bytes;
+            let is_new = self.written[slot] && !staged.iter().any(|(s, _)| *s == slot);
+            if is_new && (1..=BRING_ALONG.min(built.live.pool.shard_bytes())).contains(&size_bytes) {
+                staged.push((slot, built.live.staging(size_bytes)?));
+            }
+        }
+        Ok(staged)
+    }
+
+    /// Records a run into the caller's encoder, who submits it. What it uses is held until that has run.
+    pub fn encode(&self, run: Run<'_>, encoder: &mut wgpu::CommandEncoder) -> Result<Outcome> {
+        let built = self.built()?;
+        let memory = self.memory(&built, &run)?;
+        let numbers = built.own_numbers(run.constants)?;
+        let n_bytes = status::size_bytes(self.plan.checks.len());
+        let words = if built.checks { Some(built.live.staging(n_bytes)?) } else { None };
+        let status = words.as_ref().map(|_| Status::new(run.sites, &self.checks));
+        built.live.checked("encode", || {
+            reset(&built, &memory, &numbers, encoder);
+            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+            for step in &built.steps {
+                let group = step.bind_group(&built.live, &numbers, &memory.places(), false);
+                dispatch(&mut pass, step, &group);
+            }
+            drop(pass);
+            if let (Some(words), Some(status)) = (&words, &memory.status) {
+                encoder.copy_buffer_to_buffer(status.at(0).0, 0, words.buffer(), 0, n_bytes as u64);
+            }
+        })?;
+        if let (Some(words), Some(status)) = (words, &status) {
+            status.watch_after(encoder, words, n_bytes);
+            built.live.note(status);
+        }
+        Counters::count(&built.live.counters.dispatches, built.steps.len() as u64);
+        let outputs = self.outputs(&run, &memory, status.as_ref(), Vec::new());
+        let inputs = run.inputs.to_vec();
+        encoder.on_submitted_work_done(move || drop((memory, inputs)));
+        Ok(Outcome { outputs, failed: None })
+    }
+}
+
+impl Memory {
+    fn places(&self) -> Places<'_> {
+        Places { slots: &self.slots, scratch: &self.scratch, status: self.status.as_ref() }
+    }
+}
+
+impl Runnable for Ready {
+    fn run(&self, run: Run<'_>) -> Result<Outcome> {
+        let built = self.built()?;
+        let live = &built.live;
+        let memory = self.memory(&built, &run)?;
+        let staged = self.stage(&built, &run)?;
+        let n_bytes = status::size_bytes(self.plan.checks.len());
+        let words = if built.checks { Some(live.staging(n_bytes)?) } else { None };
+        let timer = profile::Timer::wanted(live, built.steps.len())?;
+
+        let submitted = live.checked("compute", || {
+            let numbers = built.numbers(run.constants);
+            let mut encoder = new_encoder(live);
+            reset(&built, &memory, numbers, &mut encoder);
+            encoder = record(&built, &memory, numbers, encoder, timer.as_ref());
+            for (slot, staging) in &staged {
+                let n_bytes = self.plan.slots[*slot].size_bytes.next_multiple_of(4) as u64;
+                encoder.copy_buffer_to_buffer(memory.slots[*slot].at(0).0, 0, staging.buffer(), 0, n_bytes);
+            }
+            if let (Some(words), Some(status)) = (&words, &memory.status) {
+                encoder.copy_buffer_to_buffer(status.at(0).0, 0, words.buffer(), 0, n_bytes as u64);
+            }
+            if let Some(timer) = &timer {
+                timer.resolve(&mut encoder);
+            }
+            live.submit([encoder.finish()]);
+        });
+        submitted?;
+        Counters::count(&live.counters.dispatches, built.steps.len() as u64);
+        let status = words.map(|words| {
+            let status = Status::new(run.sites, &self.checks);
+            status.watch(words, n_bytes);
+            live.note(&status);
+            status
+        });
+        if let Some(timer) = timer {
+            timer.report(live, &built.steps)?;
+        }
+        Ok(Outcome { outputs: self.outputs(&run, &memory, status.as_ref(), staged), failed: None })
+    }
+}
+
+impl Live {
+    /// Whether there could be memory for every slot: nobody should print kernels for what can never run.
+    fn has_room(&self, plan: &Plan) -> Result<()> {
+        let most = if self.quirks.host_memory { crate::cpu::free_bytes().unwrap_or(MOST_BYTES) } else { MOST_BYTES };
+        match plan.slots.iter().map(|slot| slot.size_bytes).max() {
+            Some(largest) if largest > most => {
+                let gib = |n: usize| n as f64 / (1u64 << 30) as f64;
+                let message = format!("{:.1} GiB were wanted, {:.1} GiB are the most", gib(largest), gib(most));
+                Err(no_memory("compute", message))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Remembers checks that have not reported yet, and of those that have, the ones nobody was told of.
+    fn note(&self, status: &Arc<Status>) {
+        const MAX_UNTOLD: usize = 64;
+        let mut unknown = self.unknown();
+        unknown.retain(|s| s.known().is_none_or(|found| found.is_some() && !s.is_told()));
+        let n_over = (unknown.len() + 1).saturating_sub(MAX_UNTOLD);
+        let mut n_dropped = 0;
+        unknown.retain(|s| {
+            let drop = n_dropped < n_over && s.known().is_some();
+            n_dropped += drop as usize;
+            !drop
+        });
+        unknown.push(status.clone());
+    }
+}
+
+/// The storage behind a buffer of this device.
+pub fn storage(buffer: &Buffer) -> Result<&Storage> {
+    buffer.storage::<Storage>().ok_or_else(|| refused("compute", "the memory is another device's"))
+}
+
+fn new_encoder(live: &Live) -> wgpu::CommandEncoder {
+    live.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("lazuli") })
+}
+
+/// What must be so before the first pass.
+fn reset(built: &Built, memory: &Memory, numbers: &wgpu::Buffer, encoder: &mut wgpu::CommandEncoder) {
+    for (from, to) in &memory.copies {
+        let n_bytes = to.size_bytes().next_multiple_of(4);
+        for (buffer, at, start, len) in from.pieces(n_bytes) {
+            let (target, target_at) = to.at(start);
+            encoder.copy_buffer_to_buffer(buffer, at as u64, target, target_at as u64, len as u64);
+        }
+    }
+    if let Some(status) = &memory.status {
+        let n_bytes = status.size_bytes() as u64;
+        encoder.copy_buffer_to_buffer(numbers, built.fresh_status as u64, status.at(0).0, 0, n_bytes);
+    }
+}
+
+/// Records all passes, and submits where the plan is cut; the encoder that is returned is yet to be submitted.
+fn record(
+    built: &Built,
+    memory: &Memory,
+    numbers: &wgpu::Buffer,
+    mut encoder: wgpu::CommandEncoder,
+    timer: Option<&profile::Timer>,
+) -> wgpu::CommandEncoder {
+    let live = &built.live;
+    let mut steps = built.steps.iter().enumerate().peekable();
+    while steps.peek().is_some() {
+        let is_timed = timer.is_some();
+        let first = steps.peek().map_or(0, |(i, _)| *i);
+        let timestamp_writes = timer.map(|t| t.writes(first));
+        let desc = wgpu::ComputePassDescriptor { label: Some("lazuli"), timestamp_writes };
+        let mut pass = encoder.begin_compute_pass(&desc);
+        let mut cut = false;
+        for (_, step) in steps.by_ref() {
+            let group = step.bind_group(live, numbers, &memory.places(), true);
+            dispatch(&mut pass, step, &group);
+            cut = step.cut;
+            // Times are taken between passes, so each is one.
+            if cut || is_timed {
+                break;
+            }
+        }
+        drop(pass);
+        if cut && steps.peek().is_some() {
+            let done = std::mem::replace(&mut encoder, new_encoder(live));
+            live.submit([done.finish()]);
+        }
+    }
+    encoder
+}
+
+fn dispatch(pass: &mut wgpu::ComputePass<'_>, step: &super::ready::Step, group: &wgpu::BindGroup) {
+    let [x, y, z] = step.groups;
+    pass.set_pipeline(&step.pipeline.pipeline);
+    pass.set_bind_group(0, group, &[]);
+    pass.dispatch_workgroups(x, y, z);
+}
+
+/// A plan of this backend, behind the engine's trait.
+pub fn ready(runnable: &dyn Runnable) -> Option<&Ready> {
+    (runnable as &dyn Any).downcast_ref()
+}

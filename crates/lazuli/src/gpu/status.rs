@@ -1,0 +1,142 @@
+//! Checks that kernels make while they run: an index out of range is noted in a few words of memory that travel back
+//! after the run. Whoever reads what such a run made, or waits for the device, is told.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::fault::lost;
+use super::memory::Staging;
+use super::signal::Signal;
+use crate::backend::{FailedCheck, Site};
+use crate::dtype::DType;
+use crate::error::Error;
+use crate::kernel::{InstOp, Kernel};
+use crate::plan::Plan;
+
+/// What a check of a plan looks at.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Check {
+    /// Indices must stay below it.
+    pub bound: usize,
+    /// Whether the words noted are signed.
+    pub signed: bool,
+}
+
+/// The outcome of the checks of one run.
+pub struct Status {
+    sites: Vec<Site>,
+    checks: Arc<[Check]>,
+    found: Signal<Option<Error>>,
+    is_told: AtomicBool,
+}
+
+/// Bytes of memory that the checks of a plan need: two words each.
+pub fn size_bytes(n_checks: usize) -> usize {
+    n_checks * 8
+}
+
+/// What that memory holds before a run: no failure, and no index that is least.
+pub fn fresh_words(n_checks: usize) -> impl Iterator<Item = u32> {
+    (0..n_checks).flat_map(|_| [0, u32::MAX])
+}
+
+/// What each check of a plan looks at.
+pub fn checks(plan: &Plan) -> Arc<[Check]> {
+    let mut checks = vec![Check::default(); plan.checks.len()];
+    for launch in &plan.launches {
+        match &launch.kernel {
+            Kernel::Loop(body) | Kernel::Matmul(body) => {
+                for inst in &body.insts {
+                    if let InstOp::Gather { index, gather, .. } = inst.op {
+                        let args = &launch.args.gathers[gather as usize];
+                        let signed = body.insts[index as usize].dtype == DType::I32;
+                        checks[args.check as usize] = Check { bound: args.bound, signed };
+                    }
+                }
+            }
+            // A routine that indexes does so along its first parameter's axis of its first input.
+            Kernel::Routine(_) => {
+                let Some(args) = &launch.args.routine else { continue };
+                let bound = args.input_shapes.first().and_then(|s| s.get(args.params[0] as usize));
+                if let (Some(bound), Some(check)) = (bound, checks.get_mut(args.check as usize))
+                    && check.bound == 0
+                {
+                    *check = Check { bound: *bound, signed: true };
+                }
+            }
+        }
+    }
+    checks.into()
+}
+
+/// Who reports what was found. A run that never happens finds nothing.
+struct Report(Arc<Status>);
+
+impl Report {
+    fn tell(self, words: Option<Vec<u8>>) {
+        self.0.found.set(match words {
+            Some(words) => self.0.first_failure(&words),
+            None => Some(lost("compute", "the device was lost during the run")),
+        });
+    }
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        self.0.found.set(None);
+    }
+}
+
+impl Status {
+    /// Of a run that is about to start.
+    pub fn new(sites: &[Site], checks: &Arc<[Check]>) -> Arc<Status> {
+        Arc::new(Status {
+            sites: sites.to_vec(),
+            checks: checks.clone(),
+            found: Signal::default(),
+            is_told: AtomicBool::new(false),
+        })
+    }
+
+    /// Has the words read as soon as the run that notes them, submitted already, is done.
+    pub fn watch(self: &Arc<Status>, words: Staging, n_bytes: usize) {
+        let report = Report(self.clone());
+        words.then(n_bytes, move |words| report.tell(words));
+    }
+
+    /// The same for a run that is in an encoder.
+    pub fn watch_after(self: &Arc<Status>, encoder: &wgpu::CommandEncoder, words: Staging, n_bytes: usize) {
+        let report = Report(self.clone());
+        words.then_after(encoder, n_bytes, move |words| report.tell(words));
+    }
+
+    /// What was found, if it is known yet.
+    pub fn known(&self) -> Option<Option<Error>> {
+        self.found.get()
+    }
+
+    /// Notes that somebody was told of what was found.
+    pub fn told(&self) {
+        self.is_told.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether somebody was.
+    pub fn is_told(&self) -> bool {
+        self.is_told.load(Ordering::Relaxed)
+    }
+
+    /// What is found, once it is known.
+    pub async fn wait(&self) -> Option<Error> {
+        self.found.wait().await
+    }
+
+    fn first_failure(&self, words: &[u8]) -> Option<Error> {
+        let words: Vec<u32> = words.as_chunks().0.iter().map(|w| u32::from_ne_bytes(*w)).collect();
+        let failed = |(i, pair): (usize, &[u32; 2])| {
+            let Check { bound, signed } = self.checks[i];
+            let index = if signed { pair[1] as i32 as i64 } else { pair[1] as i64 };
+            (pair[0] != 0).then(|| self.sites[i].error(FailedCheck { check: i as u32, index, bound }))
+        };
+        words.as_chunks().0.iter().enumerate().take(self.checks.len()).find_map(failed)
+    }
+}

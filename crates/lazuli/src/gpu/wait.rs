@@ -1,0 +1,62 @@
+//! Natively nobody is called back unless somebody polls the device. Futures leave that to a thread of its own, which
+//! sleeps while there are none. In a browser the event loop does it.
+
+#[cfg(not(target_arch = "wasm32"))]
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::signal::Signal;
+
+/// Polls a device for as long as a future waits for it.
+pub struct Waiter {
+    #[cfg_attr(target_arch = "wasm32", allow(dead_code))]
+    device: wgpu::Device,
+    #[cfg(not(target_arch = "wasm32"))]
+    thread: Mutex<Option<Sender<Arc<Signal<bool>>>>>,
+}
+
+impl Waiter {
+    /// No thread is started before one is needed.
+    pub fn new(device: wgpu::Device) -> Waiter {
+        Waiter {
+            device,
+            #[cfg(not(target_arch = "wasm32"))]
+            thread: Mutex::default(),
+        }
+    }
+
+    /// Sees to it that callbacks for all that was submitted so far are called, this one's among them.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn watch(&self, asked: &Arc<Signal<bool>>) {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.as_ref().is_some_and(|wake| wake.send(asked.clone()).is_ok()) {
+            return;
+        }
+        let (wake, woken) = channel::<Arc<Signal<bool>>>();
+        let device = self.device.clone();
+        let poll = move || {
+            // Ends when the device is let go.
+            while let Ok(first) = woken.recv() {
+                // Whoever has asked by now is served by the same wait.
+                let asked: Vec<_> = std::iter::once(first).chain(woken.try_iter()).collect();
+                let wait = std::panic::AssertUnwindSafe(|| device.poll(wgpu::PollType::wait_indefinitely()));
+                // wgpu panics when the driver reports a loss while it waits, and then calls nobody back.
+                if std::panic::catch_unwind(wait).is_err() {
+                    asked.iter().for_each(|signal| signal.set(false));
+                }
+            }
+        };
+        match std::thread::Builder::new().name("lazuli gpu".into()).spawn(poll) {
+            Ok(_) => {
+                let _ = wake.send(asked.clone());
+                *thread = Some(wake);
+            }
+            // No thread to be had: wait here rather than never.
+            Err(_) => drop(self.device.poll(wgpu::PollType::wait_indefinitely())),
+        }
+    }
+
+    /// The event loop calls back.
+    #[cfg(target_arch = "wasm32")]
+    pub fn watch(&self, _: &Arc<Signal<bool>>) {}
+}

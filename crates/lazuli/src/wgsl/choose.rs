@@ -1,0 +1,227 @@
+//! Which variant of a kernel's text a launch gets: how many elements an invocation takes at once, how each access is
+//! read for them, how a reduction is shared out. The only file where sizes and strides change a text; everything else
+//! that varies is a parameter.
+
+use super::{Caps, Style};
+use crate::kernel::{AccessForm, Args, Body, InstOp, MatmulArgs, OperandArgs, Order};
+use crate::view::IndexMap;
+
+/// How an access meets the four elements that an invocation takes at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// One element for all four.
+    Same,
+    /// Four elements side by side, the first at a multiple of four.
+    Run,
+    /// Four elements a constant step apart.
+    Step,
+    /// Any four elements.
+    Each,
+}
+
+/// The four elements that an invocation takes at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Four {
+    /// The axis of the index space along which they lie.
+    pub axis: usize,
+    /// Whether they never lie across the end of that axis. If they may, they are four of the row-major order.
+    pub aligned: bool,
+}
+
+/// Maps of fewer elements than this are not worth a second dispatch for what four at a time leave over.
+const SHORT_MAP: usize = 1024;
+
+/// Per access, how it meets the elements an invocation takes at once.
+pub fn modes(body: &Body, args: &Args, four: Option<Four>) -> Vec<Mode> {
+    let mode = |(form, map): (&AccessForm, &IndexMap)| match four {
+        Some(four) => mode(*form, map, four),
+        None => Mode::Same,
+    };
+    body.accesses.iter().zip(&args.accesses).map(mode).collect()
+}
+
+fn mode(form: AccessForm, map: &IndexMap, four: Four) -> Mode {
+    let rank = map.shape().rank();
+    let Some(view) = map.views().last().filter(|_| rank > four.axis) else { return Mode::Same };
+    let multiple = |n: isize| n % 4 == 0;
+    let is_last = four.axis + 1 == rank;
+    if form == AccessForm::Linear && is_last {
+        // Fours of the whole row-major order start at multiples; fours of a row only if rows do.
+        let one_row = view.shape[..four.axis].iter().all(|n| *n == 1);
+        let rows_do = !four.aligned || one_row || view.shape[four.axis].is_multiple_of(4);
+        return if multiple(view.offset) && rows_do { Mode::Run } else { Mode::Step };
+    }
+    let size = view.shape[four.axis];
+    let is_masked = view.mask.is_some_and(|m| m[four.axis] != (0, size));
+    if four.aligned && view.strides[four.axis] == 0 && !is_masked {
+        return Mode::Same;
+    }
+    if !four.aligned || matches!(form, AccessForm::Chain { .. }) {
+        return Mode::Each;
+    }
+    let others = (0..rank).filter(|axis| *axis != four.axis && view.shape[*axis] > 1);
+    let starts_at_multiples = multiple(view.offset) && others.map(|axis| view.strides[axis]).all(multiple);
+    if view.strides[four.axis] == 1 && starts_at_multiples { Mode::Run } else { Mode::Step }
+}
+
+/// Whether anything is read or written four elements at once.
+fn any_run(body: &Body, modes: &[Mode]) -> bool {
+    let loads = body.insts.iter().filter_map(|inst| match inst.op {
+        InstOp::Load { access, .. } => Some(access),
+        _ => None,
+    });
+    loads.chain(body.stores.iter().map(|s| s.access)).any(|access| modes[access as usize] == Mode::Run)
+}
+
+/// How a map's invocations take their elements: four at a time from the start of the row-major order, then one by one.
+pub struct MapShape {
+    pub four: Option<Four>,
+    /// Elements that are taken four at a time.
+    pub n_by_four: usize,
+}
+
+/// The shape of a map.
+pub fn map_shape(body: &Body, args: &Args) -> MapShape {
+    let n: usize = args.outer.iter().product();
+    let last = args.outer.last().copied().unwrap_or(1);
+    let four = Four { axis: args.outer.len().saturating_sub(1), aligned: last.is_multiple_of(4) };
+    let too_short = n < 4 || (!n.is_multiple_of(4) && n < SHORT_MAP);
+    if too_short || !any_run(body, &modes(body, args, Some(four))) {
+        return MapShape { four: None, n_by_four: 0 };
+    }
+    MapShape { four: Some(four), n_by_four: n / 4 * 4 }
+}
+
+/// How a reduction is shared out. An item is one outer index, or four side by side.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ReduceShape {
+    /// Four inner elements at once, or four outer ones.
+    pub four: Option<Four>,
+    /// Items of a workgroup, and invocations that share one.
+    pub items: usize,
+    pub lanes: usize,
+    /// How many fours of columns an item has.
+    pub beside: usize,
+    /// How many times the body of the main loop is written out for them.
+    pub unroll: usize,
+    /// Whether that is all of the row: then there are no loops, and values are kept from stage to stage.
+    pub kept: bool,
+    /// Whether some inner elements are left over by the main loop, and then by fours.
+    pub rest: bool,
+    pub rest_of_four: bool,
+}
+
+/// Elements (or fours) that one trip of a reduction's main loop takes.
+const UNROLL: usize = 4;
+/// Fours of columns that one invocation takes where it works alone: as many as share a cache line, because each row
+/// of memory that it touches is another page.
+const BESIDE: usize = 4;
+
+/// The shape of a reduction.
+pub fn reduce_shape(body: &Body, args: &Args, caps: &Caps) -> ReduceShape {
+    let outer: usize = args.outer.iter().product();
+    let inner: usize = args.inner.iter().product();
+    let columns = body.order == Order::OuterFast;
+    let four = reduce_four(body, args, columns);
+    let by_four = if four.is_some() && !columns { 4 } else { 1 };
+    // Side by side only where all columns of a row can be shared out that way.
+    let wide = args.outer.last().is_some_and(|n| n.is_multiple_of(4 * BESIDE));
+    let beside = if four.is_some() && columns && wide && caps.style == Style::Alone { BESIDE } else { 1 };
+    let n_items = if four.is_some() && columns { outer / (4 * beside) } else { outer };
+    let unroll = if beside > 1 { 1 } else { UNROLL };
+
+    let lanes = reduce_lanes(body, caps, n_items, inner, by_four * unroll);
+    let items = match caps.style {
+        Style::Alone => (8 / lanes).max(1),
+        Style::Shared => (caps.max_invocations.min(256) / lanes).clamp(1, 64),
+    };
+    let steps = inner.div_ceil(lanes * by_four);
+    // Not of columns: how long they are is most often a batch size, which should compile nothing.
+    let kept = !columns && (1..=UNROLL).contains(&steps) && inner.is_multiple_of(by_four) && !body.ragged;
+    let unroll = if kept { steps } else { unroll };
+    ReduceShape {
+        four,
+        items,
+        lanes,
+        beside,
+        unroll,
+        kept,
+        rest: body.ragged || !inner.is_multiple_of(lanes * by_four * unroll),
+        rest_of_four: by_four == 4 && (!inner.is_multiple_of(4) || (body.ragged && !args.limit.is_multiple_of(4))),
+    }
+}
+
+/// The four elements of a reduction that go together, if any do.
+fn reduce_four(body: &Body, args: &Args, columns: bool) -> Option<Four> {
+    let (n_outer, n_axes) = (args.outer.len(), args.outer.len() + args.inner.len());
+    let multiple = |n: Option<&usize>| n.is_some_and(|n| *n > 0 && n.is_multiple_of(4));
+    let whole = match columns {
+        // The pieces of a cut axis differ in length, so four of them do not go together.
+        true if body.ragged && n_outer == 1 => false,
+        true => multiple(args.outer.last()),
+        false => multiple(args.inner.last()),
+    };
+    // What is left over of an inner axis would have to be stored one by one, and several axes leave over in each.
+    let stores_inner = body.stores.iter().any(|s| args.accesses[s.access as usize].shape().rank() > n_outer);
+    let may_leave = !columns && args.inner.len() == 1 && args.inner[0] >= 64 && !stores_inner;
+    let axis = if columns { n_outer.max(1) - 1 } else { n_axes - 1 };
+    let four = Four { axis, aligned: true };
+    ((whole || may_leave) && any_run(body, &modes(body, args, Some(four)))).then_some(four)
+}
+
+/// How many invocations share a row: as many as the device likes, and enough that none makes too many trips.
+fn reduce_lanes(body: &Body, caps: &Caps, n_items: usize, inner: usize, per_trip: usize) -> usize {
+    let max_lanes = caps.max_invocations.min(256);
+    // One loop per stage and a last one, each with a few more trips for blocks and for what is left over.
+    let n_loops = body.stages().iter().max().map_or(1, |s| *s as usize) + 2;
+    let trips = |lanes: usize| n_loops * (inner.div_ceil(lanes * per_trip) * (1 + loops_of(body) * per_trip) * 2 + 16);
+    let wanted = match caps.style {
+        Style::Alone if n_items < 16 && inner >= 1024 => 8,
+        Style::Alone => 1,
+        Style::Shared => match inner.div_ceil(per_trip) {
+            0..=1 => 1,
+            2..=8 => 8,
+            9..=64 => 64,
+            _ => 256,
+        },
+    };
+    let choices = [1, 8, 64, 256].into_iter().filter(|l| *l >= wanted && *l <= max_lanes);
+    choices.clone().find(|l| trips(*l) <= caps.max_trips).or(choices.max()).unwrap_or(max_lanes)
+}
+
+/// Loop iterations that the functions of a body's rows may make per element.
+fn loops_of(body: &Body) -> usize {
+    let functions = body.insts.iter().map(|inst| match &inst.op {
+        InstOp::Unary(row, _) => row.wgsl_fns,
+        InstOp::Binary(row, ..) => row.wgsl_fns,
+        _ => "",
+    });
+    // None makes more than one per bit.
+    functions.filter(|text| text.contains("for (")).count() * 32
+}
+
+/// How a matmul is shared out: every invocation makes a tile of the result.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MatmulShape {
+    /// Rows and columns of a tile. Columns are 1 or 4.
+    pub rows: usize,
+    pub cols: usize,
+    /// Whether four elements of an operand are read at once: of `a` along k, of `b` along n.
+    pub a_by_four: bool,
+    pub b_by_four: bool,
+}
+
+/// The shape of a matmul.
+pub fn matmul_shape(matmul: &MatmulArgs) -> MatmulShape {
+    let starts_at_multiples = |lies: &OperandArgs, other: isize| {
+        lies.offset % 4 == 0 && other % 4 == 0 && lies.batch_strides.iter().all(|s| s % 4 == 0)
+    };
+    let (a, b) = (&matmul.a, &matmul.b);
+    let cols = if matmul.n.is_multiple_of(4) { 4 } else { 1 };
+    MatmulShape {
+        rows: if matmul.m == 1 { 1 } else { 4 },
+        cols,
+        a_by_four: matmul.k >= 4 && a.col_stride == 1 && starts_at_multiples(a, a.row_stride),
+        b_by_four: matmul.k > 0 && cols == 4 && b.col_stride == 1 && starts_at_multiples(b, b.row_stride),
+    }
+}

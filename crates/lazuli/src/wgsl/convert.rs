@@ -1,0 +1,109 @@
+//! Packed elements to lanes and back, and casts: the WGSL of what `cpu/convert.rs` does. Half floats are taken apart
+//! and put together by integer arithmetic, because `pack2x16float` may flush or round as a driver likes. Knows dtypes;
+//! nothing of memory or instructions.
+
+use crate::dtype::{DType, Lane};
+
+/// Functions that the expressions below call.
+pub const FUNCTIONS: &str = "\
+fn f16_to_f32(half: u32) -> f32 {
+    let sign = (half & 0x8000u) << 16u;
+    let magnitude = half & 0x7fffu;
+    // Below the least normal number: a whole number of 2⁻²⁴.
+    if (magnitude < 0x0400u) { return bitcast<f32>(sign | bitcast<u32>(f32(magnitude) * 5.9604644775390625e-8)); }
+    let exponent = select(0x38000000u, 0x70000000u, magnitude >= 0x7c00u);
+    return bitcast<f32>(sign | ((magnitude << 13u) + exponent));
+}
+fn f32_to_f16(x: f32) -> u32 {
+    let bits = bitcast<u32>(x);
+    let sign = (bits >> 16u) & 0x8000u;
+    let magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) { return sign | 0x7e00u | ((magnitude >> 13u) & 0x01ffu); }
+    // From 65520 on the nearest is infinity.
+    if (magnitude >= 0x477ff000u) { return sign | 0x7c00u; }
+    if (magnitude >= 0x38800000u) {
+        return sign | ((magnitude + 0x0fffu + ((magnitude >> 13u) & 1u) - 0x38000000u) >> 13u);
+    }
+    // Below the least normal number: counted in 2⁻²⁴, to the nearest, ties to even.
+    let shift = 126u - (magnitude >> 23u);
+    if (shift > 24u) { return sign; }
+    let digits = (magnitude & 0x007fffffu) | 0x00800000u;
+    let kept = digits >> shift;
+    let rest = digits & ((1u << shift) - 1u);
+    let half = 1u << (shift - 1u);
+    return sign | (kept + u32(rest > half || (rest == half && (kept & 1u) != 0u)));
+}
+fn bf16_to_f32(half: u32) -> f32 { return bitcast<f32>(half << 16u); }
+fn f32_to_bf16(x: f32) -> u32 {
+    let bits = bitcast<u32>(x);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) { return (bits >> 16u) | 0x40u; }
+    return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
+}
+fn f32_to_i32(x: f32) -> i32 {
+    if (is_nan_f32(x)) { return 0i; }
+    if (x >= 2147483648.0) { return 2147483647i; }
+    if (x <= -2147483648.0) { return -2147483647i - 1i; }
+    return i32(x);
+}
+fn f32_to_u32(x: f32) -> u32 {
+    if (is_nan_f32(x) || x <= 0.0) { return 0u; }
+    if (x >= 4294967296.0) { return 0xffffffffu; }
+    return u32(x);
+}
+fn f32_to_u8(x: f32) -> u32 {
+    if (is_nan_f32(x)) { return 0u; }
+    return u32(clamp(x, 0.0, 255.0));
+}
+";
+
+/// The name of a lane's type.
+pub fn lane_name(lane: Lane) -> &'static str {
+    match lane {
+        Lane::F32 => "f32",
+        Lane::I32 => "i32",
+        Lane::U32 => "u32",
+    }
+}
+
+/// How an element of `from` becomes one of `to`, as an expression over `$x`; None if no bit of its lane changes.
+/// See `InstOp::Cast` for what casts mean.
+pub fn cast(from: DType, to: DType) -> Option<&'static str> {
+    match (from, to) {
+        (_, DType::F32) if from.is_float() => None,
+        (_, DType::F32) => Some("f32($x)"),
+        (_, DType::F16) if from.is_float() => Some("f16_to_f32(f32_to_f16($x))"),
+        (_, DType::F16) => Some("f16_to_f32(f32_to_f16(f32($x)))"),
+        (_, DType::BF16) if from.is_float() => Some("bf16_to_f32(f32_to_bf16($x))"),
+        (_, DType::BF16) => Some("bf16_to_f32(f32_to_bf16(f32($x)))"),
+        (_, DType::I32) if from.is_float() => Some("f32_to_i32($x)"),
+        (_, DType::U32) if from.is_float() => Some("f32_to_u32($x)"),
+        (_, DType::U8) if from.is_float() => Some("f32_to_u8($x)"),
+        // Both zeros are false; NaN is true.
+        (_, DType::Bool) if from.is_float() => Some("u32((bitcast<u32>($x) << 1u) != 0u)"),
+        (_, DType::I32) if from.lane() == Lane::I32 => None,
+        (_, DType::I32) => Some("bitcast<i32>($x)"),
+        (_, DType::U32) if from.lane() == Lane::U32 => None,
+        (_, DType::U32) => Some("bitcast<u32>($x)"),
+        (DType::U8 | DType::Bool, DType::U8) | (DType::Bool, DType::Bool) => None,
+        (_, DType::U8) => Some("(bitcast<u32>($x) & 0xffu)"),
+        (_, DType::Bool) => Some("u32(bitcast<u32>($x) != 0u)"),
+    }
+}
+
+/// A packed element's bits, in the low end of `$x`, as a lane.
+pub fn unpack(dtype: DType, bits: &str) -> String {
+    match dtype {
+        DType::F16 => format!("f16_to_f32({bits})"),
+        DType::BF16 => format!("bf16_to_f32({bits})"),
+        _ => bits.to_string(),
+    }
+}
+
+/// A lane as the bits of a packed element, all others zero.
+pub fn pack(dtype: DType, lane: &str) -> String {
+    match dtype {
+        DType::F16 => format!("f32_to_f16({lane})"),
+        DType::BF16 => format!("f32_to_bf16({lane})"),
+        _ => format!("({lane} & 0xffu)"),
+    }
+}

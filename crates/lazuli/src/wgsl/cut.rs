@@ -1,0 +1,248 @@
+//! Launches whose memory is larger than a binding, or whose index space is larger than 32 bits count, cut into parts
+//! along outer axes, so that each part touches few windows. Knows sizes and strides; writes no text.
+
+use super::choose::Mode;
+use super::eval::reached;
+use super::index::Accesses;
+use super::memory::{Memory, Use};
+use super::{Caps, Place};
+use crate::kernel::{AccessForm, Args, Body, InstOp, Kernel, OperandArgs};
+use crate::plan::{Launch, Slot, SlotId};
+use crate::view::IndexMap;
+
+/// The most elements of an index space that one dispatch counts: some room below 2³².
+const MAX_ELEMS: usize = 1 << 31;
+
+/// A launch with what it runs on.
+#[derive(Clone, Copy)]
+pub struct Context<'a> {
+    pub launch: &'a Launch,
+    pub body: &'a Body,
+    pub slots: &'a [Slot],
+    pub caps: &'a Caps,
+}
+
+impl<'a> Context<'a> {
+    /// Of a loop or a matmul.
+    pub fn new(launch: &'a Launch, body: &'a Body, slots: &'a [Slot], caps: &'a Caps) -> Context<'a> {
+        Context { launch, body, slots, caps }
+    }
+
+    /// The name that profilers show.
+    pub fn label(&self) -> String {
+        self.launch.kernel.name(&self.launch.ops)
+    }
+
+    /// What the kernel computes, free of sizes; nothing if that is long.
+    pub fn comment(&self) -> String {
+        let text = self.body.stores_text();
+        if text.len() > 240 { String::new() } else { text }
+    }
+
+    /// The memory of a part of the launch whose accesses go by these modes, and by these ones too.
+    pub fn memory(&self, args: &Args, modes: &[&[Mode]]) -> Memory {
+        self.memory_of(self.uses(args, modes))
+    }
+
+    /// The memory of these uses: the kernel's own first.
+    pub fn memory_of(&self, uses: Vec<Use>) -> Memory {
+        let checks = self.body.insts.iter().any(|i| matches!(i.op, InstOp::Gather { .. }));
+        Memory::new(&uses, checks, self.caps)
+    }
+
+    /// How inputs, then outputs, are used by loads and stores that go by these modes.
+    pub fn uses(&self, args: &Args, modes: &[&[Mode]]) -> Vec<Use> {
+        let spans = self.spans(args).into_iter().enumerate();
+        let mut uses: Vec<Use> = spans.map(|(idx, span)| self.one_use(idx, span)).collect();
+        for modes in modes {
+            let reached = reached(&Accesses { body: self.body, args, modes });
+            for (one, (by_one, by_four)) in uses.iter_mut().zip(reached) {
+                one.by_one |= by_one;
+                one.by_four |= by_four;
+            }
+        }
+        uses
+    }
+
+    /// The slot of an input, or of an output counted after the inputs.
+    fn slot(&self, idx: usize) -> SlotId {
+        let n_inputs = self.launch.reads.len();
+        if idx < n_inputs { self.launch.reads[idx] } else { self.launch.writes[idx - n_inputs] }
+    }
+
+    fn one_use(&self, idx: usize, span: Option<(usize, usize)>) -> Use {
+        let (n_inputs, slot) = (self.launch.reads.len(), self.slot(idx));
+        let name = match self.launch.writes.iter().position(|w| *w == slot) {
+            Some(output) => format!("out{output}"),
+            None => format!("in{idx}"),
+        };
+        let dtype = if idx < n_inputs { self.body.inputs[idx] } else { self.body.outputs[idx - n_inputs] };
+        let size_bytes = self.slots[slot.0 as usize].size_bytes;
+        let last = size_bytes.saturating_sub(1);
+        let touched = span.map_or((0, 0), |(low, high)| {
+            let byte = |element: usize| (element * dtype.size()).min(last);
+            (byte(low), byte(high))
+        });
+        let (writes, place) = (idx >= n_inputs, Place::Slot(slot));
+        Use { place, name, dtype, by_one: false, by_four: false, writes, size_bytes, touched }
+    }
+
+    /// Per input and output, the first and last element that may be touched.
+    fn spans(&self, args: &Args) -> Vec<Option<(usize, usize)>> {
+        let n_inputs = self.body.inputs.len();
+        let mut spans: Vec<Option<(usize, usize)>> = vec![None; n_inputs + self.body.outputs.len()];
+        let mut widen = |idx: usize, span: Option<(usize, usize)>| {
+            spans[idx] = match (spans[idx], span) {
+                (Some(a), Some(b)) => Some((a.0.min(b.0), a.1.max(b.1))),
+                (a, b) => a.or(b),
+            };
+        };
+        for inst in &self.body.insts {
+            match inst.op {
+                InstOp::Load { input, access } => {
+                    widen(input as usize, extent(&args.accesses[access as usize], 0));
+                }
+                InstOp::Gather { input, access, gather, .. } => {
+                    let gather = args.gathers[gather as usize];
+                    let more = gather.stride * (gather.bound.max(1) - 1) as isize;
+                    widen(input as usize, extent(&args.accesses[access as usize], more));
+                }
+                _ => {}
+            }
+        }
+        for store in &self.body.stores {
+            widen(n_inputs + store.output as usize, extent(&args.accesses[store.access as usize], 0));
+        }
+        if let (Kernel::Matmul(_), Some(m)) = (&self.launch.kernel, &args.matmul) {
+            let operand = |lies: &OperandArgs, rows: usize, cols: usize| {
+                let batch = m.batch.iter().copied().zip(lies.batch_strides.iter().copied());
+                reach(lies.offset, batch.chain([(rows, lies.row_stride), (cols, lies.col_stride)]))
+            };
+            widen(0, operand(&m.a, m.m, m.k));
+            widen(1, operand(&m.b, m.k, m.n));
+        }
+        spans
+    }
+
+    /// The parts, as the numbers of a launch each.
+    pub fn parts(&self) -> Vec<Args> {
+        let mut parts = Vec::new();
+        let mut stack = vec![self.launch.args.clone()];
+        if self.n_windows(&stack[0]) > self.body.inputs.len() + self.body.outputs.len() {
+            stack = self.by_window(&stack[0]);
+            stack.reverse();
+        }
+        while let Some(args) = stack.pop() {
+            let n: usize = args.outer.iter().chain(&args.inner).product();
+            let too_much = n > MAX_ELEMS || self.n_windows(&args) > self.caps.max_bindings;
+            match args.outer.iter().position(|size| *size > 1).filter(|_| too_much) {
+                Some(axis) => {
+                    let half = args.outer[axis] / 2;
+                    stack.push(part(&args, self.body, axis, half, args.outer[axis] - half));
+                    stack.push(part(&args, self.body, axis, 0, half));
+                }
+                None => parts.push(args),
+            }
+        }
+        parts
+    }
+
+    /// Windows that a part touches, counted per slot.
+    fn n_windows(&self, args: &Args) -> usize {
+        let modes = vec![Mode::Same; args.accesses.len()];
+        self.memory(args, &[&modes]).n_bindings()
+    }
+
+    /// Parts along the first axis, each of which touches one window of a slot, or two where rows lie across the end.
+    fn by_window(&self, args: &Args) -> Vec<Args> {
+        let Some(axis) = args.outer.iter().position(|size| *size > 1) else { return vec![args.clone()] };
+        let window = self.caps.max_binding_bytes;
+        let mut rows = usize::MAX;
+        let mut fit = |access: u16, size: usize| {
+            let Some(view) = args.accesses[access as usize].views().last() else { return };
+            let stride = if view.shape.rank() > axis { view.strides[axis].unsigned_abs() } else { 0 };
+            if stride > 0 {
+                rows = rows.min((window / (stride * size)).max(1));
+            }
+        };
+        for inst in &self.body.insts {
+            if let InstOp::Load { input, access } = inst.op {
+                fit(access, self.body.inputs[input as usize].size());
+            }
+        }
+        self.body.stores.iter().for_each(|s| fit(s.access, self.body.outputs[s.output as usize].size()));
+        let size = args.outer[axis];
+        let starts = (0..size).step_by(rows.min(size));
+        starts.map(|start| part(args, self.body, axis, start, rows.min(size - start))).collect()
+    }
+}
+
+/// The launch over `len` indices of an outer axis, all axes before which have one.
+fn part(args: &Args, body: &Body, axis: usize, start: usize, len: usize) -> Args {
+    let mut args = args.clone();
+    args.outer[axis] = len;
+    for map in &mut args.accesses {
+        let mut view = *map.views().last().expect("never empty");
+        if view.shape.rank() <= axis {
+            continue;
+        }
+        view.shape = view.shape.with(axis, len);
+        view.offset += start as isize * view.strides[axis];
+        if let Some(mask) = &mut view.mask {
+            let clip = |at: usize| at.saturating_sub(start).min(len);
+            mask[axis] = (clip(mask[axis].0), clip(mask[axis].1));
+        }
+        *map = map.with_last(view);
+    }
+    if body.ragged && axis == 0 {
+        args.limit -= start * args.inner[0];
+    }
+    if let Some(m) = &mut args.matmul {
+        let by = start as isize;
+        match axis.checked_sub(m.batch.len()) {
+            None => {
+                m.batch[axis] = len;
+                m.a.offset += by * m.a.batch_strides[axis];
+                m.b.offset += by * m.b.batch_strides[axis];
+            }
+            Some(0) => {
+                m.m = len;
+                m.a.offset += by * m.a.row_stride;
+            }
+            Some(_) => {
+                m.n = len;
+                m.b.offset += by * m.b.col_stride;
+            }
+        }
+    }
+    args
+}
+
+/// The first and last element of a map, `more` further on included; None if there is none.
+fn extent(map: &IndexMap, more: isize) -> Option<(usize, usize)> {
+    if map.shape().n_elems() == 0 {
+        return None;
+    }
+    let view = &map.views()[0];
+    // Where a mask hides the ends, anything may be touched.
+    if map.is_masked() {
+        return Some((0, usize::MAX / 8));
+    }
+    let axes = view.shape.iter().copied().zip(view.strides);
+    reach(view.offset, axes.chain([(2, more)]))
+}
+
+/// The first and last element of axes of these sizes and strides.
+fn reach(offset: isize, axes: impl Iterator<Item = (usize, isize)>) -> Option<(usize, usize)> {
+    let (mut low, mut high) = (offset, offset);
+    for (size, stride) in axes {
+        let last = size.checked_sub(1)? as isize * stride;
+        (low, high) = (low + last.min(0), high + last.max(0));
+    }
+    Some((low.max(0) as usize, high.max(0) as usize))
+}
+
+/// Whether an access leads through several views or a mask.
+pub fn is_chain(form: AccessForm) -> bool {
+    matches!(form, AccessForm::Chain { .. })
+}

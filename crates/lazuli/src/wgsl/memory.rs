@@ -1,0 +1,404 @@
+//! The memory of a launch as a shader sees it: which bindings there are, and how an element, or four at once, is read
+//! and written through them. Packed elements, windows and in-place memory are hidden behind functions named after the
+//! buffer. Knows dtypes and bytes; nothing of index maps or instructions.
+
+use super::convert::{self, lane_name, pack, unpack};
+use super::shader::{Bindings, Shader};
+use super::{Bind, Caps, Place};
+use crate::dtype::DType;
+
+/// How a kernel uses a piece of memory.
+#[derive(Clone, Debug)]
+pub struct Use {
+    pub place: Place,
+    /// What it is called if it is the first use of its memory.
+    pub name: String,
+    pub dtype: DType,
+    /// Whether it is read or written one element at a time, and four at a time from a multiple of four on.
+    pub by_one: bool,
+    pub by_four: bool,
+    pub writes: bool,
+    /// The bytes there are, and the first and last that are touched.
+    pub size_bytes: usize,
+    pub touched: (usize, usize),
+}
+
+/// All memory of a launch.
+pub struct Memory {
+    buffers: Vec<Buffer>,
+    /// Per use, its buffer.
+    buffer_of: Vec<usize>,
+    dtypes: Vec<DType>,
+    status: bool,
+}
+
+/// One piece of memory: a slot, whoever uses it.
+struct Buffer {
+    place: Place,
+    name: String,
+    size: usize,
+    /// What an element of 32 bits is declared as; u32 if uses differ.
+    word: &'static str,
+    /// Declared as words, as vectors of four elements, or both (then it is bound twice, to be read).
+    narrow: bool,
+    wide: bool,
+    atomic: bool,
+    writes: bool,
+    size_bytes: usize,
+    window_bytes: usize,
+    /// The windows that are bound, first and last.
+    windows: (usize, usize),
+}
+
+impl Memory {
+    /// The memory of these uses. `with_status` adds a place for failed checks.
+    pub fn new(uses: &[Use], with_status: bool, caps: &Caps) -> Memory {
+        let mut memory = Memory {
+            buffers: Vec::new(),
+            buffer_of: Vec::new(),
+            dtypes: uses.iter().map(|u| u.dtype).collect(),
+            status: with_status,
+        };
+        for one in uses {
+            memory.add(one, caps);
+        }
+        // Memory that is used both ways is bound twice while there is room, else read one element at a time.
+        let mut n_bindings = memory.buffers.iter().map(Buffer::n_windows).sum::<usize>() + with_status as usize;
+        for buffer in memory.buffers.iter_mut().filter(|b| b.narrow && b.wide) {
+            if !buffer.writes && n_bindings + buffer.n_windows() <= caps.max_bindings && buffer.size > 1 {
+                n_bindings += buffer.n_windows();
+            } else {
+                buffer.wide = false;
+            }
+        }
+        memory
+    }
+
+    fn add(&mut self, one: &Use, caps: &Caps) {
+        if !one.by_one && !one.by_four {
+            // Not used after all: bound to nothing, and never asked for.
+            self.buffer_of.push(usize::MAX);
+            return;
+        }
+        let word = if one.dtype.size() == 4 { lane_name(one.dtype.lane()) } else { "u32" };
+        let windows = (one.touched.0 / caps.max_binding_bytes, one.touched.1 / caps.max_binding_bytes);
+        let at = self.buffers.iter().position(|b| b.place == one.place);
+        let at = at.unwrap_or_else(|| {
+            self.buffers.push(Buffer {
+                place: one.place,
+                name: one.name.clone(),
+                size: one.dtype.size(),
+                word,
+                narrow: false,
+                wide: false,
+                atomic: false,
+                writes: false,
+                size_bytes: one.size_bytes,
+                window_bytes: caps.max_binding_bytes,
+                windows,
+            });
+            self.buffers.len() - 1
+        });
+        self.buffer_of.push(at);
+        let buffer = &mut self.buffers[at];
+        buffer.word = if buffer.word == word { word } else { "u32" };
+        buffer.narrow |= one.by_one;
+        buffer.wide |= one.by_four;
+        buffer.writes |= one.writes;
+        // Neighbours in one word may be written by different invocations.
+        buffer.atomic |= one.writes && one.by_one && one.dtype.size() < 4;
+        buffer.windows = (buffer.windows.0.min(windows.0), buffer.windows.1.max(windows.1));
+    }
+
+    /// Bindings that it takes.
+    pub fn n_bindings(&self) -> usize {
+        let per = |b: &Buffer| b.n_windows() * (1 + (b.narrow && b.wide) as usize);
+        self.buffers.iter().map(per).sum::<usize>() + self.status as usize
+    }
+
+    /// Declarations and what they are bound to, in order.
+    pub fn bindings(&self) -> Bindings {
+        let (mut lines, mut binds) = (Vec::new(), Vec::new());
+        for buffer in &self.buffers {
+            for wide in [true, false].into_iter().filter(|w| buffer.is_declared(*w)) {
+                for window in buffer.windows.0..=buffer.windows.1 {
+                    let start = window * buffer.window_bytes;
+                    let end = (start + buffer.window_bytes).min(buffer.size_bytes.max(start + 1));
+                    let len = (end - start).next_multiple_of(4);
+                    binds.push(Bind { place: buffer.place, start, len, writes: buffer.writes });
+                    let access = if buffer.writes { "read_write" } else { "read" };
+                    let (name, element) = (buffer.window_name(wide, window), buffer.element(wide));
+                    lines.push(declare(binds.len(), access, &name, &element));
+                }
+            }
+        }
+        if self.status {
+            binds.push(Bind { place: Place::Status, start: 0, len: 0, writes: true });
+            lines.push(declare(binds.len(), "read_write", "status", "atomic<u32>"));
+        }
+        (lines, binds)
+    }
+
+    /// An element: the lane at the index that `at` computes.
+    pub fn load(&self, shader: &mut Shader, idx: usize, at: &str) -> String {
+        let (buffer, dtype) = (&self.buffers[self.buffer_of[idx]], self.dtypes[idx]);
+        let lane = lane_name(dtype.lane());
+        if let (Some(name), 4) = (buffer.plain(Wide(false)), dtype.size()) {
+            return reinterpret(buffer.word, lane, Wide(false), &format!("{name}[{at}]"));
+        }
+        let per_word = 4 / dtype.size();
+        let word_at = shifted("i", per_word);
+        let read = buffer.read_word(shader, Wide(false), &word_at);
+        let value = match per_word {
+            1 => reinterpret(buffer.word, lane, Wide(false), &read),
+            _ => {
+                let (last, bits) = (per_word - 1, 32 / per_word);
+                let mask = if bits == 8 { "0xffu" } else { "0xffffu" };
+                unpack(dtype, &format!("({read} >> ((i & {last}u) * {bits}u)) & {mask}"))
+            }
+        };
+        let name = format!("load_{}_{dtype}", buffer.name);
+        shader.functions(convert::FUNCTIONS);
+        shader.functions(&format!("fn {name}(i: u32) -> {lane} {{ return {value}; }}\n"));
+        format!("{name}({at})")
+    }
+
+    /// Four elements from the index on that `at` computes, which is a multiple of four.
+    pub fn load4(&self, shader: &mut Shader, idx: usize, at: &str) -> String {
+        let (buffer, dtype) = (&self.buffers[self.buffer_of[idx]], self.dtypes[idx]);
+        let lane = lane_name(dtype.lane());
+        if !buffer.is_declared(true) && buffer.size > 1 {
+            let each: Vec<String> = (0..4).map(|k| self.load(shader, idx, &plus(at, k))).collect();
+            return format!("vec4<{lane}>({})", each.join(", "));
+        }
+        if let (Some(name), 4) = (buffer.plain(Wide(true)), dtype.size()) {
+            return reinterpret(buffer.word, lane, Wide(true), &format!("{name}[{} >> 2u]", grouped(at)));
+        }
+        let read = buffer.read_word(shader, Wide(true), "i >> 2u");
+        let value = match dtype.size() {
+            4 => format!("return {};", reinterpret(buffer.word, lane, Wide(true), &read)),
+            2 => {
+                let half = |part: &str| unpack(dtype, part);
+                let each = [half("w.x & 0xffffu"), half("w.x >> 16u"), half("w.y & 0xffffu"), half("w.y >> 16u")];
+                format!("let w = {read};\n    return vec4<f32>({});", each.join(", "))
+            }
+            _ => format!(
+                "let w = {read};\n    return vec4<u32>(w & 0xffu, (w >> 8u) & 0xffu, (w >> 16u) & 0xffu, w >> 24u);"
+            ),
+        };
+        let name = format!("load4_{}_{dtype}", buffer.name);
+        shader.functions(convert::FUNCTIONS);
+        shader.functions(&format!("fn {name}(i: u32) -> vec4<{lane}> {{\n    {value}\n}}\n"));
+        format!("{name}({at})")
+    }
+
+    /// The statement that writes an element.
+    pub fn store(&self, shader: &mut Shader, idx: usize, at: &str, value: &str) -> String {
+        let (buffer, dtype) = (&self.buffers[self.buffer_of[idx]], self.dtypes[idx]);
+        let lane = lane_name(dtype.lane());
+        if let (Some(name), 4) = (buffer.plain(Wide(false)), dtype.size()) {
+            return format!("{name}[{at}] = {};", reinterpret(lane, buffer.word, Wide(false), value));
+        }
+        let write = match 4 / dtype.size() {
+            1 => {
+                let value = reinterpret(lane, buffer.word, Wide(false), "x");
+                buffer.write_word(shader, Wide(false), "i", &|word| format!("{word} = {value};"))
+            }
+            per_word => {
+                let (last, bits) = (per_word - 1, 32 / per_word);
+                let mask = if bits == 8 { "0xffu" } else { "0xffffu" };
+                // Neighbours in the same word are left alone: they are another invocation's.
+                let write = |word: &str| {
+                    format!("atomicAnd(&{word}, ~({mask} << shift)); atomicOr(&{word}, {} << shift);", pack(dtype, "x"))
+                };
+                let write = buffer.write_word(shader, Wide(false), &shifted("i", per_word), &write);
+                format!("let shift = (i & {last}u) * {bits}u;\n    {write}")
+            }
+        };
+        let name = format!("store_{}_{dtype}", buffer.name);
+        shader.functions(convert::FUNCTIONS);
+        shader.functions(&format!("fn {name}(i: u32, x: {lane}) {{\n    {write}\n}}\n"));
+        format!("{name}({at}, {value});")
+    }
+
+    /// The statements that write four elements from a multiple of four on.
+    pub fn store4(&self, shader: &mut Shader, idx: usize, at: &str, value: &str) -> Vec<String> {
+        let (buffer, dtype) = (&self.buffers[self.buffer_of[idx]], self.dtypes[idx]);
+        let lane = lane_name(dtype.lane());
+        if !buffer.is_declared(true) && (buffer.size > 1 || buffer.atomic) {
+            let each = |k: usize| self.store(shader, idx, &plus(at, k), &format!("{value}{}", LANES[k]));
+            return (0..4).map(each).collect();
+        }
+        if let (Some(name), 4) = (buffer.plain(Wide(true)), dtype.size()) {
+            return vec![format!(
+                "{name}[{} >> 2u] = {};",
+                grouped(at),
+                reinterpret(lane, buffer.word, Wide(true), value)
+            )];
+        }
+        let each = LANES.map(|k| pack(dtype, &format!("x{k}")));
+        let packed = match dtype.size() {
+            4 => reinterpret(lane, buffer.word, Wide(true), "x"),
+            2 => format!("vec2<u32>({} | ({} << 16u), {} | ({} << 16u))", each[0], each[1], each[2], each[3]),
+            _ => format!("{} | ({} << 8u) | ({} << 16u) | ({} << 24u)", each[0], each[1], each[2], each[3]),
+        };
+        let write = buffer.write_word(shader, Wide(true), "i >> 2u", &|word| format!("{word} = {packed};"));
+        let name = format!("store4_{}_{dtype}", buffer.name);
+        shader.functions(convert::FUNCTIONS);
+        shader.functions(&format!("fn {name}(i: u32, x: vec4<{lane}>) {{\n    {write}\n}}\n"));
+        vec![format!("{name}({at}, {value});")]
+    }
+}
+
+/// The components of a vector of four.
+pub const LANES: [&str; 4] = [".x", ".y", ".z", ".w"];
+
+/// Four elements at a time rather than one word.
+#[derive(Clone, Copy)]
+struct Wide(bool);
+
+impl Buffer {
+    fn n_windows(&self) -> usize {
+        self.windows.1 - self.windows.0 + 1
+    }
+
+    fn is_declared(&self, wide: bool) -> bool {
+        // Four bytes are one word either way.
+        match (self.size, wide) {
+            (1, wide) => !wide,
+            (_, true) => self.wide,
+            (_, false) => self.narrow || !self.wide,
+        }
+    }
+
+    fn declared(&self, wide: Wide) -> Wide {
+        Wide(wide.0 && self.size > 1)
+    }
+
+    fn element(&self, wide: bool) -> String {
+        match (self.size, wide) {
+            (_, false) if self.atomic => "atomic<u32>".to_string(),
+            (_, false) => self.word.to_string(),
+            (2, true) => "vec2<u32>".to_string(),
+            (_, true) => format!("vec4<{}>", self.word),
+        }
+    }
+
+    fn window_name(&self, wide: bool, window: usize) -> String {
+        // Where it is bound twice, the narrow one is for what is left over.
+        let both = if !wide && self.wide && self.size > 1 { "_each" } else { "" };
+        match self.n_windows() {
+            1 => format!("{}{both}", self.name),
+            _ => format!("{}{both}_{}", self.name, window - self.windows.0),
+        }
+    }
+
+    /// Its name, if its one window starts where it does, so that it can be indexed as it is.
+    fn plain(&self, wide: Wide) -> Option<String> {
+        (self.windows == (0, 0) && self.size_bytes <= self.window_bytes && !self.atomic)
+            .then(|| self.window_name(wide.0, 0))
+    }
+
+    /// Words (or vectors) in a window.
+    fn per_window(&self, wide: Wide) -> usize {
+        let per = match (self.size, wide.0) {
+            (_, false) => 4,
+            (2, true) => 8,
+            (_, true) => 16,
+        };
+        self.window_bytes / per
+    }
+
+    /// An expression for the word at an index.
+    fn read_word(&self, shader: &mut Shader, wide: Wide, at: &str) -> String {
+        let wide = self.declared(wide);
+        let read = |name: &str, at: &str| match (self.atomic, wide.0) {
+            (true, false) => format!("atomicLoad(&{name}[{at}])"),
+            _ => format!("{name}[{at}]"),
+        };
+        if let Some(at) = self.only_window(shader, wide, at) {
+            return read(&self.window_name(wide.0, self.windows.0), &at);
+        }
+        let element = self.element(wide.0);
+        let element = if self.atomic { "u32" } else { &element };
+        let function = format!("word{}_{}", if wide.0 { "4" } else { "" }, self.name);
+        let cases = self.cases(shader, wide, "i", &|name, at| format!("return {};", read(name, at)));
+        shader.functions(&format!("fn {function}(i: u32) -> {element} {{\n{cases}}}\n"));
+        format!("{function}({at})")
+    }
+
+    /// Statements that do `write` to the word at an index.
+    fn write_word(&self, shader: &mut Shader, wide: Wide, at: &str, write: &dyn Fn(&str) -> String) -> String {
+        let wide = self.declared(wide);
+        if let Some(at) = self.only_window(shader, wide, at) {
+            return write(&format!("{}[{at}]", self.window_name(wide.0, self.windows.0)));
+        }
+        let cases = self.cases(shader, wide, at, &|name, at| write(&format!("{name}[{at}]")));
+        cases.trim().to_string()
+    }
+
+    /// The index within the one window there is.
+    fn only_window(&self, shader: &mut Shader, wide: Wide, at: &str) -> Option<String> {
+        if self.n_windows() > 1 {
+            return None;
+        }
+        if self.windows.0 == 0 && self.size_bytes <= self.window_bytes {
+            return Some(at.to_string());
+        }
+        Some(format!("({at}) - {}", self.first_word(shader, wide)))
+    }
+
+    /// Where the first window that is bound starts.
+    fn first_word(&self, shader: &mut Shader, wide: Wide) -> String {
+        let kind = if wide.0 { "first4" } else { "first" };
+        shader.param(&format!("{}_{kind}", self.name), self.windows.0 * self.per_window(wide))
+    }
+
+    /// A choice of windows by the index of the word.
+    fn cases(&self, shader: &mut Shader, wide: Wide, at: &str, act: &dyn Fn(&str, &str) -> String) -> String {
+        let first = self.first_word(shader, wide);
+        let per_window = self.per_window(wide);
+        let mut text = format!("    let at = ({at}) - {first};\n    switch (at / {per_window}u) {{\n");
+        for window in self.windows.0..=self.windows.1 {
+            let idx = window - self.windows.0;
+            let last = window == self.windows.1;
+            let case = if last { "default".to_string() } else { format!("case {idx}u") };
+            let name = self.window_name(wide.0, window);
+            let act = act(&name, &format!("at - {}u", idx * per_window));
+            text.push_str(&format!("        {case}: {{ {act} }}\n"));
+        }
+        text.push_str("    }\n");
+        text
+    }
+}
+
+fn declare(binding: usize, access: &str, name: &str, element: &str) -> String {
+    format!("@group(0) @binding({binding}) var<storage, {access}> {name}: array<{element}>;")
+}
+
+/// A value of one 32-bit type as another.
+fn reinterpret(from: &str, to: &str, wide: Wide, value: &str) -> String {
+    match (from == to, wide.0) {
+        (true, _) => value.to_string(),
+        (false, false) => format!("bitcast<{to}>({value})"),
+        (false, true) => format!("bitcast<vec4<{to}>>({value})"),
+    }
+}
+
+/// The index of the word that holds an element.
+fn shifted(at: &str, per_word: usize) -> String {
+    match per_word {
+        1 => at.to_string(),
+        _ => format!("{at} >> {}u", per_word.ilog2()),
+    }
+}
+
+/// An expression that an operator may follow.
+fn grouped(text: &str) -> String {
+    if text.contains(' ') { format!("({text})") } else { text.to_string() }
+}
+
+/// An index and a number.
+pub fn plus(at: &str, k: usize) -> String {
+    if k == 0 { at.to_string() } else { format!("{at} + {k}u") }
+}

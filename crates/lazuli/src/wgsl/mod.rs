@@ -1,0 +1,117 @@
+//! Launches as WGSL: text to compile, numbers to hand over, memory to bind. Prints what the planner has decided, for
+//! the capabilities it is handed; names no device and no API. Whoever runs it sees passes only.
+
+mod shader;
+mod convert;
+mod memory;
+mod choose;
+mod index;
+mod eval;
+mod cut;
+mod map;
+mod reduce;
+mod matmul;
+mod routines;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use crate::kernel::Kernel;
+use crate::plan::{Launch, Slot, SlotId};
+use cut::Context;
+
+/// What a device can take and how it likes to work, as far as it changes a kernel's text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Caps {
+    /// Bytes that one storage binding may span; a multiple of 1 MiB. What is larger is bound in several windows of
+    /// exactly this size (the last one shorter), each a multiple of it into the slot.
+    pub max_binding_bytes: usize,
+    /// Storage bindings that one kernel may have.
+    pub max_bindings: usize,
+    /// Invocations of a workgroup, and bytes they may share.
+    pub max_invocations: usize,
+    pub max_shared_bytes: usize,
+    /// Loop iterations that one invocation may make in all: some drivers end loops silently after that many.
+    pub max_trips: usize,
+    /// How invocations should work together.
+    pub style: Style,
+}
+
+/// How a device likes its work to be shared out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Style {
+    /// Many invocations that share a row through workgroup memory: hardware.
+    Shared,
+    /// Few invocations that do much each, all from registers: drivers that run on the CPU.
+    Alone,
+}
+
+/// A launch, ready to be compiled and bound.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Program {
+    /// Run one after another; each sees what those before it wrote.
+    pub passes: Vec<Pass>,
+    /// Bytes of each piece of scratch memory that the passes need beside the plan's slots. Its contents are
+    /// unspecified before the first pass.
+    pub scratch: Vec<usize>,
+}
+
+/// One dispatch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pass {
+    /// What a profiler shows.
+    pub label: String,
+    /// The shader, its entry point `main`. Holds no size, stride or scalar: pipelines are found by it.
+    pub text: Arc<str>,
+    /// The uniform block, binding 0: `array<vec4<u32>, n>`, `n` fixed by the text. First the plan's constants that
+    /// `consts` lists, then `params`, then zeros up to whole vectors.
+    pub consts: Vec<u32>,
+    pub params: Vec<u32>,
+    /// Storage bindings 1, 2, …, in order.
+    pub binds: Vec<Bind>,
+    /// Workgroups in all. They may be dispatched in any box that has at least as many: the text counts them row-major
+    /// through `num_workgroups` and leaves out what is beyond.
+    pub n_groups: usize,
+}
+
+/// What a storage binding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bind {
+    pub place: Place,
+    /// The part that is bound: where it starts and how long it is, in bytes. Starts at a multiple of
+    /// [`Caps::max_binding_bytes`]; the length is a multiple of 4, at least 4. Of [`Place::Status`] all is bound, and
+    /// the length given is 0.
+    pub start: usize,
+    pub len: usize,
+    /// Declared `read_write` rather than `read`.
+    pub writes: bool,
+}
+
+/// Memory that a pass uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    Slot(SlotId),
+    /// A piece of [`Program::scratch`].
+    Scratch(u32),
+    /// Where failed checks are noted: `array<atomic<u32>>`, two words per check of the plan. The first is 0 until the
+    /// check fails, then 1. The second is `0xffff_ffff` until then, then the least (as u32) of the indices that failed.
+    Status,
+}
+
+/// The passes of one launch.
+pub fn program(launch: &Launch, slots: &[Slot], caps: &Caps) -> Program {
+    match &launch.kernel {
+        Kernel::Loop(body) => {
+            let context = Context::new(launch, body, slots, caps);
+            let passes = |args| match body.inner_rank {
+                0 => map::passes(&context, args),
+                _ => vec![reduce::pass(&context, args)],
+            };
+            Program { passes: context.parts().iter().flat_map(passes).collect(), scratch: Vec::new() }
+        }
+        Kernel::Matmul(body) => matmul::program(&Context::new(launch, body, slots, caps)),
+        Kernel::Routine(routine) => routines::program(launch, routine, slots, caps)
+            .unwrap_or_else(|| unreachable!("bug: no WGSL for the routine {}", routine.row.name)),
+    }
+}

@@ -1,0 +1,184 @@
+//! A shader in the making: its uniform block, the functions it may call, the lines of `main`. Knows how WGSL is laid
+//! out; nothing of kernels. Functions that nobody calls are left out of the text.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use super::memory::Memory;
+use super::{Bind, Pass};
+use crate::ops::WGSL_COMMON;
+
+/// The text of one dispatch, and the numbers that go with it.
+#[derive(Default)]
+pub struct Shader {
+    /// Shown first, for people.
+    comment: String,
+    n_invocations: usize,
+    consts: Vec<u32>,
+    params: Vec<(String, u32)>,
+    globals: Vec<String>,
+    functions: Vec<Function>,
+    lines: Vec<String>,
+    depth: usize,
+}
+
+/// A WGSL function.
+struct Function {
+    name: String,
+    text: String,
+}
+
+impl Shader {
+    /// An empty one. `consts` are the constants of the plan that it uses, in order; `comment` says what it computes.
+    pub fn new(comment: String, consts: &[u32], n_invocations: usize) -> Shader {
+        let mut shader = Shader { comment, n_invocations, consts: consts.to_vec(), ..Shader::default() };
+        shader.functions(WGSL_COMMON);
+        shader
+    }
+
+    /// The expression for the bits of a constant, by its place in `consts`.
+    pub fn constant(&self, idx: u16) -> String {
+        format!("params.c{idx}")
+    }
+
+    /// The expression for a number of the launch. The same name may be asked for again.
+    pub fn param(&mut self, name: &str, value: usize) -> String {
+        self.signed_param(name, value as isize)
+    }
+
+    /// The same for a number that may be negative: as u32 it wraps, and so does the arithmetic it is used in.
+    pub fn signed_param(&mut self, name: &str, value: isize) -> String {
+        match self.params.iter().find(|p| p.0 == name) {
+            Some(known) => debug_assert_eq!(known.1, value as u32, "{name}"),
+            None => self.params.push((name.to_string(), value as u32)),
+        }
+        format!("params.{name}")
+    }
+
+    /// Adds a declaration outside of `main`, once.
+    pub fn global(&mut self, text: String) {
+        if !self.globals.contains(&text) {
+            self.globals.push(text);
+        }
+    }
+
+    /// Adds functions, each of which starts a line with `fn`. Those that are known already stay as they are.
+    pub fn functions(&mut self, text: &str) {
+        for text in split_functions(text) {
+            let name = name_of(text).to_string();
+            if !self.functions.iter().any(|f| f.name == name) {
+                self.functions.push(Function { name, text: text.trim().to_string() });
+            }
+        }
+    }
+
+    /// Adds a line to `main`.
+    pub fn line(&mut self, text: impl AsRef<str>) {
+        self.lines.push(format!("{:1$}{2}", "", 4 * (self.depth + 1), text.as_ref()));
+    }
+
+    /// Adds a line that opens a block.
+    pub fn open(&mut self, text: impl AsRef<str>) {
+        self.line(format!("{} {{", text.as_ref()));
+        self.depth += 1;
+    }
+
+    /// Closes the innermost block.
+    pub fn close(&mut self) {
+        self.depth -= 1;
+        self.line("}");
+    }
+
+    /// Starts `main`: the number of its workgroup in `group_idx`, counted row-major through the dispatch. Whoever
+    /// writes what follows must leave out the groups that are beyond the end.
+    pub fn count_groups(&mut self) {
+        self.line("let group_idx = group.x + n_groups.x * (group.y + n_groups.y * group.z);");
+    }
+
+    /// The finished dispatch.
+    pub fn finish(self, label: String, memory: &Memory, n_groups: usize) -> Pass {
+        let (declarations, binds) = memory.bindings();
+        let text = self.text(&declarations);
+        let params = self.params.iter().map(|p| p.1).collect();
+        Pass { label, text, consts: self.consts, params, binds, n_groups }
+    }
+
+    fn text(&self, declarations: &[String]) -> Arc<str> {
+        let mut main = String::new();
+        for line in &self.lines {
+            main.push_str(line);
+            main.push('\n');
+        }
+        let mut text = String::new();
+        if !self.comment.is_empty() {
+            let _ = writeln!(text, "// {}", self.comment);
+        }
+        if !self.consts.is_empty() || !self.params.is_empty() {
+            let consts = (0..self.consts.len()).map(|i| format!("c{i}"));
+            let fields: Vec<String> =
+                consts.chain(self.params.iter().map(|p| p.0.clone())).map(|f| format!("    {f}: u32,\n")).collect();
+            let _ = writeln!(text, "struct Params {{\n{}}}", fields.concat());
+            let _ = writeln!(text, "@group(0) @binding(0) var<uniform> params: Params;");
+        }
+        for line in declarations.iter().chain(&self.globals) {
+            let _ = writeln!(text, "{line}");
+        }
+        for function in self.called(&main) {
+            let _ = writeln!(text, "\n{}", function.text);
+        }
+        let _ = write!(
+            text,
+            "\n@compute @workgroup_size({})\nfn main(\n    @builtin(workgroup_id) group: vec3<u32>,\n    \
+             @builtin(num_workgroups) n_groups: vec3<u32>,\n    @builtin(local_invocation_index) lane: u32,\n) {{\n\
+             {main}}}\n",
+            self.n_invocations
+        );
+        text.into()
+    }
+
+    /// The functions that `main` calls, itself or through others, in the order they were added.
+    fn called(&self, main: &str) -> Vec<&Function> {
+        let mut is_called = vec![false; self.functions.len()];
+        let mut texts = vec![main];
+        while let Some(text) = texts.pop() {
+            for (function, called) in self.functions.iter().zip(&mut is_called) {
+                if !*called && calls(text, &function.name) {
+                    *called = true;
+                    texts.push(&function.text);
+                }
+            }
+        }
+        self.functions.iter().zip(is_called).filter(|f| f.1).map(|f| f.0).collect()
+    }
+}
+
+/// The functions of a text, each from its `fn` to the next.
+fn split_functions(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text.trim_start();
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let end = rest.find("\nfn ").map_or(rest.len(), |at| at + 1);
+        let (function, after) = rest.split_at(end);
+        rest = after;
+        Some(function)
+    })
+}
+
+fn name_of(function: &str) -> &str {
+    let after = function.trim_start_matches("fn ").trim_start();
+    &after[..after.find('(').unwrap_or(after.len())]
+}
+
+/// Whether `text` calls the function of this name.
+fn calls(text: &str, name: &str) -> bool {
+    text.match_indices(name).any(|(at, _)| {
+        let before = text[..at].chars().next_back();
+        let is_word = |c: char| c.is_alphanumeric() || c == '_';
+        text[at + name.len()..].starts_with('(') && !before.is_some_and(is_word)
+    })
+}
+
+/// What `memory` binds: a line of text each, and what the runtime is told.
+pub type Bindings = (Vec<String>, Vec<Bind>);

@@ -1,0 +1,91 @@
+//! Texts for plans of many kinds, on both kinds of device, with large and small windows: all validated by naga, so that
+//! no GPU is needed. What they compute is tested where they are run.
+
+mod expressions;
+mod promises;
+mod random;
+
+use super::*;
+use crate::graph::{NodeRef, capture};
+use crate::plan::{Limits, Plan, compile};
+use crate::{DType, Device, Tensor};
+
+/// What a device may be like.
+fn caps(style: Style) -> Caps {
+    Caps {
+        max_binding_bytes: 128 << 20,
+        max_bindings: 32,
+        max_invocations: 256,
+        max_shared_bytes: 16 << 10,
+        max_trips: 65535,
+        style,
+    }
+}
+
+fn plan(outputs: &[&Tensor]) -> Plan {
+    let limits = Limits { max_bindings: 30, max_insts: 512, max_reduce: 16384, min_rows: 256, fuse: true };
+    let nodes: Vec<&NodeRef> = outputs.iter().map(|t| t.node().expect("a good tensor")).collect();
+    let device = nodes[0].device.clone();
+    let _lock = device.cache().lock();
+    compile(&capture(&nodes).graph(), &limits)
+}
+
+/// Memory of ones.
+pub(in crate::wgsl) fn data(shape: impl Into<crate::Shape>, dtype: DType) -> Tensor {
+    Tensor::ones(shape, dtype, &Device::cpu()).compute().expect("enough memory")
+}
+
+/// The texts of one launch after another.
+fn passes(plan: &Plan, caps: &Caps) -> Vec<Pass> {
+    plan.launches.iter().flat_map(|launch| program(launch, &plan.slots, caps).passes).collect()
+}
+
+/// Refuses a text that is no shader.
+#[track_caller]
+fn validate(text: &str) {
+    let module = naga::front::wgsl::parse_str(text).unwrap_or_else(|e| panic!("{}\n{text}", e.emit_to_string(text)));
+    naga::valid::Validator::new(naga::valid::ValidationFlags::all(), naga::valid::Capabilities::default())
+        .validate(&module)
+        .unwrap_or_else(|e| panic!("{}\n{text}", e.emit_to_string(text)));
+}
+
+/// Every text of a plan is valid, binds what it declares, and holds as many numbers as it reads.
+#[track_caller]
+pub(in crate::wgsl) fn check(outputs: &[&Tensor]) {
+    let plan = plan(outputs);
+    for style in [Style::Shared, Style::Alone] {
+        for max_binding_bytes in [128 << 20, 1 << 20] {
+            let caps = Caps { max_binding_bytes, ..caps(style) };
+            for pass in passes(&plan, &caps) {
+                validate(&pass.text);
+                check_bindings(&pass, &plan, &caps);
+            }
+        }
+    }
+}
+
+#[track_caller]
+fn check_bindings(pass: &Pass, plan: &Plan, caps: &Caps) {
+    let declared = pass.text.matches("var<storage").count();
+    assert_eq!(declared, pass.binds.len(), "{}", pass.text);
+    assert!(declared <= caps.max_bindings, "{}", pass.text);
+    assert!(pass.n_groups > 0, "{}", pass.text);
+    let fields = pass
+        .text
+        .split("struct Params {")
+        .nth(1)
+        .and_then(|t| t.split('}').next())
+        .map_or(0, |t| t.matches(": u32").count());
+    assert_eq!(fields, pass.consts.len() + pass.params.len(), "{}", pass.text);
+    for bind in &pass.binds {
+        let Place::Slot(slot) = bind.place else { continue };
+        let size = plan.slots[slot.0 as usize].size_bytes.next_multiple_of(4).max(4);
+        assert!(bind.start.is_multiple_of(caps.max_binding_bytes) && bind.len.is_multiple_of(4) && bind.len > 0);
+        assert!(bind.start + bind.len <= size && bind.len <= caps.max_binding_bytes, "{bind:?} of {size}");
+    }
+    for bind in &pass.binds {
+        let same = |b: &&Bind| b.place == bind.place && b.start == bind.start;
+        let often = pass.binds.iter().filter(same).count();
+        assert!(often == 1 || !bind.writes, "memory that is written is bound once:\n{}", pass.text);
+    }
+}

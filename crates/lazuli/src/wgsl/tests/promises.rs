@@ -1,0 +1,112 @@
+//! What texts promise: the same for other sizes and numbers, few trips, what is written once, and what they look like.
+
+use super::*;
+
+fn text(tensor: &Tensor, style: Style) -> String {
+    passes(&plan(&[tensor]), &caps(style)).iter().map(|pass| pass.text.to_string()).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn other_sizes_and_numbers_have_the_same_text() {
+    for style in [Style::Shared, Style::Alone] {
+        let softmax = |rows: usize, by: f64| text(&(data([rows, 1024], DType::F32) * by).softmax(-1), style);
+        assert_eq!(softmax(300, 2.0), softmax(4096, 3.0));
+        let chain = |n: usize| text(&data([n], DType::F32).exp().add(1.5), style);
+        assert_eq!(chain(4096), chain(1 << 20));
+        let product = |m: usize| text(&data([m, 64], DType::F32).matmul(&data([64, 32], DType::F32)), style);
+        assert_eq!(product(8), product(100));
+        let columns = |n: usize| text(&data([n, 64], DType::F32).sum(0), style);
+        assert_eq!(columns(4096), columns(8192));
+    }
+}
+
+#[test]
+fn what_fours_leave_over_is_a_dispatch_of_its_own() {
+    let plan = plan(&[&data([4099], DType::U8).add(1)]);
+    let passes = passes(&plan, &caps(Style::Alone));
+    // Where it starts and ends.
+    let ranges: Vec<&[u32]> = passes.iter().map(|p| &p.params[..2]).collect();
+    assert_eq!(ranges, [[0, 4096], [4096, 4099]]);
+}
+
+#[test]
+fn memory_larger_than_a_binding_is_bound_in_windows() {
+    let n = 3 << 18;
+    let (a, b) = (data([n], DType::F32), data([n], DType::F32));
+    let plan = plan(&[&(&a + &b)]);
+    let caps = Caps { max_binding_bytes: 1 << 20, ..caps(Style::Alone) };
+    let passes = passes(&plan, &caps);
+    assert_eq!(passes.len(), 3);
+    for (i, pass) in passes.iter().enumerate() {
+        assert_eq!(pass.text, passes[0].text);
+        assert_eq!(pass.binds.len(), 3);
+        assert!(pass.binds.iter().all(|b| b.start == i << 20 && b.len == 1 << 20));
+    }
+}
+
+#[test]
+fn a_few_bindings_are_enough_for_many_windows() {
+    let n = 1 << 20;
+    let inputs: Vec<Tensor> = (0..3).map(|_| data([n, 2], DType::F32)).collect();
+    let y = (&inputs[0] + &inputs[1]) * &inputs[2] + data([2], DType::F32);
+    let plan = plan(&[&y]);
+    let caps = Caps { max_binding_bytes: 1 << 20, max_bindings: 8, ..caps(Style::Shared) };
+    for pass in passes(&plan, &caps) {
+        validate(&pass.text);
+        assert!(pass.binds.len() <= 8);
+    }
+}
+
+#[test]
+fn a_row_too_long_for_one_invocation_is_shared() {
+    let plan = plan(&[&data([300, 100_000], DType::U8).max(1)]);
+    let caps = Caps { max_trips: 4096, ..caps(Style::Alone) };
+    let passes = passes(&plan, &caps);
+    assert!(passes[0].text.contains("workgroupBarrier"), "{}", passes[0].text);
+}
+
+#[test]
+fn a_long_contraction_is_cut() {
+    let plan = plan(&[&data([2, 300_000], DType::F32).matmul(&data([300_000, 4], DType::F32))]);
+    let program = program(&plan.launches[0], &plan.slots, &caps(Style::Alone));
+    assert_eq!((program.passes.len(), &program.scratch[..]), (3, &[32][..]));
+}
+
+#[test]
+fn a_chain_of_three() {
+    let (a, b, c) = (data([4096], DType::F32), data([4096], DType::F32), data([4096], DType::F32));
+    insta::assert_snapshot!(text(&a.add(&b).mul(5.0).sub(&c), Style::Alone));
+}
+
+#[test]
+fn a_softmax_alone() {
+    insta::assert_snapshot!(text(&data([512, 1024], DType::F32).softmax(-1), Style::Alone));
+}
+
+#[test]
+fn a_softmax_shared() {
+    insta::assert_snapshot!(text(&data([512, 1024], DType::F32).softmax(-1), Style::Shared));
+}
+
+#[test]
+fn a_sum_of_columns() {
+    insta::assert_snapshot!(text(&data([1024, 512], DType::F16).sum(0), Style::Alone));
+}
+
+#[test]
+fn a_transposed_sum() {
+    let x = data([64, 64], DType::F32);
+    insta::assert_snapshot!(text(&(&x + x.t()), Style::Shared));
+}
+
+#[test]
+fn a_gather_into_bytes() {
+    let idx = data([6], DType::I32);
+    insta::assert_snapshot!(text(&data([16, 7], DType::U8).index_select(0, &idx), Style::Shared));
+}
+
+#[test]
+fn a_product_with_a_bias() {
+    let (x, w, b) = (data([8, 64], DType::F32), data([64, 32], DType::BF16), data([32], DType::F32));
+    insta::assert_snapshot!(text(&x.matmul(&w.to_dtype(DType::F32)).add(&b), Style::Shared));
+}

@@ -1,0 +1,67 @@
+//! What GPUs promise beside what every device does, on every adapter found. A machine without one fails here: a test
+//! that cannot run says so. `cargo xtask test` installs a driver.
+#![cfg(feature = "gpu")]
+
+mod batches;
+mod devices;
+mod faults;
+mod futures;
+mod interop;
+mod limits;
+mod steady;
+
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+
+use lazuli::gpu::wgpu;
+use lazuli::{Device, DeviceKind};
+
+/// Every GPU found, drivers that run on the CPU included. Never none.
+fn gpus() -> Vec<Device> {
+    let n = Device::all().len();
+    let gpus: Vec<Device> = (1..n).map(|i| Device::open(&i.to_string()).unwrap()).collect();
+    assert!(!gpus.is_empty(), "no GPU adapter was found: {}", Device::gpu().unwrap_err());
+    assert!(gpus.iter().all(|gpu| gpu.info().kind != DeviceKind::Cpu));
+    gpus
+}
+
+/// A device of the test's own, as an application would make it, with limits of its choice.
+fn own(limits: impl Fn(&mut wgpu::Limits)) -> (wgpu::Device, wgpu::Queue, Device) {
+    let adapters = [wgpu::Backends::PRIMARY, wgpu::Backends::GL].into_iter().flat_map(|backends| {
+        let desc = wgpu::InstanceDescriptor { backends, ..wgpu::InstanceDescriptor::new_without_display_handle() };
+        block_on(wgpu::Instance::new(desc).enumerate_adapters(backends))
+    });
+    let adapter = adapters.into_iter().next().expect("a GPU adapter");
+    let mut required_limits = adapter.limits();
+    limits(&mut required_limits);
+    let desc = wgpu::DeviceDescriptor { required_limits, ..Default::default() };
+    let (device, queue) = block_on(adapter.request_device(&desc)).unwrap();
+    let shared = lazuli::gpu::from_wgpu(device.clone(), queue.clone(), adapter.get_info()).unwrap();
+    (device, queue, shared)
+}
+
+/// Tests share devices and their counters, so they take turns.
+fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// All the runtime that an async call needs.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
