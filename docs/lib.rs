@@ -16,4 +16,5 @@ texts! {
     explain "guide/3-explain-and-memory.md";
     errors "guide/4-errors.md";
     numerics "guide/5-numerics-and-devices.md";
+    training "guide/6-training.md";
 }

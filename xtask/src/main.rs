@@ -6,6 +6,7 @@ mod tidy;
 mod drivers;
 mod test;
 mod fixtures;
+mod data;
 
 use std::process::{Command, ExitCode};
 
@@ -33,6 +34,7 @@ const TASKS: &[Task] = &[
     Task { name: "docs", about: "write docs/ops.md and docs/numerics.md from the rows", run: docs },
     Task { name: "soak", about: "random graphs against the oracle for some seconds (60): soak [SECONDS]", run: soak },
     Task { name: "bench", about: "the benchmarks of bench/; what follows is handed to them", run: bench },
+    Task { name: "data", about: "fetch what models learn from: data mnist (needs a network)", run: data::run },
     Task {
         name: "fixtures",
         about: "fetch NumPy's validation set again (needs python3 and a network)",

@@ -87,7 +87,11 @@ fn clippy() -> Result<(), String> {
 /// Links in the documentation lead somewhere.
 fn api_docs() -> Result<(), String> {
     let mut command = Command::new(cargo());
-    succeed(command.args(["doc", "--no-deps", "--package", "lazuli"]).env("RUSTDOCFLAGS", "--deny warnings"))
+    succeed(
+        command
+            .args(["doc", "--no-deps", "--package", "lazuli", "--package", "lazuli-nn", "--package", "lazuli-io"])
+            .env("RUSTDOCFLAGS", "--deny warnings"),
+    )
 }
 
 /// Unit tests, tests of the whole, every example in docs, README and guide, and whether generated pages are up to date.

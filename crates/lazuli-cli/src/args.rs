@@ -9,6 +9,7 @@ Usage: lazuli [COMMAND] [OPTIONS]
 Commands:
   tour      Devices, plans and speed in a few seconds (the default)
   devices   The devices that were found
+  train     Trains a model; `lazuli train --help` says how
 
 Options:
   --device NAME   A device by name, by part of its name, or by its index in `devices`
@@ -142,7 +143,7 @@ mod tests {
     fn near_misses_are_told_what_was_meant() {
         check("tuor", Err("there is no command `tuor`; did you mean `tour`?"));
         check("--devise cpu", Err("there is no option `--devise`; did you mean `--device`?"));
-        check("train", Err("there is no command `train`; there are: tour, devices"));
+        check("paint", Err("there is no command `paint`; there are: tour, devices"));
         check("-x", Err("there is no option `-x`; there are: --device, --quick, --help, -h, --version, -V"));
         check("tour devices", Err("one command at a time: `tour` or `devices`"));
         check("--device", Err("--device wants a name, such as `--device cpu`"));

@@ -1,7 +1,8 @@
-//! The `lazuli` command: the tour, and what devices there are. Reads arguments and prints; all maths is the engine's.
+//! The `lazuli` command: the tour, what devices there are, and training. Reads arguments and prints; all maths is the engine's.
 
 mod args;
 mod tour;
+mod train;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -14,15 +15,20 @@ use args::{Command, HELP};
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 fn main() -> ExitCode {
-    let words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
-    let args = match args::parse(words) {
-        Ok(args) => args,
+    let mut words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).peekable();
+    let out = &mut io::stdout();
+    let outcome = match words.next_if(|word| word == "train") {
+        Some(_) => trained(words.collect(), out),
+        None => args::parse(words).map(|args| run(&args, out)),
+    };
+    let done = match outcome {
+        Ok(done) => done,
         Err(message) => {
             eprintln!("lazuli: {message}\nTry `lazuli --help`.");
             return ExitCode::from(2);
         }
     };
-    match run(&args, &mut io::stdout().lock()) {
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         // Whoever reads has read enough: `lazuli | head` is no failure.
         Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
@@ -31,6 +37,14 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// `train` has options of its own.
+fn trained(words: Vec<String>, out: &mut dyn Write) -> Result<Outcome, String> {
+    if words.iter().any(|word| word == "--help" || word == "-h") {
+        return Ok(out.write_all(train::HELP.as_bytes()).map_err(Into::into));
+    }
+    Ok(train::run(train::Options::parse(words)?, out))
 }
 
 fn run(args: &args::Args, out: &mut dyn Write) -> Outcome {

@@ -44,3 +44,10 @@ fn the_tour_shows_plans_and_agreement() {
         ["Devices", "1 kernel, 1 submit", "op by op", "one plan", "times as fast", "matmul: inner sizes differ"];
     check(&["--quick", "--device", "cpu"], 0, &parts, &[]);
 }
+
+#[test]
+fn training_says_what_it_can_and_where_data_comes_from() {
+    check(&["train", "--help"], 0, &["lazuli train mnist", "--resume", "--preset NAME"], &[]);
+    check(&["train", "cifar"], 2, &[], &["there is: mnist"]);
+    check(&["train", "mnist", "--data", "no such folder"], 1, &[], &["cargo xtask data mnist"]);
+}

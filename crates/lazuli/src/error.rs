@@ -115,7 +115,7 @@ macro_rules! constructors {
             /// The particulars: op, shapes and place.
             pub fn fault(&self) -> &Fault {
                 match self {
-                    Error::Grad(fault) | Error::DeviceLost(fault) | Error::Io(fault) $(| Error::$variant(fault))* => fault,
+                    Error::DeviceLost(fault) | Error::Io(fault) $(| Error::$variant(fault))* => fault,
                 }
             }
         }
@@ -123,6 +123,6 @@ macro_rules! constructors {
 }
 
 constructors! {
-    shape Shape, dtype DType, index Index, device Device, out_of_memory OutOfMemory, unsupported Unsupported,
+    shape Shape, dtype DType, index Index, grad Grad, device Device, out_of_memory OutOfMemory, unsupported Unsupported,
     parse Parse, custom Custom
 }

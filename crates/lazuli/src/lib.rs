@@ -10,6 +10,7 @@ mod view;
 mod graph;
 mod tensor;
 pub mod ops;
+mod autograd;
 mod kernel;
 mod plan;
 mod backend;
@@ -24,6 +25,7 @@ mod leave;
 mod print;
 mod batch;
 
+pub use autograd::checkpoint;
 pub use backend::Stats;
 pub use batch::{Batch, BufferId};
 pub use device::{Device, DeviceInfo, DeviceKind};

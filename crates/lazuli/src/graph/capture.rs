@@ -128,7 +128,8 @@ pub fn capture(wanted: &[&NodeRef]) -> Captured {
 }
 
 /// Which leaves are held by this evaluation alone: every holder is an edge of the graph, from a node that lets go of
-/// its inputs when this evaluation ends, and no other node has the same memory.
+/// its inputs when this evaluation ends, and no other node has the same memory. An output lets go when it is computed,
+/// unless it is tracked; any other node does by going away itself, if nothing else holds it.
 fn donations(
     nodes: &[NodeRef],
     outputs: &[NodeIdx],
@@ -143,7 +144,7 @@ fn donations(
         // One strong reference is `nodes`' own.
         let only_edges = Arc::strong_count(node) == edges[i] + 1;
         kept[i] |= !only_edges;
-        let releases = !node.tracked && (is_output[i] || !kept[i]);
+        let releases = if is_output[i] { !node.tracked } else { !kept[i] };
         node.with_pending(|expr| {
             for input in expr.inputs.iter().filter(|_| !expr.is_move()) {
                 let input = idx_of(input) as usize;

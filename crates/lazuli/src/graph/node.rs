@@ -56,6 +56,10 @@ pub struct Node {
     pub at: &'static Location<'static>,
     /// Whether a gradient may be asked for through it: it then keeps `expr` after being computed.
     pub tracked: bool,
+    /// Counts nodes as they are made: a node depends on earlier ones only.
+    pub serial: u64,
+    /// The serial of the first made of all it depends on, itself included, whether that is still known or not.
+    pub oldest: u64,
     body: Mutex<Body>,
     // The capture that last visited this node and the index it gave; both are only touched under the device's lock.
     pub(super) seen_by: AtomicU64,
@@ -66,6 +70,10 @@ pub struct Node {
 struct Body {
     expr: Option<Expr>,
     buffer: Option<Buffer>,
+    // A node of the same value through which gradients go instead of through `expr`.
+    twin: Option<NodeRef>,
+    // Whether it was computed from other nodes and has let go of them.
+    released: bool,
     // Why it can never be computed: an evaluation failed half-way, after it had reused the memory of its inputs.
     failed: Option<Error>,
 }
@@ -89,6 +97,12 @@ impl Node {
         Node::with(Body { expr: Some(expr), ..Body::default() }, shape, dtype, device, at, false)
     }
 
+    /// A node to be computed whose gradients go through `twin`, which has the same value.
+    pub fn twinned(expr: Expr, twin: NodeRef, at: &'static Location<'static>) -> NodeRef {
+        let (shape, dtype, device, tracked) = (twin.shape, twin.dtype, twin.device.clone(), twin.tracked);
+        Node::with(Body { expr: Some(expr), twin: Some(twin), ..Body::default() }, shape, dtype, device, at, tracked)
+    }
+
     /// A node that is memory.
     pub fn data(buffer: Buffer, shape: Shape, dtype: DType, device: Device, at: &'static Location<'static>) -> NodeRef {
         Node::with(Body { buffer: Some(buffer), ..Body::default() }, shape, dtype, device, at, false)
@@ -102,12 +116,18 @@ impl Node {
         at: &'static Location<'static>,
         tracked: bool,
     ) -> NodeRef {
+        static SERIAL: AtomicU64 = AtomicU64::new(0);
+        let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
+        let inputs = body.expr.iter().flat_map(|expr| &expr.inputs);
+        let oldest = inputs.map(|input| input.oldest).fold(serial, u64::min);
         Arc::new(Node {
             shape,
             dtype,
             device,
             at,
             tracked,
+            serial,
+            oldest,
             body: Mutex::new(body),
             seen_by: AtomicU64::new(0),
             seen_as: AtomicU32::new(0),
@@ -139,6 +159,11 @@ impl Node {
         self.body().expr.as_ref().map(f)
     }
 
+    /// The node through which gradients go instead, if there is one.
+    pub fn twin(&self) -> Option<NodeRef> {
+        self.body().twin.clone()
+    }
+
     /// Calls `f` with how it is computed, unless its memory is already there.
     pub(super) fn with_pending<R>(&self, f: impl FnOnce(&Expr) -> R) -> Option<R> {
         let body = self.body();
@@ -149,7 +174,8 @@ impl Node {
     pub fn complete(&self, buffer: Buffer) {
         let mut body = self.body();
         body.buffer = Some(buffer);
-        let released = if self.tracked { None } else { body.expr.take() };
+        let released = if self.tracked { (None, None) } else { (body.expr.take(), body.twin.take()) };
+        body.released = released.0.as_ref().is_some_and(|expr| !expr.inputs.is_empty());
         drop(body);
         // Outside the lock: dropping the inputs may drop much else.
         drop(released);
@@ -163,6 +189,11 @@ impl Node {
         drop(body);
         drop(lost);
         known
+    }
+
+    /// Whether it was computed from other nodes and has let go of them: what they were is no longer known.
+    pub fn is_released(&self) -> bool {
+        self.body().released
     }
 
     /// Notes that it can never be computed, and why.
@@ -188,14 +219,18 @@ impl Node {
 /// A chain of a million nodes must not unwind a million stack frames: inputs are dropped from a list instead.
 impl Drop for Node {
     fn drop(&mut self) {
-        let take = |node: &mut Node| node.body.get_mut().unwrap_or_else(PoisonError::into_inner).expr.take();
-        let Some(expr) = take(self) else { return };
-        let mut pending = expr.inputs;
-        while let Some(input) = pending.pop() {
-            if let Some(mut node) = Arc::into_inner(input)
-                && let Some(expr) = take(&mut node)
-            {
+        let mut pending: SmallVec<[NodeRef; 3]> = SmallVec::new();
+        let release = |node: &mut Node, pending: &mut SmallVec<[NodeRef; 3]>| {
+            let body = node.body.get_mut().unwrap_or_else(PoisonError::into_inner);
+            pending.extend(body.twin.take());
+            if let Some(expr) = body.expr.take() {
                 pending.extend(expr.inputs);
+            }
+        };
+        release(self, &mut pending);
+        while let Some(input) = pending.pop() {
+            if let Some(mut node) = Arc::into_inner(input) {
+                release(&mut node, &mut pending);
             }
         }
     }

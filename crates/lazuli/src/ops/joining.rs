@@ -75,6 +75,21 @@ impl Tensor {
         }
     }
 
+    /// Windows along one axis: `size` elements each, beginning every `step`. The axis holds the windows, a new last axis
+    /// their elements. No bytes move, although windows may overlap.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// let windows = Tensor::arange(0, 5, 1, &Device::cpu()).unfold(0, 3, 2);
+    /// assert_eq!(windows.shape()?, [2, 3]);
+    /// assert_eq!(windows.to_vec::<i32>()?, [0, 1, 2, 2, 3, 4]);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn unfold(&self, axis: i32, size: usize, step: usize) -> Tensor {
+        carried(windows(self, axis, size, step))
+    }
+
     /// The whole tensor, repeated this often along each axis; more numbers than axes add leading ones.
     ///
     /// ```
@@ -182,6 +197,25 @@ fn chunks(x: &Tensor, axis: i32, n: usize) -> Result<Vec<Tensor>> {
     let part = size.div_ceil(n).max(1);
     let sizes: Vec<usize> = (0..size.max(1)).step_by(part).map(|start| part.min(size - start)).collect();
     parts("chunk", x, axis, &sizes)
+}
+
+#[track_caller]
+fn windows(x: &Tensor, axis: i32, size: usize, step: usize) -> Result<Tensor> {
+    let node = x.node()?;
+    let at = node.shape.axis("unfold", axis)?;
+    if size == 0 || size > node.shape[at] || step == 0 {
+        let message = format!("no windows of {size} elements, {step} apart, along axis {at} of {}", node.shape);
+        return Err(Error::shape("unfold", message));
+    }
+    let from = node.shape.strides();
+    let n_windows = (node.shape[at] - size) / step + 1;
+    let axes = node.shape.iter().zip(from).enumerate().map(|(i, (&n, stride))| match i == at {
+        true => (n_windows, stride * step as isize),
+        false => (n, stride),
+    });
+    let view = View::from_axes(axes.chain([(size, from[at])]), 0);
+    view.shape.check("unfold")?;
+    Ok(Tensor::moved(node, view, Location::caller()))
 }
 
 #[track_caller]

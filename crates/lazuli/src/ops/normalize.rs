@@ -79,7 +79,8 @@ fn try_softmax(x: &Tensor, axis: i32) -> Result<Tensor> {
     if wide.x.node()?.shape.n_elems() == 0 {
         return Ok(wide.x.to_dtype(wide.result));
     }
-    let max = reduce(&MAX, "softmax", wide.x.node()?, axes, Keep(true))?;
+    // Whatever is subtracted, the result is the same: its gradient is zero, so none is recorded.
+    let max = reduce(&MAX, "softmax", wide.x.node()?, axes, Keep(true))?.detach();
     let e = wide.x.sub(max).exp();
     let sum = reduce(&SUM, "softmax", e.node()?, axes, Keep(true))?;
     // One division a row; the sum is at least 1, so its reciprocal loses nothing to speak of.
@@ -93,7 +94,7 @@ fn try_log_softmax(x: &Tensor, axis: i32) -> Result<Tensor> {
     if wide.x.node()?.shape.n_elems() == 0 {
         return Ok(wide.x.to_dtype(wide.result));
     }
-    let max = reduce(&MAX, "log_softmax", wide.x.node()?, axes, Keep(true))?;
+    let max = reduce(&MAX, "log_softmax", wide.x.node()?, axes, Keep(true))?.detach();
     let shifted = wide.x.sub(max);
     let sum = reduce(&SUM, "log_softmax", shifted.exp().node()?, axes, Keep(true))?;
     Ok(shifted.sub(sum.log()).to_dtype(wide.result))

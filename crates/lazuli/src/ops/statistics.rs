@@ -186,7 +186,8 @@ fn try_logsumexp(x: &Tensor, axes: &Axes) -> Result<Tensor> {
     let wide = Wide::new(x)?;
     let max = reduce(&MAX, "logsumexp", wide.x.node()?, axes, Keep(true))?;
     // Infinities are not taken out of the exponent: inf − inf would be NaN.
-    let max = max.is_finite().select(&max, 0.0);
+    // What is taken out is put back, so it has no gradient of its own.
+    let max = max.is_finite().select(&max, 0.0).detach();
     let sum = reduce(&SUM, "logsumexp", wide.x.sub(&max).exp().node()?, axes, Keep(true))?;
     let out = sum.log().add(max).to_dtype(wide.result);
     Ok(if keep { out } else { out.reshaped(shape.reduced(&axes, false))? })

@@ -9,6 +9,7 @@ mod futures;
 mod interop;
 mod limits;
 mod steady;
+mod training;
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,0 +1,215 @@
+//! `lazuli train`: a model learns, and a person can watch, stop and go on. Reads data, prints and saves; all maths is the
+//! engine's.
+
+mod mnist;
+mod options;
+mod plot;
+mod record;
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use lazuli::{Device, Tensor};
+use lazuli_nn::data::Loader;
+use lazuli_nn::{Adam, Layer, Mode, Optimizer, Sequential, loss, metrics, schedule, set_mode};
+
+use crate::Outcome;
+use mnist::Mnist;
+pub use options::{HELP, Options};
+use record::Record;
+
+/// Where a run is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Place {
+    epoch: u64,
+    /// Batches of this epoch that are done.
+    batch: u64,
+}
+
+/// A model with all that a run needs to go on.
+struct Run {
+    options: Options,
+    device: Device,
+    model: Sequential,
+    optimizer: Optimizer,
+    place: Place,
+    record: Record,
+}
+
+/// Trains as the options say, until done or stopped.
+pub fn run(options: Options, out: &mut dyn Write) -> Outcome {
+    let device = match &options.device {
+        Some(name) => Device::open(name)?,
+        None => Device::best(),
+    };
+    let train = Loader::new(Mnist::load(&options.data, mnist::Part::Train, &device)?, options.batch);
+    let train = train.shuffled(options.seed).only_whole();
+    let test = Loader::new(Mnist::load(&options.data, mnist::Part::Test, &device)?, 500);
+    std::fs::create_dir_all(&options.out)?;
+    let mut run = Run::new(options, device)?;
+    let n_parameters = run.n_parameters();
+    writeln!(out, "{} on {}: {n_parameters} parameters", run.options.preset.name(), run.device.info().name)?;
+
+    // The first Ctrl-C ends the run after its step; what was learned is saved.
+    let stop = Arc::new(AtomicBool::new(false));
+    let noticed = stop.clone();
+    ctrlc::set_handler(move || noticed.store(true, Ordering::Relaxed))?;
+
+    while run.place.epoch < run.options.epochs {
+        let start = Instant::now();
+        let n_images = run.epoch(&train, &stop)?;
+        if stop.load(Ordering::Relaxed) {
+            run.save()?;
+            writeln!(out, "stopped in epoch {} and saved; go on with --resume", run.place.epoch + 1)?;
+            return Ok(());
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        let accuracy = run.accuracy(&test)?;
+        run.place = Place { epoch: run.place.epoch + 1, batch: 0 };
+        run.record.end_epoch(run.place.epoch, accuracy, n_images as f64 / seconds);
+        run.save()?;
+        writeln!(out, "{}", run.record.last_line())?;
+    }
+    writeln!(out, "curves: {}", run.options.out.join("curves.svg").display())?;
+    Ok(())
+}
+
+impl Run {
+    fn new(options: Options, device: Device) -> Result<Run, Box<dyn std::error::Error>> {
+        let model = options.preset.model(options.seed, &device);
+        let optimizer = Optimizer::new(Adam::default(), options.lr);
+        let mut run = Run { options, device, model, optimizer, place: Place::default(), record: Record::default() };
+        if run.options.resume {
+            run.load()?;
+        }
+        Ok(run)
+    }
+
+    fn n_parameters(&mut self) -> usize {
+        let sizes = lazuli_nn::parameters(&mut self.model);
+        sizes.iter().map(|(_, w)| w.shape().map_or(0, |s| s.iter().product::<usize>())).sum()
+    }
+
+    /// What is left of this epoch. Gives how many images were seen.
+    fn epoch(&mut self, train: &Loader<Mnist>, stop: &AtomicBool) -> Result<usize, Box<dyn std::error::Error>> {
+        let n_batches = train.n_batches() as u64;
+        let bar = progress(n_batches, self.place.epoch + 1, self.options.epochs);
+        bar.set_position(self.place.batch);
+        bar.reset_eta();
+        let (start, mut n_images) = (Instant::now(), 0);
+        for (images, labels) in train.epoch_from(self.place.epoch, self.place.batch as usize) {
+            let step = self.place.epoch * n_batches + self.place.batch;
+            let total = self.options.epochs * n_batches;
+            self.optimizer.lr = schedule::warm_up_cosine(step, self.options.lr, n_batches / 5, total, 0.0);
+            let n = labels.shape()?[0];
+            let [loss, accuracy] = self.step(&images, &labels)?;
+            self.record.step(loss, accuracy, n);
+            self.place.batch += 1;
+            n_images += n;
+            let speed = n_images as f64 / start.elapsed().as_secs_f64();
+            bar.set_message(format!("{} · {speed:.0} images/s", self.record.now()));
+            bar.inc(1);
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        bar.finish_and_clear();
+        Ok(n_images)
+    }
+
+    /// One step: loss and accuracy come with it.
+    fn step(&mut self, images: &Tensor, labels: &Tensor) -> lazuli::Result<[f32; 2]> {
+        let logits = self.model.forward(images);
+        let accuracy = metrics::accuracy(&logits, labels);
+        let loss = loss::cross_entropy(&logits, labels);
+        drop(logits);
+        let (loss, more) = self.optimizer.step_with(&mut self.model, loss, vec![accuracy])?;
+        Ok([loss.item()?, more[0].item()?])
+    }
+
+    /// The share of all test images that are told right.
+    fn accuracy(&mut self, test: &Loader<Mnist>) -> lazuli::Result<f64> {
+        set_mode(&mut self.model, Mode::Eval);
+        let mut mean = metrics::Mean::default();
+        for (images, labels) in test.epoch(0) {
+            let accuracy = metrics::accuracy(&self.model.forward(&images), &labels).item::<f32>()?;
+            mean.add(accuracy, labels.shape()?[0]);
+        }
+        set_mode(&mut self.model, Mode::Train);
+        Ok(mean.value())
+    }
+
+    fn save(&mut self) -> Outcome {
+        let place = [self.place.epoch as u32, self.place.batch as u32];
+        let mut tensors = lazuli_nn::named(&mut self.model);
+        tensors.extend(self.optimizer.named(&self.device));
+        tensors.push(("train.place".into(), Tensor::from_slice(&place, [2], &self.device)));
+        tensors.extend(self.record.named(&self.device));
+        lazuli_io::save(self.checkpoint(), &tensors)?;
+        lazuli_io::write_atomically(self.options.out.join("log.csv"), self.record.csv().as_bytes())?;
+        lazuli_io::write_atomically(self.options.out.join("curves.svg"), plot::svg(&self.record).as_bytes())?;
+        Ok(())
+    }
+
+    fn load(&mut self) -> Outcome {
+        let tensors = lazuli_io::load(self.checkpoint(), &self.device)?;
+        let find = |name: &str| tensors.iter().find(|(n, _)| n == name).map(|(_, t)| t.clone());
+        lazuli_nn::load(&mut self.model, find)?;
+        self.optimizer.load(&mut self.model, find)?;
+        let place = find("train.place").ok_or("the checkpoint is not one of a training run")?.to_vec::<u32>()?;
+        if let [epoch, batch] = place[..] {
+            self.place = Place { epoch: epoch as u64, batch: batch as u64 };
+        }
+        self.record = Record::load(find)?;
+        Ok(())
+    }
+
+    fn checkpoint(&self) -> std::path::PathBuf {
+        Path::new(&self.options.out).join("checkpoint.safetensors")
+    }
+}
+
+fn progress(n_batches: u64, epoch: u64, epochs: u64) -> ProgressBar {
+    let template = format!("epoch {epoch}/{epochs} [{{bar:30}}] {{msg}} · {{eta}} left");
+    let style = ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(n_batches).with_style(style.progress_chars("=> "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run on made-up images.
+    fn losses(run: &mut Run, steps: std::ops::Range<u64>) -> Vec<u32> {
+        let device = run.device.clone();
+        let step = |seed: u64| {
+            let images = Tensor::rand([16, 1, 28, 28], seed, &device);
+            let labels = Tensor::from_vec((0..16).map(|i| (i * 3 + seed as i32) % 10).collect(), [16], &device);
+            let loss = run.step(&images, &labels).expect("runs")[0];
+            run.place.batch += 1;
+            loss.to_bits()
+        };
+        steps.map(step).collect()
+    }
+
+    #[test]
+    fn a_resumed_run_goes_on_bit_for_bit() {
+        let folder = tempfile::tempdir().expect("there is room");
+        for preset in ["mlp", "cnn"] {
+            let words = ["mnist", "--preset", preset, "--out"].map(String::from);
+            let words = words.into_iter().chain([folder.path().display().to_string()]);
+            let options = Options::parse(words).expect("is understood");
+            let mut run = Run::new(options.clone(), Device::cpu()).expect("starts");
+            losses(&mut run, 0..3);
+            run.save().expect("is saved");
+            let straight = losses(&mut run, 3..8);
+            let mut resumed = Run::new(Options { resume: true, ..options }, Device::cpu()).expect("goes on");
+            assert_eq!(resumed.place, Place { epoch: 0, batch: 3 });
+            assert_eq!(losses(&mut resumed, 3..8), straight, "{preset}");
+        }
+    }
+}

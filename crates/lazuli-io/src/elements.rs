@@ -1,0 +1,92 @@
+//! Bytes of elements ↔ tensors. Files are little-endian.
+
+use lazuli::{DType, Device, Result, Tensor, bf16, f16};
+
+/// An element type as files know it. 64-bit types are read if their values fit 32 bits, never written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    Bool,
+    U8,
+    I32,
+    U32,
+    F16,
+    BF16,
+    F32,
+    I64,
+    U64,
+    F64,
+}
+
+impl Stored {
+    /// Bytes per element.
+    pub fn size(self) -> usize {
+        match self {
+            Stored::Bool | Stored::U8 => 1,
+            Stored::F16 | Stored::BF16 => 2,
+            Stored::I32 | Stored::U32 | Stored::F32 => 4,
+            Stored::I64 | Stored::U64 | Stored::F64 => 8,
+        }
+    }
+}
+
+impl From<DType> for Stored {
+    fn from(dtype: DType) -> Stored {
+        match dtype {
+            DType::Bool => Stored::Bool,
+            DType::U8 => Stored::U8,
+            DType::I32 => Stored::I32,
+            DType::U32 => Stored::U32,
+            DType::F16 => Stored::F16,
+            DType::BF16 => Stored::BF16,
+            DType::F32 => Stored::F32,
+        }
+    }
+}
+
+/// The bytes a shape takes; None if that cannot be.
+pub fn n_bytes(shape: &[usize], stored: Stored) -> Option<usize> {
+    // Zero-sized axes must not hide an overflow of the others.
+    let full = shape.iter().map(|d| (*d).max(1)).try_fold(stored.size(), usize::checked_mul)?;
+    Some(if shape.contains(&0) { 0 } else { full })
+}
+
+/// A tensor of bytes that are known to fill the shape.
+pub fn tensor(bytes: &[u8], shape: &[usize], stored: Stored, device: &Device) -> Tensor {
+    macro_rules! of {
+        ($t:ty, $n:literal) => {{
+            let read = |c: &[u8; $n]| <$t>::from_le_bytes(*c);
+            Tensor::from_vec(bytes.as_chunks::<$n>().0.iter().map(read).collect::<Vec<$t>>(), shape, device)
+        }};
+    }
+    match stored {
+        Stored::Bool => Tensor::from_vec(bytes.iter().map(|b| *b != 0).collect::<Vec<bool>>(), shape, device),
+        Stored::U8 => Tensor::from_slice(bytes, shape, device),
+        Stored::I32 => of!(i32, 4),
+        Stored::U32 => of!(u32, 4),
+        Stored::F16 => of!(f16, 2),
+        Stored::BF16 => of!(bf16, 2),
+        Stored::F32 => of!(f32, 4),
+        Stored::I64 => of!(i64, 8),
+        Stored::U64 => of!(u64, 8),
+        Stored::F64 => of!(f64, 8),
+    }
+}
+
+/// The elements of a tensor as bytes, appended.
+pub fn append(tensor: &Tensor, out: &mut Vec<u8>) -> Result<()> {
+    macro_rules! of {
+        ($t:ty) => {
+            tensor.to_vec::<$t>()?.iter().for_each(|v| out.extend_from_slice(&v.to_le_bytes()))
+        };
+    }
+    match tensor.dtype()? {
+        DType::Bool => tensor.to_vec::<bool>()?.iter().for_each(|v| out.push(*v as u8)),
+        DType::U8 => out.extend_from_slice(&tensor.to_vec::<u8>()?),
+        DType::I32 => of!(i32),
+        DType::U32 => of!(u32),
+        DType::F16 => of!(f16),
+        DType::BF16 => of!(bf16),
+        DType::F32 => of!(f32),
+    }
+    Ok(())
+}

@@ -1,0 +1,96 @@
+//! Attention: each place gathers from the others what its query asks for.
+
+use lazuli::{DType, Device, Tensor};
+
+use crate::linear::Linear;
+use crate::module::Layer;
+
+/// Several heads of attention over `[batch, length, width]`.
+///
+/// ```
+/// # use lazuli::{Device, Tensor};
+/// # use lazuli_nn::{Layer, MultiHeadAttention};
+/// let cpu = Device::cpu();
+/// let attention = MultiHeadAttention::new(8, 2, 1, &cpu).causal();
+/// assert_eq!(attention.forward(&Tensor::rand([2, 5, 8], 1, &cpu)).shape()?, [2, 5, 8]);
+/// # Ok::<(), lazuli::Error>(())
+/// ```
+pub struct MultiHeadAttention {
+    /// Makes queries.
+    pub query: Linear,
+    /// Makes keys.
+    pub key: Linear,
+    /// Makes values.
+    pub value: Linear,
+    /// Mixes what the heads found.
+    pub output: Linear,
+    /// How many heads share the width.
+    pub heads: usize,
+    /// Whether a place sees only itself and those before it.
+    pub is_causal: bool,
+}
+
+crate::module!(MultiHeadAttention { query, key, value, output });
+
+impl MultiHeadAttention {
+    /// Sees every place.
+    pub fn new(width: usize, heads: usize, seed: u64, device: &Device) -> MultiHeadAttention {
+        let linear = |i: u64| Linear::new(width, width, seed.wrapping_mul(4).wrapping_add(i), device);
+        let (query, key, value, output) = (linear(0), linear(1), linear(2), linear(3));
+        MultiHeadAttention { query, key, value, output, heads, is_causal: false }
+    }
+
+    /// Sees itself and what came before.
+    ///
+    /// ```
+    /// # use lazuli::Device;
+    /// assert!(lazuli_nn::MultiHeadAttention::new(8, 2, 1, &Device::cpu()).causal().is_causal);
+    /// ```
+    pub fn causal(self) -> MultiHeadAttention {
+        MultiHeadAttention { is_causal: true, ..self }
+    }
+
+    /// Queries from `x`, keys and values from `memory`. `mask`, where given, is true where a query (rows) may look at a
+    /// key (columns); it broadcasts to `[batch, heads, queries, keys]`.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// # let cpu = Device::cpu();
+    /// # let attention = lazuli_nn::MultiHeadAttention::new(8, 2, 1, &cpu);
+    /// let (x, memory) = (Tensor::rand([2, 3, 8], 1, &cpu), Tensor::rand([2, 7, 8], 2, &cpu));
+    /// let mask = Tensor::from_slice(&[true, true, true, true, true, false, false], [7], &cpu);
+    /// assert_eq!(attention.attend(&x, &memory, Some(&mask)).shape()?, [2, 3, 8]);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn attend(&self, x: &Tensor, memory: &Tensor, mask: Option<&Tensor>) -> Tensor {
+        let (Ok([batch, queries, width]), Ok([_, keys, _])) = (x.dims::<3>(), memory.dims::<3>()) else {
+            return self.query.forward(x).add(self.key.forward(memory));
+        };
+        let size = width / self.heads.max(1);
+        let split = |y: Tensor, length: usize| y.reshape([batch, length, self.heads, size]).transpose(1, 2);
+        let q = split(self.query.forward(x), queries).mul(1.0 / (size.max(1) as f32).sqrt());
+        let k = split(self.key.forward(memory), keys);
+        let v = split(self.value.forward(memory), keys);
+        let mut scores = q.matmul(&k.t());
+        // Not −inf: a row that may look nowhere would be NaN.
+        if self.is_causal
+            && let Ok(device) = x.device()
+        {
+            let seen = Tensor::ones([queries, keys], DType::F32, device).tril_k(keys as i32 - queries as i32);
+            scores = seen.gt(0.0).select(scores, -1e9);
+        }
+        if let Some(mask) = mask {
+            scores = mask.select(scores, -1e9);
+        }
+        let found = scores.softmax(-1).matmul(&v).transpose(1, 2).reshape([batch, queries, width]);
+        self.output.forward(&found)
+    }
+}
+
+impl Layer for MultiHeadAttention {
+    #[track_caller]
+    fn forward(&self, x: &Tensor) -> Tensor {
+        self.attend(x, x, None)
+    }
+}

@@ -1,0 +1,131 @@
+//! Losses: how far a prediction is from what was wanted, as one number, the mean over all of them.
+
+use lazuli::Tensor;
+
+/// The mean of `(x − y)²`.
+///
+/// ```
+/// # use lazuli::{Device, Tensor};
+/// let (x, y) = (Tensor::from_slice(&[1.0f32, 4.0], [2], &Device::cpu()), Tensor::scalar(2.0, &Device::cpu()));
+/// assert_eq!(lazuli_nn::loss::mse(&x, &y).item::<f32>()?, 2.5);
+/// # Ok::<(), lazuli::Error>(())
+/// ```
+#[track_caller]
+pub fn mse(x: &Tensor, y: &Tensor) -> Tensor {
+    x.sub(y).square().mean(..)
+}
+
+/// The mean of `|x − y|`.
+///
+/// ```
+/// # use lazuli::{Device, Tensor};
+/// let (x, y) = (Tensor::from_slice(&[1.0f32, 4.0], [2], &Device::cpu()), Tensor::scalar(2.0, &Device::cpu()));
+/// assert_eq!(lazuli_nn::loss::l1(&x, &y).item::<f32>()?, 1.5);
+/// # Ok::<(), lazuli::Error>(())
+/// ```
+#[track_caller]
+pub fn l1(x: &Tensor, y: &Tensor) -> Tensor {
+    x.sub(y).abs().mean(..)
+}
+
+/// Huber's: square near zero, straight beyond `delta`.
+///
+/// ```
+/// # use lazuli::{Device, Tensor};
+/// let (x, y) = (Tensor::from_slice(&[1.5f32, 4.0], [2], &Device::cpu()), Tensor::scalar(1.0, &Device::cpu()));
+/// assert_eq!(lazuli_nn::loss::huber(&x, &y, 1.0).item::<f32>()?, (0.125 + 2.5) / 2.0);
+/// # Ok::<(), lazuli::Error>(())
+/// ```
+#[track_caller]
+pub fn huber(x: &Tensor, y: &Tensor, delta: f32) -> Tensor {
+    let far = x.sub(y).abs();
+    far.le(delta).select(far.square().mul(0.5), far.sub(0.5 * delta).mul(delta)).mean(..)
+}
+
+/// Cross-entropy of logits `[…, classes]` with integer labels `[…]`. A label that is no class makes the loss NaN.
+///
+/// ```
+/// # use lazuli::{DType, Device, Tensor};
+/// let cpu = Device::cpu();
+/// let labels = Tensor::from_slice(&[0, 2], [2], &cpu);
+/// let even = lazuli_nn::loss::cross_entropy(&Tensor::zeros([2, 4], DType::F32, &cpu), &labels);
+/// assert!((even.item::<f32>()? - 4f32.ln()).abs() < 1e-6);
+/// # Ok::<(), lazuli::Error>(())
+/// ```
+#[track_caller]
+pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Tensor {
+    smooth_cross_entropy(logits, labels, 0.0)
+}
+
+/// [`cross_entropy`] with `smoothing` of the weight spread over all classes alike.
+///
+/// ```
+/// # use lazuli::{Device, Tensor};
+/// let cpu = Device::cpu();
+/// let (logits, labels) = (Tensor::rand([2, 4], 1, &cpu), Tensor::from_slice(&[0, 2], [2], &cpu));
+/// let smooth = lazuli_nn::loss::smooth_cross_entropy(&logits, &labels, 0.1).item::<f32>()?;
+/// assert!(smooth.is_finite());
+/// # Ok::<(), lazuli::Error>(())
+/// ```
+#[track_caller]
+pub fn smooth_cross_entropy(logits: &Tensor, labels: &Tensor, smoothing: f32) -> Tensor {
+    nll_of(&logits.log_softmax(-1), labels, smoothing)
+}
+
+/// The negative log-likelihood of integer labels under log-probabilities `[…, classes]`.
+///
+/// ```
+/// # use lazuli::{Device, Tensor};
+/// let cpu = Device::cpu();
+/// let (logits, labels) = (Tensor::rand([2, 4], 1, &cpu), Tensor::from_slice(&[0, 2], [2], &cpu));
+/// let nll = lazuli_nn::loss::nll(&logits.log_softmax(-1), &labels).item::<f32>()?;
+/// assert_eq!(nll, lazuli_nn::loss::cross_entropy(&logits, &labels).item::<f32>()?);
+/// # Ok::<(), lazuli::Error>(())
+/// ```
+#[track_caller]
+pub fn nll(log_probabilities: &Tensor, labels: &Tensor) -> Tensor {
+    nll_of(log_probabilities, labels, 0.0)
+}
+
+#[track_caller]
+fn nll_of(log_p: &Tensor, labels: &Tensor, smoothing: f32) -> Tensor {
+    let classes = log_p.shape().map_or(0, |s| s.last().copied().unwrap_or(0));
+    // A comparison and a product fuse with the softmax; a gather would be a scatter on the way back.
+    let is_label = labels.one_hot(classes).eq(1);
+    let mut loss = is_label.select(log_p, 0.0).sum(-1).neg();
+    if smoothing > 0.0 {
+        loss = loss.mul(1.0 - smoothing).add(log_p.mean(-1).mul(-smoothing));
+    }
+    let is_class = labels.ge(0).logical_and(labels.lt(classes as i64));
+    is_class.select(loss, f32::NAN).mean(..)
+}
+
+/// Binary cross-entropy of logits with targets between 0 and 1, in a form that does not overflow.
+///
+/// ```
+/// # use lazuli::{DType, Device, Tensor};
+/// let cpu = Device::cpu();
+/// let even = lazuli_nn::loss::bce_with_logits(&Tensor::zeros([3], DType::F32, &cpu), &Tensor::ones([3], DType::F32, &cpu));
+/// assert!((even.item::<f32>()? - 2f32.ln()).abs() < 1e-6);
+/// # Ok::<(), lazuli::Error>(())
+/// ```
+#[track_caller]
+pub fn bce_with_logits(logits: &Tensor, targets: &Tensor) -> Tensor {
+    // −y·ln σ(x) − (1 − y)·ln(1 − σ(x)) = softplus(x) − x·y
+    logits.softplus().sub(logits.mul(targets)).mean(..)
+}
+
+/// The Kullback-Leibler divergence of log-probabilities from target probabilities `[…, classes]`, per row.
+///
+/// ```
+/// # use lazuli::{Device, Tensor};
+/// let p = Tensor::rand([2, 4], 1, &Device::cpu()).softmax(-1);
+/// assert!(lazuli_nn::loss::kl(&p.log(), &p).item::<f32>()?.abs() < 1e-6);
+/// # Ok::<(), lazuli::Error>(())
+/// ```
+#[track_caller]
+pub fn kl(log_probabilities: &Tensor, targets: &Tensor) -> Tensor {
+    // 0·ln 0 = 0
+    let own = targets.gt(0.0).select(targets.mul(targets.maximum(f32::MIN_POSITIVE).log()), 0.0);
+    own.sub(targets.mul(log_probabilities)).sum(-1).mean(..)
+}

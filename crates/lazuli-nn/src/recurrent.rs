@@ -1,0 +1,149 @@
+//! Layers that go along a sequence step by step, carrying a state. All steps are recorded and run as one.
+
+use lazuli::{DType, Device, Tensor};
+
+use crate::linear::Linear;
+use crate::module::Layer;
+
+/// Long short-term memory over `[batch, length, features]`.
+///
+/// ```
+/// # use lazuli::{Device, Tensor};
+/// # use lazuli_nn::{Layer, Lstm};
+/// let cpu = Device::cpu();
+/// assert_eq!(Lstm::new(3, 4, 1, &cpu).forward(&Tensor::rand([2, 5, 3], 1, &cpu)).shape()?, [2, 5, 4]);
+/// # Ok::<(), lazuli::Error>(())
+/// ```
+pub struct Lstm {
+    /// From the input to the four gates: in, forget, cell, out.
+    pub input: Linear,
+    /// From the state to the four gates.
+    pub hidden: Linear,
+}
+
+crate::module!(Lstm { input, hidden });
+
+impl Lstm {
+    /// Weights as [`Linear`] makes them.
+    pub fn new(n_in: usize, n_hidden: usize, seed: u64, device: &Device) -> Lstm {
+        let hidden = Linear::new(n_hidden, 4 * n_hidden, seed.wrapping_add(1 << 40), device).without_bias();
+        Lstm { input: Linear::new(n_in, 4 * n_hidden, seed, device), hidden }
+    }
+
+    /// The output of each step, and the last state: hidden and cell.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// # let cpu = Device::cpu();
+    /// # let lstm = lazuli_nn::Lstm::new(3, 4, 1, &cpu);
+    /// let (y, (h, c)) = lstm.run(&Tensor::rand([2, 5, 3], 1, &cpu), None);
+    /// assert_eq!((y.shape()?, h.shape()?, c.shape()?), (&[2, 5, 4][..], &[2, 4][..], &[2, 4][..]));
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn run(&self, x: &Tensor, state: Option<(Tensor, Tensor)>) -> (Tensor, (Tensor, Tensor)) {
+        let (n_hidden, batch, length) = sizes(&self.hidden, x);
+        let (mut h, mut c) = state.unwrap_or_else(|| (start(x, batch, n_hidden), start(x, batch, n_hidden)));
+        // The inputs of all steps in one product.
+        let inputs = self.input.forward(x);
+        let mut steps = Vec::with_capacity(length);
+        for t in 0..length {
+            let gates = inputs.select_index(1, t as isize).add(self.hidden.forward(&h));
+            let parts = gates.chunk(-1, 4);
+            c = parts[1].sigmoid().mul(&c).add(parts[0].sigmoid().mul(parts[2].tanh()));
+            h = parts[3].sigmoid().mul(c.tanh());
+            steps.push(h.clone());
+        }
+        (stacked(&steps, x), (h, c))
+    }
+}
+
+impl Layer for Lstm {
+    #[track_caller]
+    fn forward(&self, x: &Tensor) -> Tensor {
+        self.run(x, None).0
+    }
+}
+
+/// A gated recurrent unit over `[batch, length, features]`.
+///
+/// ```
+/// # use lazuli::{Device, Tensor};
+/// # use lazuli_nn::{Gru, Layer};
+/// let cpu = Device::cpu();
+/// assert_eq!(Gru::new(3, 4, 1, &cpu).forward(&Tensor::rand([2, 5, 3], 1, &cpu)).shape()?, [2, 5, 4]);
+/// # Ok::<(), lazuli::Error>(())
+/// ```
+pub struct Gru {
+    /// From the input to the gates: reset, update, new.
+    pub input: Linear,
+    /// From the state to the gates.
+    pub hidden: Linear,
+}
+
+crate::module!(Gru { input, hidden });
+
+impl Gru {
+    /// Weights as [`Linear`] makes them.
+    pub fn new(n_in: usize, n_hidden: usize, seed: u64, device: &Device) -> Gru {
+        let hidden = Linear::new(n_hidden, 3 * n_hidden, seed.wrapping_add(1 << 40), device);
+        Gru { input: Linear::new(n_in, 3 * n_hidden, seed, device), hidden }
+    }
+
+    /// The output of each step, and the last state.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// # let cpu = Device::cpu();
+    /// # let gru = lazuli_nn::Gru::new(3, 4, 1, &cpu);
+    /// let (y, h) = gru.run(&Tensor::rand([2, 5, 3], 1, &cpu), None);
+    /// assert_eq!(y.select_index(1, -1).to_vec::<f32>()?, h.to_vec::<f32>()?);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn run(&self, x: &Tensor, state: Option<Tensor>) -> (Tensor, Tensor) {
+        let (n_hidden, batch, length) = sizes(&self.hidden, x);
+        let mut h = state.unwrap_or_else(|| start(x, batch, n_hidden));
+        let inputs = self.input.forward(x);
+        let mut steps = Vec::with_capacity(length);
+        for t in 0..length {
+            let (i, g) = (inputs.select_index(1, t as isize).chunk(-1, 3), self.hidden.forward(&h).chunk(-1, 3));
+            let (reset, update) = (i[0].add(&g[0]).sigmoid(), i[1].add(&g[1]).sigmoid());
+            let new = i[2].add(reset.mul(&g[2])).tanh();
+            // (1 − z)·new + z·h
+            h = new.add(update.mul(h.sub(&new)));
+            steps.push(h.clone());
+        }
+        (stacked(&steps, x), h)
+    }
+}
+
+impl Layer for Gru {
+    #[track_caller]
+    fn forward(&self, x: &Tensor) -> Tensor {
+        self.run(x, None).0
+    }
+}
+
+/// The size of the state, the batch and the number of steps; zeros where the input carries an error.
+fn sizes(hidden: &Linear, x: &Tensor) -> (usize, usize, usize) {
+    let n_hidden = hidden.weight.shape().map_or(0, |s| s[1]);
+    let [batch, length, _] = x.dims().unwrap_or_default();
+    (n_hidden, batch, length)
+}
+
+fn start(x: &Tensor, batch: usize, n_hidden: usize) -> Tensor {
+    match x.device() {
+        Ok(device) => Tensor::zeros([batch, n_hidden], DType::F32, device),
+        Err(_) => x.clone(),
+    }
+}
+
+/// The steps along axis 1; the input, with the error it carries, where there are none.
+#[track_caller]
+fn stacked(steps: &[Tensor], x: &Tensor) -> Tensor {
+    match steps.is_empty() {
+        true => x.clone(),
+        false => Tensor::stack(&steps.iter().collect::<Vec<_>>(), 1),
+    }
+}

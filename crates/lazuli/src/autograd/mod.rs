@@ -1,0 +1,231 @@
+//! Gradients, graph to graph: from a loss back to what it was made of, by the rules of the ops on the way. A gradient is
+//! recorded like anything else: it is lazy, it fuses with what it came from, and it has gradients itself.
+//! Knows ops by family; nothing of plans or devices.
+
+mod checkpoint;
+mod rules;
+mod views;
+#[cfg(test)]
+mod tests;
+
+pub use checkpoint::checkpoint;
+
+use std::collections::HashMap;
+use std::panic::Location;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::error::{Error, Fault, Result};
+use crate::graph::{Node, NodeRef, Op};
+use crate::tensor::Tensor;
+
+impl Tensor {
+    /// The gradients of this, a single float, with respect to each of `wrt`. Each has the shape and dtype of its tensor;
+    /// what this does not depend on gets zeros.
+    ///
+    /// A tensor that was computed has let go of what it was made of, unless that was [`tracked`](Tensor::tracked).
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// let w = Tensor::from_slice(&[1.0f32, -2.0], [2], &Device::cpu()).tracked();
+    /// let loss = w.square().sum(..);
+    /// assert_eq!(loss.item::<f32>()?, 5.0);
+    /// assert_eq!(loss.grad(&[&w])[0].to_vec::<f32>()?, [2.0, -4.0]);
+    /// // A gradient can be differentiated again.
+    /// let slope = loss.grad(&[&w])[0].sum(..);
+    /// assert_eq!(slope.grad(&[&w])[0].to_vec::<f32>()?, [2.0, 2.0]);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn grad(&self, wrt: &[&Tensor]) -> Vec<Tensor> {
+        let at = Location::caller();
+        spread(wrt, single(self, at).and_then(|loss| backward(loss, &self.ones_like(), wrt, at)))
+    }
+
+    /// The gradients of `Σ self · seed` with respect to each of `wrt`: what reverse mode calls a vector-Jacobian product.
+    /// `seed` has the shape of this tensor, or broadcasts to it.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// let cpu = Device::cpu();
+    /// let x = Tensor::from_slice(&[1.0f32, 2.0], [2], &cpu);
+    /// let seed = Tensor::from_slice(&[10.0f32, 1.0], [2], &cpu);
+    /// assert_eq!(x.square().grad_with(&[&x], &seed)[0].to_vec::<f32>()?, [20.0, 4.0]);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn grad_with(&self, wrt: &[&Tensor], seed: &Tensor) -> Vec<Tensor> {
+        let at = Location::caller();
+        let started = || {
+            let y = float("grad_with", self, at)?;
+            let seed = seed.to_dtype(y.dtype).broadcast_to(y.shape);
+            seed.check()?;
+            backward(y, &seed, wrt, at)
+        };
+        spread(wrt, started())
+    }
+
+    /// How this moves when each of `wrt` moves along its `direction`: a Jacobian-vector product.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// let cpu = Device::cpu();
+    /// let x = Tensor::from_slice(&[1.0f32, 2.0], [2], &cpu);
+    /// let direction = Tensor::from_slice(&[1.0f32, 0.5], [2], &cpu);
+    /// assert_eq!(x.square().jvp(&[&x], &[&direction]).to_vec::<f32>()?, [2.0, 2.0]);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn jvp(&self, wrt: &[&Tensor], directions: &[&Tensor]) -> Tensor {
+        let at = Location::caller();
+        if wrt.len() != directions.len() {
+            let message = format!("{} tensors, but {} directions", wrt.len(), directions.len());
+            return Tensor::new(Err(grad_error("jvp", message, at)));
+        }
+        // The vector-Jacobian product is linear in its seed u: d(Jᵀu · v)/du = J v, whatever u is.
+        let seed = self.zeros_like().detach();
+        let back = self.grad_with(wrt, &seed);
+        let moved = back.iter().zip(directions).map(|(g, v)| g.mul(*v).sum(..));
+        match moved.reduce(|a, b| a.add(b)) {
+            Some(sum) => sum.grad(&[&seed]).swap_remove(0),
+            None => self.zeros_like(),
+        }
+    }
+}
+
+/// One result per tensor of `wrt`, the error in place of each if there is one.
+fn spread(wrt: &[&Tensor], result: Result<Vec<Tensor>>) -> Vec<Tensor> {
+    result.unwrap_or_else(|error| wrt.iter().map(|_| Tensor::new(Err(error.clone()))).collect())
+}
+
+fn grad_error(op: &str, message: impl Into<String>, at: &'static Location<'static>) -> Error {
+    Error::Grad(Arc::new(Fault::new(op, message).at(at)))
+}
+
+/// The node, if it is a float.
+fn float<'a>(op: &str, y: &'a Tensor, at: &'static Location<'static>) -> Result<&'a NodeRef> {
+    let node = y.node()?;
+    match node.dtype.is_float() {
+        true => Ok(node),
+        false => {
+            let message = format!("{} has no gradient; cast it to a float with to_dtype first", node.dtype);
+            Err(grad_error(op, message, at))
+        }
+    }
+}
+
+/// The node, if it is one float.
+fn single<'a>(loss: &'a Tensor, at: &'static Location<'static>) -> Result<&'a NodeRef> {
+    let node = float("grad", loss, at)?;
+    if node.shape.n_elems() == 1 {
+        return Ok(node);
+    }
+    let hint = "take .sum(..) or .mean(..) first, or give each element a weight with grad_with";
+    Err(grad_error("grad", format!("the loss has shape {}, not one element; {hint}", node.shape), at))
+}
+
+/// A node on the way back, with what it was computed from: none where history ends.
+struct Step {
+    node: NodeRef,
+    op: Op,
+    inputs: SmallVec<[usize; 3]>,
+    /// Whether it depends on something a gradient was asked for.
+    wanted: bool,
+}
+
+/// Walks from `y` to all it was made of, inputs first, without recursion.
+fn history(y: &NodeRef, wrt: &[&NodeRef]) -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::new();
+    let mut place: HashMap<*const Node, usize> = HashMap::new();
+    let is_wrt = |node: &NodeRef| wrt.iter().any(|w| Arc::ptr_eq(w, node));
+    let mut stack: Vec<(NodeRef, Option<(Op, SmallVec<[NodeRef; 3]>)>)> = vec![(y.clone(), None)];
+    while let Some((node, opened)) = stack.pop() {
+        if place.contains_key(&Arc::as_ptr(&node)) {
+            continue;
+        }
+        let Some((op, inputs)) = opened else {
+            let expr = match node.twin() {
+                // A cast to its own dtype: gradients pass unchanged.
+                Some(twin) => Some((Op::Cast, SmallVec::from_iter([twin]))),
+                None if rules::is_barrier(&node) => None,
+                None => node.with_expr(|e| (e.op.clone(), e.inputs.clone())),
+            };
+            let (op, inputs) = expr.unwrap_or((Op::Data, SmallVec::new()));
+            let below: SmallVec<[NodeRef; 3]> =
+                inputs.iter().filter(|i| !place.contains_key(&Arc::as_ptr(i))).cloned().collect();
+            stack.push((node, Some((op, inputs))));
+            stack.extend(below.into_iter().map(|i| (i, None)));
+            continue;
+        };
+        let inputs: SmallVec<[usize; 3]> = inputs.iter().map(|i| place[&Arc::as_ptr(i)]).collect();
+        let wanted = node.dtype.is_float() && (is_wrt(&node) || inputs.iter().any(|i| steps[*i].wanted));
+        place.insert(Arc::as_ptr(&node), steps.len());
+        steps.push(Step { node, op, inputs, wanted });
+    }
+    steps
+}
+
+/// The gradients of `Σ y · seed`. Linear in nodes: each is visited once, after all that use it.
+fn backward(y: &NodeRef, seed: &Tensor, wrt: &[&Tensor], at: &'static Location<'static>) -> Result<Vec<Tensor>> {
+    let mut targets = Vec::with_capacity(wrt.len());
+    for w in wrt {
+        targets.push(float("grad", w, at)?);
+    }
+    let steps = history(y, &targets);
+    let mut grads: Vec<Option<Tensor>> = vec![None; steps.len()];
+    if let Some(last) = grads.last_mut() {
+        *last = Some(seed.clone());
+    }
+    let mut found: Vec<Option<Tensor>> = vec![None; targets.len()];
+    for (i, step) in steps.iter().enumerate().rev() {
+        let Some(g) = grads[i].take() else { continue };
+        for (target, found) in targets.iter().zip(&mut found) {
+            if Arc::ptr_eq(target, &step.node) {
+                *found = Some(g.clone());
+            }
+        }
+        if !step.inputs.iter().any(|input| steps[*input].wanted) {
+            continue;
+        }
+        let inputs: SmallVec<[Tensor; 3]> =
+            step.inputs.iter().map(|input| Tensor::new(Ok(steps[*input].node.clone()))).collect();
+        let wanted: SmallVec<[bool; 3]> = step.inputs.iter().map(|input| steps[*input].wanted).collect();
+        let parts = rules::gradients(&step.op, &inputs, &Tensor::new(Ok(step.node.clone())), &g, &wanted);
+        for (&input, part) in step.inputs.iter().zip(parts) {
+            let Some(part) = part.filter(|_| steps[input].wanted) else { continue };
+            let part = part.to_dtype(steps[input].node.dtype);
+            grads[input] = Some(match grads[input].take() {
+                Some(sum) => sum.add(part),
+                None => part,
+            });
+        }
+    }
+    let finish = |(target, found): (&&NodeRef, Option<Tensor>)| match lost(&steps, target) {
+        Some(lost) => Tensor::new(Err(released(lost, at))),
+        None => found.unwrap_or_else(|| Tensor::new(Ok((*target).clone())).zeros_like()),
+    };
+    Ok(targets.iter().zip(found).map(finish).collect())
+}
+
+/// A node on the way that may have depended on `target` before it let go of its history. What depends on a tracked
+/// tensor never does; and what was made earlier, or only of what was made later, cannot depend on it.
+fn lost<'a>(steps: &'a [Step], target: &NodeRef) -> Option<&'a NodeRef> {
+    if target.tracked {
+        return None;
+    }
+    let is_between = |node: &Node| node.oldest <= target.serial && node.serial > target.serial;
+    let may_depend = |s: &&Step| s.node.dtype.is_float() && is_between(&s.node) && s.node.is_released();
+    steps.iter().find(may_depend).map(|s| &s.node)
+}
+
+fn released(lost: &Node, at: &'static Location<'static>) -> Error {
+    let message = format!(
+        "a tensor of shape {} on the way (made at {}:{}) was computed and has let go of its history; \
+         make what you differentiate by tracked(), or ask for the gradient before computing",
+        lost.shape,
+        lost.at.file(),
+        lost.at.line(),
+    );
+    grad_error("grad", message, at)
+}

@@ -1,0 +1,229 @@
+//! Every op with a gradient: rows from the table, and what families and composed ops make of shapes and views.
+
+use std::sync::Arc;
+
+use super::Smooth::{Once, Twice};
+use super::check;
+use crate::graph::{CustomOp, Op};
+use crate::ops::{ReduceRow, table};
+use crate::shape::{AxisSet, keep};
+use crate::{DType, Device, Tensor, einsum, s};
+
+/// What the engine's f32 may differ by, relative to the largest gradient: a few roundings of well-conditioned formulas.
+const MAPS: f64 = 2e-5;
+/// Sums of tens of products.
+const SUMS: f64 = 5e-5;
+
+/// The part of a row's range in which slopes are moderate.
+fn calm(range: (f64, f64)) -> (f64, f64) {
+    let (low, high) = (range.0.max(-2.0), range.1.min(2.0));
+    let margin = 0.06 * (high - low);
+    (low + margin, high - margin)
+}
+
+#[test]
+fn unary_rows() {
+    for row in table().unary.into_iter().filter(|row| row.grad.is_some()) {
+        // |x| has no second derivative worth the name, but the rule is still right away from 0.
+        check(row.name, Twice, &[&[3, 4]], calm(row.range), 2e-4, |x| {
+            let x = x[0].node().expect("is data");
+            Tensor::record(Op::Unary(row), &[x], x.shape, x.dtype, x.at)
+        });
+    }
+}
+
+#[test]
+fn binary_rows() {
+    for row in table().binary.into_iter().filter(|row| row.grad.is_some()) {
+        let range = if row.name == "pow" { (0.2, 1.9) } else { calm(row.range) };
+        check(row.name, Twice, &[&[2, 5], &[2, 5]], range, 2e-4, |x| {
+            let (x, y) = (x[0].node().expect("is data"), x[1].node().expect("is data"));
+            Tensor::record(Op::Binary(row), &[x, y], x.shape, x.dtype, x.at)
+        });
+    }
+}
+
+#[test]
+fn reductions_over_any_axes() {
+    let reduced = |row: &'static ReduceRow, x: &Tensor, axes: &[usize]| {
+        let x = x.node().expect("is data");
+        let mut set = AxisSet::default();
+        axes.iter().for_each(|a| set.insert(*a));
+        Tensor::record(Op::Reduce(row, set), &[x], x.shape.reduced(&set, false), x.dtype, x.at)
+    };
+    for row in table().reduce {
+        for axes in [&[0][..], &[2], &[0, 2], &[0, 1, 2]] {
+            check(row.name, Twice, &[&[2, 3, 2]], (-2.0, 2.0), 1e-4, |x| reduced(row, &x[0], axes));
+        }
+    }
+}
+
+#[test]
+fn reductions_written_with_others() {
+    let x: &[&[usize]] = &[&[3, 4]];
+    check("mean", Twice, x, (-2.0, 2.0), MAPS, |x| x[0].mean(0));
+    check("var", Twice, x, (-2.0, 2.0), SUMS, |x| x[0].var(-1, 1));
+    check("std", Twice, x, (-2.0, 2.0), SUMS, |x| x[0].std(keep(0), 0));
+    check("norm", Twice, x, (-2.0, 2.0), SUMS, |x| x[0].norm(-1));
+    check("logsumexp", Twice, x, (-2.0, 2.0), SUMS, |x| x[0].logsumexp(-1));
+    check("softmax", Twice, x, (-2.0, 2.0), SUMS, |x| x[0].softmax(-1));
+    check("softmax down columns", Twice, x, (-2.0, 2.0), SUMS, |x| x[0].softmax(0));
+    check("log_softmax", Twice, x, (-2.0, 2.0), SUMS, |x| x[0].log_softmax(1));
+    let with_weights: &[&[usize]] = &[&[3, 4], &[4], &[4]];
+    check("layer_norm", Twice, with_weights, (-2.0, 2.0), 5e-4, |x| {
+        x[0].layer_norm(-1, Some(&x[1]), Some(&x[2]), 1e-3)
+    });
+    check("rms_norm", Twice, with_weights, (-2.0, 2.0), SUMS, |x| x[0].rms_norm(-1, Some(&x[1]), 1e-3));
+}
+
+#[test]
+fn activations() {
+    let x: &[&[usize]] = &[&[12]];
+    let smooth: [(&str, fn(&Tensor) -> Tensor); 8] = [
+        ("sigmoid", Tensor::sigmoid),
+        ("silu", Tensor::silu),
+        ("softplus", Tensor::softplus),
+        ("gelu", Tensor::gelu),
+        ("gelu_tanh", Tensor::gelu_tanh),
+        ("tanh", Tensor::tanh),
+        ("square", Tensor::square),
+        ("elu", |x| x.elu(0.7)),
+    ];
+    for (name, f) in smooth {
+        check(name, Twice, x, (-2.5, 2.5), 5e-5, |x| f(&x[0]));
+    }
+    let bent: [(&str, fn(&Tensor) -> Tensor); 5] = [
+        ("relu", Tensor::relu),
+        ("leaky_relu", |x| x.leaky_relu(0.1)),
+        ("hardswish", Tensor::hardswish),
+        ("clamp", |x| x.clamp(-1, 1)),
+        ("abs of a floor", |x| x.floor().add(x).abs()),
+    ];
+    for (name, f) in bent {
+        check(name, Once, x, (-2.5, 2.5), MAPS, |x| f(&x[0]));
+    }
+}
+
+#[test]
+fn movement() {
+    let x: &[&[usize]] = &[&[2, 3, 4]];
+    let moves: [(&str, fn(&Tensor) -> Tensor); 22] = [
+        ("reshape", |x| x.reshape([4, 6])),
+        ("permute", |x| x.permute(&[2, 0, 1])),
+        ("a reshape of a transpose", |x| x.transpose(0, 2).reshape([6, 4])),
+        ("narrow", |x| x.narrow(1, 1, 2)),
+        ("select_index", |x| x.select_index(2, 1)),
+        ("every second", |x| x.slice(s![.., .., ..;2])),
+        ("every second from the second", |x| x.slice(s![.., 1..;2, 1..;2])),
+        ("backwards in steps", |x| x.slice(s![.., .., ..;-2])),
+        ("flip", |x| x.flip([0, 2])),
+        ("broadcast_to", |x| x.unsqueeze(1).broadcast_to([2, 5, 3, 4])),
+        ("repeat", |x| x.repeat([2, 1, 3])),
+        ("pad", |x| x.pad(&[(1, 0), (0, 2), (1, 1)], 3.0)),
+        ("a pad of a flip", |x| x.flip(1).pad(&[(0, 0), (2, 1)], 0.0)),
+        ("unfold", |x| x.unfold(2, 2, 1)),
+        ("unfold in steps", |x| x.unfold(2, 2, 2)),
+        ("unfold with gaps", |x| x.reshape([2, 12]).unfold(1, 2, 3)),
+        ("unfold twice", |x| x.unfold(1, 2, 1).unfold(2, 3, 1)),
+        ("dilated windows", |x| x.reshape([2, 12]).unfold(1, 5, 2).slice(s![.., .., ..;2])),
+        ("diagonal", |x| x.diagonal()),
+        ("tril", |x| x.tril()),
+        ("cat with itself", |x| Tensor::cat(&[x, &x.narrow(1, 0, 1), x], 1)),
+        ("split and stack", |x| Tensor::stack(&[&x.split(2, &[1, 3])[0], &x.chunk(2, 4)[2]], 0)),
+    ];
+    for (name, f) in moves {
+        // Squared, so that the second derivative is not zero.
+        check(name, Twice, x, (-2.0, 2.0), MAPS, |x| f(&x[0]).square());
+    }
+}
+
+#[test]
+fn windows_of_many_elements() {
+    check("long windows", Twice, &[&[40]], (-2.0, 2.0), SUMS, |x| x[0].unfold(0, 20, 3).square());
+}
+
+#[test]
+fn contraction() {
+    let near = (-1.5, 1.5);
+    let shapes: [(&[usize], &[usize]); 7] = [
+        (&[3, 4], &[4, 2]),
+        (&[4], &[4]),
+        (&[4], &[4, 3]),
+        (&[2, 4], &[4]),
+        (&[2, 3, 4], &[4, 2]),
+        (&[2, 1, 3, 2], &[3, 2, 4]),
+        (&[1, 1], &[1, 5]),
+    ];
+    for (a, b) in shapes {
+        check(&format!("matmul of {a:?} and {b:?}"), Twice, &[a, b], near, SUMS, |x| x[0].matmul(&x[1]));
+    }
+    check("outer", Twice, &[&[3], &[4]], near, SUMS, |x| x[0].outer(&x[1]));
+    check("matmul of transposes", Twice, &[&[4, 3], &[2, 4]], near, SUMS, |x| x[0].t().matmul(&x[1].t()).tanh());
+    for (spec, a, b) in [
+        ("bij,bjk->bik", &[2, 2, 3][..], &[2, 3, 2][..]),
+        ("ij,kj->ik", &[2, 3], &[4, 3]),
+        ("ii,ij->j", &[3, 3], &[3, 2]),
+    ] {
+        check(spec, Twice, &[a, b], near, SUMS, |x| einsum(spec, &[&x[0], &x[1]]));
+    }
+}
+
+#[test]
+fn indexing() {
+    let cpu = Device::cpu();
+    let index = Tensor::from_slice(&[2, 0, 2, 1, 1, 0], [2, 3], &cpu);
+    let words = Tensor::from_slice(&[2, 0, 2, 2], [2, 2], &cpu);
+    let vector = Tensor::from_slice(&[3, 3, 0], [3], &cpu);
+    let (table, near) = (&[&[3, 4][..]], (-1.5, 1.5));
+    check("gather", Twice, table, near, MAPS, |x| x[0].gather(0, &index).square());
+    check("gather along rows", Twice, table, near, MAPS, |x| x[0].gather(1, &index).square());
+    check("index_select", Twice, table, near, MAPS, |x| x[0].index_select(1, &vector).square());
+    check("embedding", Twice, table, near, MAPS, |x| x[0].embedding(&words).square());
+    check("scatter_add", Twice, &[&[3, 4], &[2, 3]], near, MAPS, |x| x[0].scatter_add(0, &index, &x[1]).square());
+    check("cumsum", Twice, table, near, SUMS, |x| x[0].cumsum(1).square());
+    check("sort", Twice, table, near, MAPS, |x| x[0].sort(0, true).square());
+    check("topk", Twice, table, near, MAPS, |x| x[0].topk(2, 1).0.square());
+    check("select", Twice, &[&[3, 4], &[4]], near, MAPS, |x| x[0].gt(&x[1]).select(x[0].square(), x[1].mul(&x[0])));
+}
+
+#[test]
+fn broadcasting_is_undone_by_sums() {
+    check("x + y", Twice, &[&[2, 3], &[3]], (-1.0, 1.0), MAPS, |x| x[0].add(&x[1]).square());
+    check("x · y", Twice, &[&[2, 1, 3], &[4, 1]], (-1.0, 1.0), SUMS, |x| x[0].mul(&x[1]).square());
+    check("x / y", Twice, &[&[], &[2, 2]], (0.5, 2.0), SUMS, |x| x[0].div(&x[1]));
+    check("x used thrice", Twice, &[&[3]], (0.5, 2.0), SUMS, |x| x[0].mul(&x[0]).mul(x[0].sum(..)).add(&x[0]));
+}
+
+#[test]
+fn custom_ops_bring_their_gradient() {
+    let cube = CustomOp {
+        name: "cube".into(),
+        wgsl: "($0 * $0 * $0)".into(),
+        cpu: Arc::new(|x| x[0] * x[0] * x[0]),
+        grad: Some(Arc::new(|x, _, g| vec![x[0].square().mul(3.0).mul(g)])),
+    };
+    // The function itself is f32, so the difference is no measure: the formula is.
+    let x = super::leaf(&[5], (-2.0, 2.0), 3);
+    let got = Tensor::map_custom(&cube, &[&x]).sum(..).grad(&[&x])[0].to_vec::<f64>().expect("no mistake");
+    let want = x.square().mul(3.0).to_vec::<f64>().expect("no mistake");
+    super::compare("cube", &got, &want, 1e-6);
+
+    let bare = CustomOp { grad: None, ..cube.clone() };
+    let error = Tensor::map_custom(&bare, &[&x]).sum(..).grad(&[&x])[0].check().expect_err("has no gradient");
+    assert!(error.to_string().starts_with("cube: this custom op has no gradient"), "{error}");
+    let wrong = CustomOp { grad: Some(Arc::new(|_, _, g| vec![g.clone(), g.clone()])), ..cube };
+    let error = Tensor::map_custom(&wrong, &[&x]).sum(..).grad(&[&x])[0].check().expect_err("one too many");
+    assert!(error.to_string().contains("one tensor per input"), "{error}");
+}
+
+#[test]
+fn casts_between_floats_keep_the_gradient_and_its_dtype() {
+    let x = super::leaf(&[4], (0.5, 2.0), 3);
+    let half = x.to_dtype(DType::F16);
+    let loss = half.square().to_dtype(DType::F32).sum(..);
+    let grads = loss.grad(&[&x, &half]);
+    assert_eq!((grads[0].dtype().ok(), grads[1].dtype().ok()), (Some(DType::F32), Some(DType::F16)));
+    let want: Vec<f64> = x.to_vec::<f64>().expect("is data").iter().map(|v| 2.0 * v).collect();
+    // f16 has eleven bits.
+    super::compare("f16", &grads[0].to_vec::<f64>().expect("no mistake"), &want, 2e-3);
+}

@@ -1,0 +1,205 @@
+//! The gradient of a view: what came from one element of the source is summed there, and elements nobody saw get zero.
+//! The usual movements have their opposite as a view again; anything else is scattered.
+
+use std::panic::Location;
+
+use smallvec::SmallVec;
+
+use crate::error::Result;
+use crate::graph::NodeRef;
+use crate::shape::{MAX_RANK, Shape};
+use crate::tensor::Tensor;
+use crate::view::View;
+
+/// The gradient of the source `x` of `view` from that of what was seen.
+pub fn adjoint(view: &View, x: &Tensor, g: &Tensor) -> Tensor {
+    Tensor::attempt(|| {
+        let source = x.node()?;
+        // Seen as it is, in another shape.
+        if view.is_linear() && view.shape.n_elems() == source.shape.n_elems() {
+            return Ok(g.reshape(source.shape));
+        }
+        if view.shape.n_elems() == 0 {
+            return Ok(x.zeros_like());
+        }
+        let (view, g) = unrepeated(view, g);
+        if view.is_linear() && view.shape.n_elems() == source.shape.n_elems() {
+            return Ok(g.reshape(source.shape));
+        }
+        match Walk::of(&view, &source.shape) {
+            Some(walk) => walk.back(&source.shape, &g),
+            None => scattered(&view, source, &g),
+        }
+    })
+}
+
+/// A view without the axes along which it stands still, and `g` summed over them. Axes of size 1 go as well.
+fn unrepeated(view: &View, g: &Tensor) -> (View, Tensor) {
+    let stays = |axis: &usize| view.shape[*axis] == 1 || view.strides[*axis] == 0;
+    let repeats: SmallVec<[i32; MAX_RANK]> = (0..view.shape.rank()).filter(stays).map(|a| a as i32).collect();
+    if repeats.is_empty() {
+        return (*view, g.clone());
+    }
+    let left = (0..view.shape.rank()).filter(|a| !stays(a));
+    (View::from_axes(left.map(|a| (view.shape[a], view.strides[a])), view.offset), g.sum(&repeats[..]))
+}
+
+/// One step of a view's axis is this many steps along one axis of the source.
+#[derive(Clone, Copy)]
+struct Stride {
+    /// The axis of the view.
+    seen: usize,
+    size: usize,
+    step: isize,
+}
+
+/// A view that walks each axis of its source by itself: forwards or backwards, in steps, in any order of axes, and
+/// perhaps by windows (an axis of places and an axis within each).
+struct Walk {
+    /// Per source axis, the first coordinate.
+    start: SmallVec<[usize; MAX_RANK]>,
+    /// Per source axis, the one or two axes of the view that walk it; for windows, places first.
+    along: SmallVec<[SmallVec<[Stride; 2]>; MAX_RANK]>,
+}
+
+impl Walk {
+    /// The view as a walk, if it is one.
+    fn of(view: &View, source: &Shape) -> Option<Walk> {
+        let steps = source.strides();
+        let mut rest = view.offset;
+        let mut start: SmallVec<[usize; MAX_RANK]> = SmallVec::new();
+        for axis in 0..source.rank() {
+            start.push((rest / steps[axis]) as usize);
+            rest %= steps[axis];
+        }
+        let mut along: SmallVec<[SmallVec<[Stride; 2]>; MAX_RANK]> =
+            (0..source.rank()).map(|_| SmallVec::new()).collect();
+        for (seen, (&size, &stride)) in view.shape.iter().zip(&view.strides).enumerate() {
+            // The outermost source axis whose step divides this one and along which there is room.
+            let room = |a: &usize| stride % steps[*a] == 0 && (stride / steps[*a]).unsigned_abs() < source[*a];
+            let axis = (0..source.rank()).find(room)?;
+            along[axis].push(Stride { seen, size, step: stride / steps[axis] });
+        }
+        for (axis, strides) in along.iter_mut().enumerate() {
+            strides.sort_by_key(|s| std::cmp::Reverse(s.step.abs()));
+            let reach = |sign: isize| -> isize {
+                strides.iter().filter(|s| s.step.signum() == sign).map(|s| s.step.abs() * (s.size as isize - 1)).sum()
+            };
+            let fits = start[axis] as isize >= reach(-1) && start[axis] as isize + reach(1) < source[axis] as isize;
+            let is_known = match &strides[..] {
+                [] | [_] => true,
+                [places, within] => places.step > 0 && within.step > 0,
+                _ => false,
+            };
+            if !fits || !is_known {
+                return None;
+            }
+        }
+        Some(Walk { start, along })
+    }
+
+    /// `g`, which has the view's shape, walked back to the source's.
+    fn back(&self, source: &Shape, g: &Tensor) -> Result<Tensor> {
+        let seen = g.node()?.shape;
+        // The axes of the view in the order of the source's, those of one window last.
+        let mut order: SmallVec<[i32; MAX_RANK]> = SmallVec::new();
+        let mut shape: SmallVec<[usize; MAX_RANK]> = SmallVec::new();
+        for strides in &self.along {
+            order.extend(strides.first().map(|s| s.seen as i32));
+            shape.push(strides.first().map_or(1, |s| s.size));
+        }
+        for strides in &self.along {
+            order.extend(strides.get(1).map(|s| s.seen as i32));
+            shape.extend(strides.get(1).map(|s| s.size));
+        }
+        debug_assert_eq!(order.len(), seen.rank());
+        let mut g = g.permute(&order).reshape(&shape[..]);
+        for (axis, strides) in self.along.iter().enumerate() {
+            let Some(places) = strides.first() else {
+                g = padded(&g, axis, self.start[axis], source[axis] - 1 - self.start[axis]);
+                continue;
+            };
+            let reach = places.step.unsigned_abs() * (places.size - 1);
+            let mut first = self.start[axis];
+            if places.step < 0 {
+                g = g.flip(axis as i32);
+                first -= reach;
+            }
+            g = dilated(&g, axis, places.step.unsigned_abs());
+            match strides.get(1) {
+                None => g = padded(&g, axis, first, source[axis] - first - reach - 1),
+                Some(within) => g = gathered(&g, axis, source, first, reach, within)?,
+            }
+        }
+        Ok(g)
+    }
+}
+
+/// With zeros around one axis: joined, as whole blocks are stored faster than each element is asked whether it is inside;
+/// along the last axis, where blocks would be short, padded.
+fn padded(g: &Tensor, axis: usize, before: usize, after: usize) -> Tensor {
+    Tensor::attempt(|| {
+        let node = g.node()?;
+        if axis + 1 == node.shape.rank() {
+            let mut pads: SmallVec<[(usize, usize); MAX_RANK]> = (0..axis).map(|_| (0, 0)).collect();
+            pads.push((before, after));
+            return Ok(g.pad(&pads, 0.0));
+        }
+        let zeros = |n: usize| Tensor::zeros(node.shape.with(axis, n), node.dtype, &node.device);
+        Ok(Tensor::cat(&[&zeros(before), g, &zeros(after)], axis as i32))
+    })
+}
+
+/// With `step − 1` zeros between the elements of one axis.
+fn dilated(g: &Tensor, axis: usize, step: usize) -> Tensor {
+    if step == 1 {
+        return g.clone();
+    }
+    Tensor::attempt(|| {
+        let shape = g.node()?.shape;
+        let spaced = padded(&g.unsqueeze(axis as i32 + 1), axis + 1, 0, step - 1);
+        // After the last element there are none.
+        let size = shape[axis] * step;
+        Ok(spaced.reshape(shape.with(axis, size)).narrow(axis as i32, 0, size - (step - 1)))
+    })
+}
+
+/// Windows put back: `Σ_k g[i − k·step, k]` for each element `i` of the axis. The axis of the window is the first after
+/// those of the source.
+fn gathered(g: &Tensor, axis: usize, source: &Shape, first: usize, reach: usize, within: &Stride) -> Result<Tensor> {
+    let size = source[axis];
+    let width = within.step as usize * (within.size - 1);
+    // Element i of the padded axis is element i − width − first of g.
+    let g = padded(g, axis, width + first, size - first - reach - 1);
+    let window = source.rank();
+    if within.size <= UNROLLED {
+        // Few: their sum is one map over shifted slices.
+        let shifted = |k: usize| {
+            let shift = width - k * within.step as usize;
+            g.select_index(window as i32, k).narrow(axis as i32, shift, size)
+        };
+        return Ok((1..within.size).fold(shifted(0), |sum, k| sum.add(shifted(k))));
+    }
+    // Many: a skewed view lines them up, and their sum is one reduction.
+    let node = g.node()?;
+    let steps = node.shape.strides();
+    let skewed = node.shape.iter().zip(steps).enumerate().map(|(i, (&n, step))| match i {
+        _ if i == axis => (size, step),
+        _ if i == window => (n, step - within.step * steps[axis]),
+        _ => (n, step),
+    });
+    let view = View::from_axes(skewed, width as isize * steps[axis]);
+    Ok(Tensor::moved(node, view, Location::caller()).sum(window as i32))
+}
+
+/// The longest window whose elements are added one by one.
+const UNROLLED: usize = 16;
+
+/// Any view at all: the index of each element's source is the same view of a count.
+fn scattered(view: &View, source: &NodeRef, g: &Tensor) -> Result<Tensor> {
+    let n_elems = source.shape.n_elems();
+    let count = Tensor::arange(0, n_elems as i64, 1, &source.device);
+    let index = Tensor::moved(count.node()?, *view, Location::caller()).flatten();
+    let zeros = Tensor::zeros([n_elems], source.dtype, &source.device);
+    Ok(zeros.scatter_add(0, &index, &g.flatten()).reshape(source.shape))
+}
