@@ -34,7 +34,7 @@ impl Contender for Lazuli {
             return None;
         }
         let device = Device::cpu();
-        let upload = |input: &Input| Tensor::from_vec(input.data.clone(), input.shape.clone(), &device);
+        let upload = |input: &Input| Tensor::from_slice(&input.data, input.shape.clone(), &device);
         let inputs = inputs.iter().map(upload).collect();
         Some(Ok(Box::new(LazuliCase { work, hold: self.hold, inputs, device, y: None })))
     }

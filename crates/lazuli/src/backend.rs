@@ -121,10 +121,47 @@ impl<T: crate::dtype::Element> AsBytes for Vec<T> {
     }
 }
 
+/// A cache line.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Line([u8; 64]);
+
+/// Bytes that start on one.
+struct Lines {
+    lines: Vec<Line>,
+    len: usize,
+}
+
+impl AsBytes for Lines {
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: lines are plain bytes, and there are enough of them.
+        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len) }
+    }
+}
+
 impl HostBytes {
     /// Takes over a vector of numbers. Types that must be narrowed first are refused by the caller.
     pub fn new<T: crate::dtype::Element>(data: Vec<T>) -> HostBytes {
         HostBytes { owner: Box::new(data) }
+    }
+
+    /// A copy of numbers that starts on a cache line, so that no vector of them lies across two.
+    pub fn copied<T: crate::dtype::Element>(data: &[T]) -> HostBytes {
+        debug_assert!(T::SAME_BYTES);
+        // SAFETY: elements whose bytes are the stored bytes are plain numbers without padding.
+        let bytes = unsafe { std::slice::from_raw_parts(data.as_ptr().cast::<u8>(), std::mem::size_of_val(data)) };
+        let (whole, rest) = bytes.as_chunks::<64>();
+        let mut lines: Vec<Line> = Vec::with_capacity(whole.len() + 1);
+        lines.extend(whole.iter().map(|line| Line(*line)));
+        let mut last = [0; 64];
+        last[..rest.len()].copy_from_slice(rest);
+        lines.extend((!rest.is_empty()).then_some(Line(last)));
+        HostBytes { owner: Box::new(Lines { lines, len: bytes.len() }) }
     }
 
     /// Takes over bytes, moved if need be to where words may lie.

@@ -275,7 +275,7 @@ impl Frame<'_> {
             (false, true) if line.fold.is_none() => (1, tile.n_lanes()),
             _ => (tile.rows, tile.len),
         };
-        // What is the same for all lanes of a row is left to whoever folds it.
+        // What is the same for all lanes of a row is folded below.
         let fold = line.fold.filter(|_| !single);
         if out.ptr.is_null() && fold.is_none() {
             (out.ptr, out.pitch) = self.dst(Dst::Slot(self.bound.nest.scratch.n_slots + 1), tile);
@@ -307,9 +307,25 @@ impl Frame<'_> {
             steps.iter_mut().for_each(Operand::advance);
         }
         self.chain = steps;
-        match single {
-            true => Val { ptr: out.ptr, pitch: (rows > 1) as isize, spread: false },
-            false => out.full(),
+        if !single {
+            return out.full();
         }
+        let val = Val { ptr: out.ptr, pitch: (rows > 1) as isize, spread: false };
+        if let Some((idx, reg)) = line.fold {
+            // At once: the next line that only a reduction sees leaves its lanes in the same place.
+            let CodeInst::Reduce { apply, .. } = &self.bound.nest.code.insts[reg as usize] else {
+                unreachable!("chains feed reductions")
+            };
+            let (spare, _) = self.dst(Dst::Slot(self.bound.nest.scratch.n_slots), tile);
+            for row in 0..tile.rows {
+                // SAFETY: the spare tile has room for a row, and the loops are those of this machine.
+                unsafe {
+                    let lanes = std::slice::from_raw_parts_mut(spare, tile.len);
+                    lanes.fill(val.row(row, 1)[0]);
+                    self.folded[idx].push((apply.fold)(lanes));
+                }
+            }
+        }
+        val
     }
 }

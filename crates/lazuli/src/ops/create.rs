@@ -225,7 +225,11 @@ fn entered<T: Element>(op: &str, data: Cow<'_, [T]>, shape: Shape, device: &Devi
             format!("{} values do not fill {shape}, which has {}", data.len(), shape.n_elems()),
         ));
     }
-    let bytes = if T::SAME_BYTES { HostBytes::new(data.into_owned()) } else { narrowed(op, &data)? };
+    let bytes = match data {
+        Cow::Borrowed(data) if T::SAME_BYTES => HostBytes::copied(data),
+        Cow::Owned(data) if T::SAME_BYTES => HostBytes::new(data),
+        data => narrowed(op, &data)?,
+    };
     let buffer = device.backend().upload(bytes)?;
     Ok(Tensor::new(Ok(Node::data(buffer, shape, T::DTYPE, device.clone(), Location::caller()))))
 }

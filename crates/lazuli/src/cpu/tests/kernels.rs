@@ -229,6 +229,19 @@ fn long_columns_are_shared_out_in_pieces() {
 }
 
 #[test]
+fn several_reductions_of_what_is_the_same_along_a_row_stay_apart() {
+    let mut case = Case::new(&[3], &[5], Order::InnerFast);
+    let (x, y) = (case.numbers(DType::F32, 3, 1), case.numbers(DType::F32, 3, 2));
+    let x = case.load(x, strided(&[3, 5], &[1, 0], 0), Scope::Inner);
+    let y = case.load(y, strided(&[3, 5], &[1, 0], 0), Scope::Inner);
+    let (a, b) = (case.binary(&ADD, x, y), case.binary(&SUB, x, y));
+    let (sum, max) = (case.reduce(&SUM, a), case.reduce(&MAX, b));
+    case.store_outer(sum);
+    case.store_outer(max);
+    case.check();
+}
+
+#[test]
 fn an_empty_reduction_is_its_identity() {
     for order in [Order::InnerFast, Order::OuterFast] {
         let mut case = Case::new(&[300], &[0], order);
