@@ -124,7 +124,7 @@ impl<T: crate::dtype::Element> AsBytes for Vec<T> {
 /// A cache line.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
-struct Line([u8; 64]);
+struct Line(#[allow(dead_code, reason = "read as bytes")] [u8; 64]);
 
 /// Bytes that start on one.
 struct Lines {
