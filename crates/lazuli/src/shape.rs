@@ -295,3 +295,23 @@ impl AxisSet {
         self.0
     }
 }
+
+/// A shape seen from one axis: `n` elements along it, `outer` before it, `inner` after it.
+#[derive(Clone, Copy)]
+pub struct Lines {
+    pub outer: usize,
+    pub n: usize,
+    pub inner: usize,
+}
+
+impl Lines {
+    /// Seen from `axis`.
+    pub fn new(shape: &Shape, axis: usize) -> Lines {
+        Lines { outer: shape[..axis].iter().product(), n: shape[axis], inner: shape[axis + 1..].iter().product() }
+    }
+
+    /// How many lines there are along the axis.
+    pub fn count(&self) -> usize {
+        self.outer * self.inner
+    }
+}

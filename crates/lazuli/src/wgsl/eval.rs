@@ -135,7 +135,7 @@ impl<'a> Eval<'a> {
                 let text = row.wgsl.replace("$t", lane_name(lane_of(x)));
                 // Shifts take any integer on the right.
                 let y = match x == y && !row.commutes && lane_of(x) == Lane::F32 {
-                    true => operand(y).hidden(shader),
+                    true => operand(y).hidden(),
                     false => operand(y).reinterpreted(lane_of(x)),
                 };
                 apply(shader, row.name, &text, &["$x", "$y"], &[operand(x), y], lane)
@@ -243,11 +243,10 @@ impl Value {
     }
 
     /// The same float, though no compiler can tell: x − x is NaN for some x, which most of them would forget.
-    fn hidden(self, shader: &mut Shader) -> Value {
-        let zero = shader.param("zero", 0);
+    fn hidden(self) -> Value {
         let text = match self.four {
-            true => format!("bitcast<vec4<f32>>(bitcast<vec4<u32>>({}) ^ vec4({zero}))", self.text),
-            false => format!("bitcast<f32>(bitcast<u32>({}) ^ {zero})", self.text),
+            true => format!("vec4<f32>({})", LANES.map(|lane| format!("kept_f32({}{lane})", self.text)).join(", ")),
+            false => format!("kept_f32({})", self.text),
         };
         Value { text, ..self }
     }

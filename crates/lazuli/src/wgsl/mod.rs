@@ -111,7 +111,7 @@ pub fn program(launch: &Launch, slots: &[Slot], caps: &Caps) -> Program {
             Program { passes: context.parts().iter().flat_map(passes).collect(), scratch: Vec::new() }
         }
         Kernel::Matmul(body) => matmul::program(&Context::new(launch, body, slots, caps)),
-        Kernel::Routine(routine) => routines::program(launch, routine, slots, caps)
+        Kernel::Routine(routine) => routines::program(launch, routine, caps)
             .unwrap_or_else(|| unreachable!("bug: no WGSL for the routine {}", routine.row.name)),
     }
 }

@@ -11,7 +11,7 @@ use crate::backend::FailedCheck;
 use crate::dtype::DType;
 use crate::kernel::RoutineArgs;
 use crate::ops::{ARGSORT, CUMSUM, RoutineRow, SCATTER_ADD, SORT};
-use crate::shape::Shape;
+use crate::shape::Lines;
 
 /// One call of a routine. Inputs and output are whole, row-major and do not overlap.
 pub struct RoutineCall<'a> {
@@ -32,20 +32,6 @@ pub fn find(row: &RoutineRow) -> Option<Routine> {
 
 static ROUTINES: [(&RoutineRow, Routine); 4] =
     [(&CUMSUM, scan::cumsum), (&SORT, sort::sort), (&ARGSORT, sort::argsort), (&SCATTER_ADD, scatter::scatter_add)];
-
-/// A shape seen from one axis: `n` elements along it, `outer` before it, `inner` after it.
-#[derive(Clone, Copy)]
-struct Lines {
-    outer: usize,
-    n: usize,
-    inner: usize,
-}
-
-impl Lines {
-    fn new(shape: &Shape, axis: usize) -> Lines {
-        Lines { outer: shape[..axis].iter().product(), n: shape[axis], inner: shape[axis + 1..].iter().product() }
-    }
-}
 
 /// An element in memory, and the wider number it is summed in.
 trait Stored: Copy + Send + Sync {
@@ -105,6 +91,7 @@ use for_stored;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shape::Shape;
 
     /// Runs a routine on f32 or i32 inputs, given as numbers.
     #[track_caller]

@@ -1,4 +1,4 @@
-//! Hand-written kernels, one file per family, named as in `cpu/routines/`. Found by name. A routine is a few passes
+//! Hand-written kernels, one file per family, named as in `cpu/routines/`. Found by row. A routine is a few passes
 //! over scratch memory, each of one invocation per element or line, written with the same loads and stores as fused
 //! kernels.
 
@@ -13,23 +13,20 @@ use super::shader::Shader;
 use super::{Caps, Pass, Place, Program};
 use crate::dtype::{DType, Lane};
 use crate::kernel::{RoutineArgs, RoutineKernel};
-use crate::plan::{Launch, Slot};
-use crate::shape::Shape;
+use crate::ops::{ARGSORT, CUMSUM, RoutineRow, SCATTER_ADD, SORT};
+use crate::plan::Launch;
+use crate::shape::Lines;
 
 /// Writes the passes of one launch of a routine.
 type Write = fn(&Job) -> Program;
 
-/// Every routine there is, by the name of its row.
-const ROUTINES: &[(&str, Write)] = &[
-    ("cumsum", scan::cumsum),
-    ("sort", sort::sort),
-    ("argsort", sort::argsort),
-    ("scatter_add", scatter::scatter_add),
-];
+/// Every routine there is.
+static ROUTINES: [(&RoutineRow, Write); 4] =
+    [(&CUMSUM, scan::cumsum), (&SORT, sort::sort), (&ARGSORT, sort::argsort), (&SCATTER_ADD, scatter::scatter_add)];
 
 /// The passes of a routine's launch; None if there is no such routine.
-pub fn program(launch: &Launch, routine: &RoutineKernel, _: &[Slot], caps: &Caps) -> Option<Program> {
-    let (_, write) = ROUTINES.iter().find(|r| r.0 == routine.row.name)?;
+pub fn program(launch: &Launch, routine: &RoutineKernel, caps: &Caps) -> Option<Program> {
+    let (_, write) = ROUTINES.iter().find(|r| r.0 == routine.row)?;
     let args = launch.args.routine.as_ref()?;
     Some(write(&Job { launch, routine, args, caps }))
 }
@@ -45,29 +42,10 @@ struct Job<'a> {
     caps: &'a Caps,
 }
 
-/// A shape seen from one axis: `n` elements along it, `outer` before it, `inner` after it.
-#[derive(Clone, Copy)]
-struct Lines {
-    outer: usize,
-    n: usize,
-    inner: usize,
-}
-
-impl Lines {
-    fn new(shape: &Shape, axis: usize) -> Lines {
-        Lines { outer: shape[..axis].iter().product(), n: shape[axis], inner: shape[axis + 1..].iter().product() }
-    }
-
-    /// How many lines there are.
-    fn count(&self) -> usize {
-        self.outer * self.inner
-    }
-
-    /// The expression for the element `at` of line `line`.
-    fn element(&self, shader: &mut Shader, line: &str, at: &str) -> String {
-        let (n, inner) = (shader.param("line_len", self.n), shader.param("inner", self.inner));
-        format!("(({line} / {inner}) * {n} + {at}) * {inner} + {line} % {inner}")
-    }
+/// The expression for the element `at` of line `line`.
+fn element(lines: Lines, shader: &mut Shader, line: &str, at: &str) -> String {
+    let (n, inner) = (shader.param("line_len", lines.n), shader.param("inner", lines.inner));
+    format!("(({line} / {inner}) * {n} + {at}) * {inner} + {line} % {inner}")
 }
 
 impl Job<'_> {
@@ -144,20 +122,17 @@ struct Sum {
 
 impl Sum {
     fn of(dtype: DType, shader: &mut Shader) -> Sum {
-        // Unknown to a compiler, so that it does not take the rounding errors below for nothing.
-        shader.param("zero", 0);
         shader.functions(
             "\
-fn rounded(x: f32) -> f32 { return bitcast<f32>(bitcast<u32>(x) ^ params.zero); }
 fn sum_of(sum: vec2<f32>, x: f32) -> vec2<f32> {
-    let total = rounded(sum.x + x);
+    let total = kept_f32(sum.x + x);
     if ((bitcast<u32>(total) & 0x7f800000u) == 0x7f800000u) { return vec2<f32>(total, 0.0); }
-    let added = rounded(total - sum.x);
+    let added = kept_f32(total - sum.x);
     return vec2<f32>(total, sum.y + ((sum.x - (total - added)) + (x - added)));
 }
 fn to_be_rounded(sum: vec2<f32>) -> f32 {
-    let total = rounded(sum.x + sum.y);
-    let rest = sum.y - rounded(total - sum.x);
+    let total = kept_f32(sum.x + sum.y);
+    let rest = sum.y - kept_f32(total - sum.x);
     let bits = bitcast<u32>(total);
     if (rest == 0.0 || (bits & 0x7f800000u) == 0x7f800000u) { return total; }
     // Not exact: the last bit says so, that rounding to fewer bits is not misled.

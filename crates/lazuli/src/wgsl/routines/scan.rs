@@ -1,6 +1,7 @@
 //! Running sums: the total of every block of a line, then where every block starts, then every block from there.
 
-use super::{Job, Lines, Sum, scratch};
+use super::{Job, Sum, element, scratch};
+use crate::shape::Lines;
 use crate::wgsl::{Pass, Program};
 
 /// Elements of a block at least.
@@ -37,7 +38,7 @@ fn totals(job: &Job, lines: Lines, block: usize, n_blocks: usize) -> Pass {
         let n = shader.param("line_len", lines.n);
         sum.start(shader);
         shader.open(format!("for (var at = i / {n_lines} * {len}; at < min({n}, (i / {n_lines} + 1u) * {len}); at++)"));
-        let element = lines.element(shader, "line", "at");
+        let element = element(lines, shader, "line", "at");
         let x = memory.load(shader, 0, &element);
         sum.add(shader, &x);
         shader.close();
@@ -83,7 +84,7 @@ fn blocks(job: &Job, lines: Lines, block: usize, n_blocks: usize) -> Pass {
             sum.add_saved(shader, memory, 2, "i");
         }
         shader.open(format!("for (var at = i / {n_lines} * {len}; at < min({n}, (i / {n_lines} + 1u) * {len}); at++)"));
-        let element = lines.element(shader, "line", "at");
+        let element = element(lines, shader, "line", "at");
         shader.line(format!("let element = {element};"));
         let x = memory.load(shader, 0, "element");
         sum.add(shader, &x);

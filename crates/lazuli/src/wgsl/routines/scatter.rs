@@ -3,7 +3,8 @@
 //! one place, and the order of additions does not depend on who runs first.
 
 use super::sort::Sorting;
-use super::{Job, Lines, Sum, scratch};
+use super::{Job, Sum, scratch};
+use crate::shape::Lines;
 use crate::wgsl::{Pass, Program};
 
 /// `y = x`, then `y[…, index[…, i, …], …] += src[…, i, …]` along an axis.

@@ -2,8 +2,9 @@
 //! orders as it should, and its place in the line. Places differ, so the order is the only one possible, and stable.
 //! Lines are padded to a power of two with pairs that come last.
 
-use super::{Job, Lines, scratch};
+use super::{Job, element, scratch};
 use crate::dtype::{DType, Lane};
+use crate::shape::Lines;
 use crate::wgsl::memory::{Memory, Use};
 use crate::wgsl::shader::Shader;
 use crate::wgsl::{Pass, Program};
@@ -14,7 +15,7 @@ const BATCH: usize = 1 << 23;
 /// Elements in order.
 pub fn sort(job: &Job) -> Program {
     put_in_order(job, |shader, memory, lines| {
-        let from = lines.element(shader, "line", "place");
+        let from = element(lines, shader, "line", "place");
         memory.load(shader, 0, &from)
     })
 }
@@ -44,7 +45,7 @@ fn put_in_order(job: &Job, made: fn(&mut Shader, &Memory, Lines) -> String) -> P
             let place = memory.load(shader, 2, &format!("i / {n} * {width} + i % {n}"));
             shader.line(format!("let place = {place};"));
             let value = made(shader, memory, lines);
-            let to = lines.element(shader, "line", &format!("i % {n}"));
+            let to = element(lines, shader, "line", &format!("i % {n}"));
             let store = memory.store(shader, 1, &to, &value);
             shader.line(store);
         }));
@@ -122,7 +123,7 @@ impl Sorting {
             shader.line("var key = 0xffffffffu;");
             shader.line("var place = 0xffffffffu;");
             shader.open(format!("if (at < {n})"));
-            let element = lines.element(shader, "line", "at");
+            let element = element(lines, shader, "line", "at");
             let x = memory.load(shader, 0, &element);
             let key = key(shader, &x);
             shader.line(format!("key = {key};"));
