@@ -1,7 +1,8 @@
-//! Contractions: every invocation makes a small tile of the result in registers, then does to it what follows. A k too
-//! long for one invocation's loops is cut: earlier dispatches leave their sums in scratch memory.
+//! Contractions: every invocation makes a tile of the result in registers, then does to it what follows. A long k is
+//! shared out: a first dispatch leaves sums over parts of it in scratch memory, a second adds them, always in the same
+//! order. Columns that fours leave over are a dispatch of their own.
 
-use super::choose::{self, Four, MatmulShape, Mode};
+use super::choose::{self, Cols, Four, K_BLOCK, K_UNROLL, MatmulShape, Mode, Read};
 use super::convert::lane_name;
 use super::cut::Context;
 use super::eval::{Eval, Value};
@@ -9,57 +10,55 @@ use super::index::{Accesses, Spot, split};
 use super::map::side_by_side;
 use super::memory::{LANES, Memory, Use};
 use super::shader::Shader;
-use super::{Pass, Place, Program};
+use super::{Pass, Place, Program, Style};
 use crate::dtype::{DType, Lane};
 use crate::kernel::{Args, InstOp, MatmulArgs, OperandArgs, Reg, Scope};
 
-/// Invocations of a workgroup.
-const GROUP: usize = 64;
-/// Products that are summed up one after another; beyond, their sums are.
-const BLOCK: usize = 256;
-/// Elements along k that one trip takes.
-const UNROLL: usize = 4;
+/// Values of a tile up to which what follows the sums is written out for each; beyond, it is a loop.
+const WRITTEN_OUT: usize = 4;
 
 /// The passes of a matmul.
 pub fn program(context: &Context) -> Program {
     let mut program = Program::default();
     for args in context.parts() {
         let Some(matmul) = &args.matmul else { unreachable!("a matmul's launch has its numbers") };
-        // Trips over k, over blocks, and over what is left.
-        let trips = (context.caps.max_trips.min(1 << 28) / 2).saturating_sub(8).max(1);
-        let longest = (trips * UNROLL / BLOCK * BLOCK).max(BLOCK);
-        let cuts = matmul.k.div_ceil(longest).max(1);
-        if cuts > 1 {
-            let size_bytes = 4 * args.outer.iter().product::<usize>();
+        let by_four = matmul.n / 4 * 4;
+        for cols in [(0, by_four), (by_four, matmul.n)].into_iter().filter(|(start, end)| start < end) {
+            let shape = choose::matmul_shape(matmul, cols.1 - cols.0, context.caps);
+            if shape.splits == 1 {
+                program.passes.push(Tiles::new(context, &args, matmul, shape, cols, Sums::Whole).pass());
+                continue;
+            }
+            let size_bytes = scratch_bytes(&args, &shape);
             match program.scratch.first_mut() {
                 Some(first) => *first = size_bytes.max(*first),
                 None => program.scratch.push(size_bytes),
             }
-        }
-        for cut in 0..cuts {
-            let range = (cut * longest, ((cut + 1) * longest).min(matmul.k));
-            let sums = match (cut, cuts) {
-                (_, 1) => Sums::Whole,
-                (cut, cuts) if cut + 1 == cuts => Sums::Last,
-                (0, _) => Sums::First,
-                _ => Sums::Middle,
-            };
-            program.passes.push(Tiles::new(context, &args, matmul, sums).pass(range));
+            for (shape, sums) in [(shape, Sums::Parts), (shape.one_by_one(), Sums::Added)] {
+                program.passes.push(Tiles::new(context, &args, matmul, shape, cols, sums).pass());
+            }
         }
     }
     program
 }
 
-/// Which part of k a dispatch sums up.
+/// Which sums a dispatch makes.
 #[derive(Clone, Copy, PartialEq)]
 enum Sums {
-    /// All.
+    /// Over all of k.
     Whole,
-    /// A part, left in scratch memory: the first, or one that is added to what is there.
-    First,
-    Middle,
-    /// The last, added to what is in scratch memory.
-    Last,
+    /// Over a part of k per invocation, left in scratch memory.
+    Parts,
+    /// Of those parts.
+    Added,
+}
+
+impl MatmulShape {
+    /// The smallest tiles.
+    fn one_by_one(self) -> MatmulShape {
+        let cols = if self.cols == Cols::One { Cols::One } else { Cols::Fours(1) };
+        MatmulShape { rows: 1, cols, ..self }
+    }
 }
 
 /// What the text is written from.
@@ -68,6 +67,8 @@ struct Tiles<'a> {
     args: &'a Args,
     matmul: &'a MatmulArgs,
     shape: MatmulShape,
+    /// The columns of the result that are made.
+    cols: (usize, usize),
     sums: Sums,
     lane: Lane,
     modes: Vec<Mode>,
@@ -75,101 +76,155 @@ struct Tiles<'a> {
 }
 
 impl<'a> Tiles<'a> {
-    fn new(context: &'a Context, args: &'a Args, matmul: &'a MatmulArgs, sums: Sums) -> Tiles<'a> {
-        let shape = choose::matmul_shape(matmul);
-        let four = (shape.cols == 4).then_some(Four { axis: args.outer.len() - 1, aligned: true });
+    fn new(
+        context: &'a Context,
+        args: &'a Args,
+        matmul: &'a MatmulArgs,
+        shape: MatmulShape,
+        cols: (usize, usize),
+        sums: Sums,
+    ) -> Tiles<'a> {
+        let four = (shape.cols != Cols::One).then_some(Four { axis: args.outer.len() - 1, aligned: true });
         let modes = choose::modes(context.body, args, four);
         let acc = context.body.insts.iter().find(|i| matches!(i.op, InstOp::Acc));
         let lane = acc.map_or(Lane::F32, |i| i.dtype.lane());
         let mut uses = match sums {
-            Sums::First | Sums::Middle => context.uses(args, &[]),
+            Sums::Parts => context.uses(args, &[]),
             _ => context.uses(args, &[&modes]),
         };
-        for (one, by_four) in uses.iter_mut().zip([shape.a_by_four, shape.b_by_four]) {
-            one.by_four |= by_four;
-            one.by_one |= !by_four;
+        if sums != Sums::Added {
+            let rest = !matmul.k.is_multiple_of(K_UNROLL);
+            for (one, read) in uses.iter_mut().zip([shape.a, shape.b]) {
+                one.by_four |= read != Read::Each;
+                // What is left over of k is read one by one.
+                one.by_one |= read == Read::Each || (read == Read::AlongK && rest);
+            }
         }
-        // What is left over of k is read one by one.
-        uses[0].by_one |= !matmul.k.is_multiple_of(UNROLL);
         if sums != Sums::Whole {
-            uses.push(scratch(args, lane));
+            uses.push(scratch(args, &shape, lane));
         }
-        Tiles { context, args, matmul, shape, sums, lane, modes, memory: context.memory_of(uses) }
+        Tiles { context, args, matmul, shape, cols, sums, lane, modes, memory: context.memory_of(uses) }
     }
 
-    fn pass(&self, k: (usize, usize)) -> Pass {
-        let group = GROUP.min(self.context.caps.max_invocations);
+    fn pass(&self) -> Pass {
+        let wanted = if self.context.caps.style == Style::Alone { 8 } else { 64 };
+        let group = wanted.min(self.context.caps.max_invocations);
         let mut shader = Shader::new(self.context.comment(), &self.args.consts, group);
-        let MatmulShape { rows, cols, .. } = self.shape;
-        let n_batch: usize = self.matmul.batch.iter().product();
-        let n_tiles = n_batch * self.matmul.m.div_ceil(rows) * (self.matmul.n / cols);
-        self.write_place(&mut shader, group, n_tiles);
-        self.write_sums(&mut shader, k);
+        let n_tiles = self.write_place(&mut shader, group);
+        match self.sums {
+            Sums::Added => self.write_added(&mut shader),
+            _ => {
+                self.write_operands(&mut shader);
+                self.write_sums(&mut shader);
+            }
+        }
         self.write_rest(&mut shader);
         shader.finish(self.context.label(), &self.memory, n_tiles.div_ceil(group))
     }
 
-    /// Which tile this invocation makes.
-    fn write_place(&self, shader: &mut Shader, group: usize, n_tiles: usize) {
-        let MatmulShape { rows, cols, .. } = self.shape;
+    /// Columns of a tile.
+    fn width(&self) -> usize {
+        self.shape.cols.n_values() * self.shape.cols.per_value()
+    }
+
+    /// Which tile this invocation makes. Gives how many there are.
+    fn write_place(&self, shader: &mut Shader, group: usize) -> usize {
+        let (rows, width) = (self.shape.rows, self.width());
+        let (n_across, n_down) = ((self.cols.1 - self.cols.0).div_ceil(width), self.matmul.m.div_ceil(rows));
+        let n_batch: usize = self.matmul.batch.iter().product();
+        let n_once = n_batch * n_down * n_across;
+        let n_tiles = n_once * if self.sums == Sums::Parts { self.shape.splits } else { 1 };
         let tiles = shader.param("n_tiles", n_tiles);
-        let across = shader.param("tiles_across", self.matmul.n / cols);
-        let down = shader.param("tiles_down", self.matmul.m.div_ceil(rows));
+        let (across, down) = (shader.param("tiles_across", n_across), shader.param("tiles_down", n_down));
+        let (first, _) = (shader.param("col_start", self.cols.0), shader.param("col_end", self.cols.1));
+        shader.param("m", self.matmul.m);
+        shader.param("n", self.matmul.n);
         shader.count_groups();
-        shader.line(format!("let tile = group_idx * {group}u + lane;"));
-        shader.line(format!("if (tile >= {tiles}) {{ return; }}"));
-        shader.line(format!("let col = tile % {across} * {cols}u;"));
+        let number = if self.sums == Sums::Parts { "number" } else { "tile" };
+        shader.line(format!("let {number} = group_idx * {group}u + lane;"));
+        shader.line(format!("if ({number} >= {tiles}) {{ return; }}"));
+        if self.sums == Sums::Parts {
+            let once = shader.param("tiles_once", n_once);
+            shader.line(format!("let part = number / {once};"));
+            shader.line(format!("let tile = number % {once};"));
+        }
+        shader.line(format!("let col = {first} + tile % {across} * {width}u;"));
         shader.line(format!("let row = tile / {across} % {down} * {rows}u;"));
-        let n_batch = self.matmul.batch.len();
-        if n_batch > 0 {
+        let n_axes = self.matmul.batch.len();
+        if n_axes > 0 {
             shader.line(format!("let batch = tile / ({across} * {down});"));
             let sizes: Vec<String> =
-                (0..n_batch).map(|axis| shader.param(&format!("batch{axis}"), self.matmul.batch[axis])).collect();
-            split(shader, "batch", &batch_names(n_batch), &sizes);
+                (0..n_axes).map(|axis| shader.param(&format!("batch{axis}"), self.matmul.batch[axis])).collect();
+            split(shader, "batch", &batch_names(n_axes), &sizes);
         }
-        shader.param("m", self.matmul.m);
-        for (name, lies) in [("a", &self.matmul.a), ("b", &self.matmul.b)] {
-            let start = operand_start(shader, name, lies);
-            let across = stride(shader, name, "col", lies.col_stride);
-            match name {
-                "a" => shader.line(format!("let a_start = {start};")),
-                _ => shader.line(format!("let b_start = {start} + col * {across};")),
-            }
-        }
+        n_tiles
+    }
+
+    /// Where the rows of `a` and the columns of `b` start. Those beyond the end are those at the end again; what
+    /// becomes of them is not stored.
+    fn write_operands(&self, shader: &mut Shader) {
+        let MatmulShape { rows, cols, .. } = self.shape;
+        let a_start = operand_start(shader, "a", &self.matmul.a);
+        shader.line(format!("let a_start = {a_start};"));
         let down = stride(shader, "a", "row", self.matmul.a.row_stride);
-        for r in 0..rows {
-            // Rows beyond the end are those at the end again; they are not stored.
-            let row = if r == 0 { "row".to_string() } else { format!("min(row + {r}u, params.m - 1u)") };
+        let per = if self.shape.a == Read::Across { 4 } else { 1 };
+        for r in (0..rows).step_by(per) {
+            let row = if r == 0 { "row".to_string() } else { format!("min(row + {r}u, params.m - {per}u)") };
             shader.line(format!("let a{r} = a_start + {row} * {down};"));
+        }
+        let b_start = operand_start(shader, "b", &self.matmul.b);
+        shader.line(format!("let b_start = {b_start};"));
+        let across = stride(shader, "b", "col", self.matmul.b.col_stride);
+        for c in 0..cols.n_values() {
+            let col = if c == 0 { "col".to_string() } else { format!("min(col + {}u, params.col_end - 4u)", 4 * c) };
+            shader.line(format!("let b{c} = b_start + {col} * {across};"));
         }
     }
 
-    /// Sums of products along k, in `all0`, `all1`, …, one per row of the tile.
-    fn write_sums(&self, shader: &mut Shader, k: (usize, usize)) {
-        let MatmulShape { rows, cols, .. } = self.shape;
-        let (start, end) = (shader.param("k_start", k.0), shader.param("k_end", k.1));
+    /// The names of a tile's values, row by row.
+    fn names(&self, prefix: &str) -> Vec<String> {
+        let n_cols = self.shape.cols.n_values();
+        (0..self.shape.rows * n_cols).map(|v| format!("{prefix}{}_{}", v / n_cols, v % n_cols)).collect()
+    }
+
+    /// The type of a value.
+    fn value_type(&self) -> String {
         let lane = lane_name(self.lane);
-        let zero = if cols == 4 { format!("vec4<{lane}>()") } else { format!("{lane}()") };
-        for r in 0..rows {
-            shader.line(format!("var all{r} = {zero};"));
+        if self.shape.cols == Cols::One { lane.to_string() } else { format!("vec4<{lane}>") }
+    }
+
+    /// Sums of products along k: `all0_0`, `all0_1`, …, row by row of the tile.
+    fn write_sums(&self, shader: &mut Shader) {
+        let value = self.value_type();
+        let (all, sums) = (self.names("all"), self.names("sum"));
+        let k = shader.param("k", self.matmul.k);
+        match self.sums {
+            Sums::Parts => {
+                let per = shader.param("k_per_part", self.shape.k_per_split);
+                shader.line(format!("let k_start = part * {per};"));
+                shader.line(format!("let k_end = min(k_start + {per}, {k});"));
+            }
+            _ => {
+                shader.line("let k_start = 0u;");
+                shader.line(format!("let k_end = {k};"));
+            }
         }
-        let rest = !self.matmul.k.is_multiple_of(UNROLL);
+        all.iter().for_each(|name| shader.line(format!("var {name} = {value}();")));
+        let rest = !self.matmul.k.is_multiple_of(K_UNROLL);
         match rest {
-            true => shader.line(format!("let k_whole = {start} + ({end} - {start}) / {UNROLL}u * {UNROLL}u;")),
-            false => shader.line(format!("let k_whole = {end};")),
+            true => shader.line(format!("let k_whole = k_start + (k_end - k_start) / {K_UNROLL}u * {K_UNROLL}u;")),
+            false => shader.line("let k_whole = k_end;"),
         }
-        shader.open(format!("for (var block = {start}; block < k_whole; block += {BLOCK}u)"));
-        for r in 0..rows {
-            shader.line(format!("var sum{r} = {zero};"));
-        }
-        shader.line(format!("let block_end = min(block + {BLOCK}u, k_whole);"));
-        shader.open(format!("for (var k = block; k < block_end; k += {UNROLL}u)"));
-        self.write_products(shader, UNROLL, "sum");
+        shader.open(format!("for (var block = k_start; block < k_whole; block += {K_BLOCK}u)"));
+        sums.iter().for_each(|name| shader.line(format!("var {name} = {value}();")));
+        shader.line(format!("let block_end = min(block + {K_BLOCK}u, k_whole);"));
+        shader.open(format!("for (var k = block; k < block_end; k += {K_UNROLL}u)"));
+        self.write_products(shader, K_UNROLL, "sum");
         shader.close();
-        (0..rows).for_each(|r| shader.line(format!("all{r} += sum{r};")));
+        all.iter().zip(&sums).for_each(|(all, sum)| shader.line(format!("{all} += {sum};")));
         shader.close();
         if rest {
-            shader.open(format!("for (var k = k_whole; k < {end}; k++)"));
+            shader.open("for (var k = k_whole; k < k_end; k++)");
             self.write_products(shader, 1, "all");
             shader.close();
         }
@@ -177,115 +232,184 @@ impl<'a> Tiles<'a> {
 
     /// The products of `n` steps from `k` on.
     fn write_products(&self, shader: &mut Shader, n: usize, into: &str) {
-        let MatmulShape { rows, a_by_four, .. } = self.shape;
-        let along = stride(shader, "a", "col", self.matmul.a.col_stride);
-        let a_lane = self.context.body.inputs[0].lane();
-        for r in 0..rows {
-            let value = match (n, a_by_four) {
-                (1, _) => self.memory.load(shader, 0, &format!("a{r} + k * {along}")),
-                (_, true) => self.memory.load4(shader, 0, &format!("a{r} + k")),
-                _ => {
-                    let at = |i: usize| match i {
-                        0 => format!("a{r} + k * {along}"),
-                        _ => format!("a{r} + (k + {i}u) * {along}"),
-                    };
-                    let each: Vec<String> = (0..n).map(|i| self.memory.load(shader, 0, &at(i))).collect();
-                    format!("vec4<{}>({})", lane_name(a_lane), each.join(", "))
-                }
-            };
-            let value = Value { text: value, lane: a_lane, four: n > 1 }.reinterpreted(self.lane);
-            shader.line(format!("let x{r} = {};", value.text));
+        let MatmulShape { rows, cols, .. } = self.shape;
+        let xs = self.write_a(shader, n);
+        if self.shape.b == Read::AlongK && n > 1 {
+            self.write_b_along_k(shader);
         }
         for i in 0..n {
-            let at = if i == 0 { "k".to_string() } else { format!("(k + {i}u)") };
-            let value = self.row_of_b(shader, &at);
-            shader.line(format!("let y{i} = {value};"));
-            for r in 0..rows {
-                let x = if n > 1 { format!("x{r}{}", LANES[i]) } else { format!("x{r}") };
-                shader.line(format!("{into}{r} += {x} * y{i};"));
+            for c in 0..cols.n_values() {
+                let value = self.value_of_b(shader, n, i, c);
+                shader.line(format!("let y{c}_{i} = {value};"));
+            }
+            for (r, x) in xs.iter().enumerate().take(rows) {
+                for c in 0..cols.n_values() {
+                    shader.line(format!("{into}{r}_{c} += {} * y{c}_{i};", x[i]));
+                }
             }
         }
     }
 
-    /// The elements of `b` at one step along k, for the columns of the tile.
-    fn row_of_b(&self, shader: &mut Shader, k: &str) -> String {
-        let MatmulShape { cols, b_by_four, .. } = self.shape;
+    /// Reads the elements of `a` for `n` steps. Gives, per row of the tile, an expression for each step.
+    fn write_a(&self, shader: &mut Shader, n: usize) -> Vec<Vec<String>> {
+        let along = stride(shader, "a", "col", self.matmul.a.col_stride);
+        let lane = self.context.body.inputs[0].lane();
+        let as_lane = |text: String, four: bool| Value { text, lane, four }.reinterpreted(self.lane).text;
+        let mut rows = Vec::new();
+        for r in 0..self.shape.rows {
+            let row = match (self.shape.a, n) {
+                (Read::AlongK, 2..) => {
+                    let value = as_lane(self.memory.load4(shader, 0, &format!("a{r} + k")), true);
+                    shader.line(format!("let x{r} = {value};"));
+                    (0..n).map(|i| format!("x{r}{}", LANES[i])).collect()
+                }
+                (Read::Across, _) => {
+                    let first = r / 4 * 4;
+                    for i in (0..n).filter(|_| r == first) {
+                        let at = format!("a{r} + {} * {along}", step(i));
+                        let value = as_lane(self.memory.load4(shader, 0, &at), true);
+                        shader.line(format!("let x{r}_{i} = {value};"));
+                    }
+                    (0..n).map(|i| format!("x{first}_{i}{}", LANES[r % 4])).collect()
+                }
+                _ => {
+                    for i in 0..n {
+                        let at = format!("a{r} + {} * {along}", step(i));
+                        let value = as_lane(self.memory.load(shader, 0, &at), false);
+                        shader.line(format!("let x{r}_{i} = {value};"));
+                    }
+                    (0..n).map(|i| format!("x{r}_{i}")).collect()
+                }
+            };
+            rows.push(row);
+        }
+        rows
+    }
+
+    /// Reads four steps of every column of the tile.
+    fn write_b_along_k(&self, shader: &mut Shader) {
+        let across = stride(shader, "b", "col", self.matmul.b.col_stride);
+        let cols = self.shape.cols;
+        for c in 0..cols.n_values() {
+            for j in 0..cols.per_value() {
+                let at = if j == 0 { format!("b{c} + k") } else { format!("b{c} + k + {j}u * {across}") };
+                let value = self.memory.load4(shader, 1, &at);
+                shader.line(format!("let w{c}_{j} = {value};"));
+            }
+        }
+    }
+
+    /// The elements of `b` at step `i` of `n`, for a value of the tile.
+    fn value_of_b(&self, shader: &mut Shader, n: usize, i: usize, c: usize) -> String {
         let lies = &self.matmul.b;
         let down = stride(shader, "b", "row", lies.row_stride);
         let across = stride(shader, "b", "col", lies.col_stride);
-        let at = format!("b_start + {k} * {down}");
+        let at = format!("b{c} + {} * {down}", step(i));
         let lane = self.context.body.inputs[1].lane();
-        let text = match (cols, b_by_four) {
-            (1, _) => self.memory.load(shader, 1, &at),
-            (_, true) => self.memory.load4(shader, 1, &at),
-            _ => {
-                let step = |i: usize| if i == 0 { at.clone() } else { format!("{at} + {i}u * {across}") };
-                let each: Vec<String> = (0..4).map(|i| self.memory.load(shader, 1, &step(i))).collect();
-                format!("vec4<{}>({})", lane_name(lane), each.join(", "))
+        let four = self.shape.cols != Cols::One;
+        let text = match self.shape.b {
+            Read::Across => self.memory.load4(shader, 1, &at),
+            read => {
+                let one = |j: usize| match (read, n, j) {
+                    (Read::AlongK, 2.., _) => format!("w{c}_{j}{}", LANES[i]),
+                    (_, _, 0) => self.memory.load(shader, 1, &at),
+                    _ => self.memory.load(shader, 1, &format!("{at} + {j}u * {across}")),
+                };
+                let each: Vec<String> = (0..self.shape.cols.per_value()).map(one).collect();
+                if four { format!("vec4<{}>({})", lane_name(lane), each.join(", ")) } else { each.concat() }
             }
         };
-        Value { text, lane, four: cols == 4 }.reinterpreted(self.lane).text
+        Value { text, lane, four }.reinterpreted(self.lane).text
     }
 
-    /// What follows the sums, row by row of the tile.
+    /// The sum of all parts, in `all0_0`.
+    fn write_added(&self, shader: &mut Shader) {
+        let n_parts = shader.param("n_parts", self.shape.splits);
+        let n_elems = shader.param("n_elems", self.args.outer.iter().product());
+        shader.line(format!("var all0_0 = {}();", self.value_type()));
+        shader.line(format!("let first = ({}row) * params.n + col;", self.rows_before()));
+        shader.open(format!("for (var part = 0u; part < {n_parts}; part++)"));
+        let (idx, at) = (self.scratch_idx(), format!("first + part * {n_elems}"));
+        let value = match self.shape.cols {
+            Cols::One => self.memory.load(shader, idx, &at),
+            Cols::Fours(_) => self.memory.load4(shader, idx, &at),
+        };
+        shader.line(format!("all0_0 += {value};"));
+        shader.close();
+    }
+
+    fn scratch_idx(&self) -> usize {
+        self.context.body.inputs.len() + self.context.body.outputs.len()
+    }
+
+    fn rows_before(&self) -> &'static str {
+        if self.matmul.batch.is_empty() { "" } else { "batch * params.m + " }
+    }
+
+    /// What follows the sums, value by value of the tile.
     fn write_rest(&self, shader: &mut Shader) {
         let body = self.context.body;
         let accesses = Accesses { body, args: self.args, modes: &self.modes };
         let mut eval = Eval::new(accesses, &self.memory, Spot { coordinates: vec![Vec::new()], ..Spot::default() });
-        if matches!(self.sums, Sums::Whole | Sums::Last) {
+        if self.sums != Sums::Parts {
             let uniform = (0..body.insts.len() as Reg).filter(|r| body.insts[*r as usize].scope == Scope::Uniform);
             eval.need(shader, uniform);
         }
-        let n = shader.param("n", self.matmul.n);
-        let batch = if self.matmul.batch.is_empty() { "" } else { "batch * params.m + " };
-        for r in 0..self.shape.rows {
+        let (names, n_cols) = (self.names("all"), self.shape.cols.n_values());
+        if names.len() > WRITTEN_OUT {
+            // In memory, to be counted through: what follows is long, and should be compiled once.
+            shader.line(format!("var all = array<{}, {}>({});", self.value_type(), names.len(), names.join(", ")));
+            shader.open(format!("for (var v = 0u; v < {}u; v++)", names.len()));
+            shader.line(format!("let row_v = row + v / {n_cols}u;"));
+            shader.line(format!("let col_v = col + v % {n_cols}u * 4u;"));
+            shader.open("if (row_v < params.m && col_v < params.col_end)");
+            self.write_value(shader, &eval, "all[v]", ["row_v", "col_v"], "_v");
+            shader.close();
+            shader.close();
+            return;
+        }
+        for (v, name) in names.iter().enumerate() {
+            let (r, c) = (v / n_cols, v % n_cols);
             let row = if r == 0 { "row".to_string() } else { format!("(row + {r}u)") };
-            if r > 0 {
-                shader.open(format!("if ({row} < params.m)"));
+            let col = if c == 0 { "col".to_string() } else { format!("(col + {}u)", 4 * c) };
+            match (r, c) {
+                (0, 0) => {}
+                (_, 0) => shader.open(format!("if ({row} < params.m)")),
+                (0, _) => shader.open(format!("if ({col} < params.col_end)")),
+                _ => shader.open(format!("if ({row} < params.m && {col} < params.col_end)")),
             }
-            shader.line(format!("let i{r} = ({batch}{row}) * {n} + col;"));
-            self.write_row(shader, &eval, r, row);
-            if r > 0 {
+            self.write_value(shader, &eval, name, [&row, &col], &if v > 0 { format!("_{v}") } else { String::new() });
+            if v > 0 {
                 shader.close();
             }
         }
     }
 
-    fn write_row(&self, shader: &mut Shader, eval: &Eval, r: usize, row: String) {
+    fn write_value(&self, shader: &mut Shader, eval: &Eval, sum: &str, [row, col]: [&str; 2], suffix: &str) {
         let body = self.context.body;
-        let four = self.shape.cols == 4;
-        let mut sum = Value { text: format!("all{r}"), lane: self.lane, four };
-        let idx = body.inputs.len() + body.outputs.len();
-        let at = format!("i{r}");
-        if matches!(self.sums, Sums::Middle | Sums::Last) {
-            let before = match four {
-                true => self.memory.load4(shader, idx, &at),
-                false => self.memory.load(shader, idx, &at),
-            };
-            shader.line(format!("all{r} += {before};"));
-        }
-        if matches!(self.sums, Sums::First | Sums::Middle) {
+        let four = self.shape.cols != Cols::One;
+        let at = format!("i{suffix}");
+        shader.line(format!("let {at} = ({}{row}) * params.n + {col};", self.rows_before()));
+        if self.sums == Sums::Parts {
+            let n_elems = shader.param("n_elems", self.args.outer.iter().product());
+            let at = format!("part * {n_elems} + {at}");
             let lines = match four {
-                true => self.memory.store4(shader, idx, &at, &sum.text),
-                false => vec![self.memory.store(shader, idx, &at, &sum.text)],
+                true => self.memory.store4(shader, self.scratch_idx(), &at, sum),
+                false => vec![self.memory.store(shader, self.scratch_idx(), &at, sum)],
             };
             lines.iter().for_each(|line| shader.line(line));
             return;
         }
         let mut here = eval.clone();
         let mut names = batch_names(self.matmul.batch.len());
-        names.extend([row, "col".to_string()]);
+        names.extend([row.to_string(), col.to_string()]);
         let along = four.then_some(names.len() - 1);
-        here.spot = Spot {
-            outer: at,
-            coordinates: side_by_side(names, along),
-            suffix: if r > 0 { format!("_{r}") } else { String::new() },
-            ..Spot::default()
-        };
+        here.spot =
+            Spot { outer: at, coordinates: side_by_side(names, along), suffix: suffix.to_string(), ..Spot::default() };
+        let sum = Value { text: sum.to_string(), lane: self.lane, four };
         for (reg, inst) in body.insts.iter().enumerate() {
             if let InstOp::Acc = inst.op {
-                sum = sum.reinterpreted(inst.dtype.lane());
-                here.values[reg] = Some(sum.clone());
+                here.values[reg] = Some(sum.clone().reinterpreted(inst.dtype.lane()));
             }
         }
         here.need(shader, body.stores.iter().map(|s| s.value));
@@ -293,8 +417,18 @@ impl<'a> Tiles<'a> {
     }
 }
 
-fn scratch(args: &Args, lane: Lane) -> Use {
-    let size_bytes = 4 * args.outer.iter().product::<usize>();
+/// `k`, `i` steps on.
+fn step(i: usize) -> String {
+    if i == 0 { "k".to_string() } else { format!("(k + {i}u)") }
+}
+
+fn scratch_bytes(args: &Args, shape: &MatmulShape) -> usize {
+    4 * shape.splits * args.outer.iter().product::<usize>()
+}
+
+/// The sums of parts: the result once per part.
+fn scratch(args: &Args, shape: &MatmulShape, lane: Lane) -> Use {
+    let size_bytes = scratch_bytes(args, shape);
     let dtype = match lane {
         Lane::F32 => DType::F32,
         Lane::I32 => DType::I32,
