@@ -3,7 +3,7 @@
 //! that varies is a parameter.
 
 use super::{Caps, Style};
-use crate::kernel::{AccessForm, Args, Body, InstOp, MatmulArgs, OperandArgs, Order};
+use crate::kernel::{AccessForm, Args, Body, InstOp, Order};
 use crate::view::IndexMap;
 
 /// How an access meets the four elements that an invocation takes at once.
@@ -198,106 +198,4 @@ fn loops_of(body: &Body) -> usize {
     });
     // None makes more than one per bit.
     functions.filter(|text| text.contains("for (")).count() * 32
-}
-
-/// How a matmul is shared out: every invocation makes a tile of the result.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MatmulShape {
-    /// Rows of a tile.
-    pub rows: usize,
-    /// Its columns: how many fours, or one column.
-    pub cols: Cols,
-    /// How operands are read.
-    pub a: Read,
-    pub b: Read,
-    /// Parts of k that are summed up side by side, and elements of each.
-    pub splits: usize,
-    pub k_per_split: usize,
-}
-
-/// The columns of a tile.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Cols {
-    One,
-    Fours(usize),
-}
-
-impl Cols {
-    /// How many fours, or single columns.
-    pub fn n_values(self) -> usize {
-        match self {
-            Cols::One => 1,
-            Cols::Fours(n) => n,
-        }
-    }
-
-    /// Elements of a value: four or one.
-    pub fn per_value(self) -> usize {
-        if self == Cols::One { 1 } else { 4 }
-    }
-}
-
-/// How the elements of an operand are read.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Read {
-    /// Four at once along k.
-    AlongK,
-    /// Four at once along the axis that the result has too.
-    Across,
-    /// One by one.
-    Each,
-}
-
-/// Steps along k that one trip takes.
-pub const K_UNROLL: usize = 4;
-/// Products that are summed up one after another; beyond, their sums are.
-pub const K_BLOCK: usize = 256;
-
-/// Tiles where invocations work alone, largest first: rows, fours of columns, and how many there must be of a tile so
-/// that every core has some. Larger ones read less per product; they also take longer to compile.
-const TILES_ALONE: [(usize, usize, usize); 7] =
-    [(16, 2, 256), (8, 2, 128), (8, 1, 0), (4, 1, 0), (2, 1, 0), (1, 4, 64), (1, 1, 0)];
-/// The same for hardware, which wants many invocations.
-const TILES_SHARED: [(usize, usize, usize); 3] = [(4, 1, 0), (2, 1, 0), (1, 1, 0)];
-
-/// The shape of a matmul, of those columns that are taken four at a time or of those left over.
-pub fn matmul_shape(matmul: &MatmulArgs, n: usize, caps: &Caps) -> MatmulShape {
-    let &MatmulArgs { m, k, ref batch, ref a, ref b, .. } = matmul;
-    let n_batch: usize = batch.iter().product();
-    let (tiles, wanted): (&[_], usize) = match caps.style {
-        Style::Alone => (&TILES_ALONE, 64),
-        Style::Shared => (&TILES_SHARED, 4096),
-    };
-    let n_tiles = |rows: usize, cols: usize| n_batch * m.div_ceil(rows) * n.div_ceil(cols);
-    let by_four = n.is_multiple_of(4);
-    // More than half of the rows of a tile should be there.
-    let fits = |&&(rows, fours, enough): &&(usize, usize, usize)| {
-        m > rows / 2 && n_tiles(rows, 4 * fours) >= enough && (by_four || rows <= 4)
-    };
-    let (rows, fours, _) = *tiles.iter().find(fits).unwrap_or(&(1, 1, 0));
-    let cols = if by_four { Cols::Fours(fours) } else { Cols::One };
-
-    let starts_at_multiples = |lies: &OperandArgs, other: isize| {
-        lies.offset % 4 == 0 && other % 4 == 0 && lies.batch_strides.iter().all(|s| s % 4 == 0)
-    };
-    let a_read = match () {
-        _ if k >= 4 && a.col_stride == 1 && starts_at_multiples(a, a.row_stride) => Read::AlongK,
-        _ if k > 0 && a.row_stride == 1 && m.is_multiple_of(4) && starts_at_multiples(a, a.col_stride) && rows >= 4 => {
-            Read::Across
-        }
-        _ => Read::Each,
-    };
-    let b_read = match () {
-        _ if k > 0 && by_four && b.col_stride == 1 && starts_at_multiples(b, b.row_stride) => Read::Across,
-        _ if k >= 4 && b.row_stride == 1 && starts_at_multiples(b, b.col_stride) => Read::AlongK,
-        _ => Read::Each,
-    };
-
-    let n_alone = n_tiles(rows, cols.n_values() * cols.per_value()).max(1);
-    let side_by_side = if k >= 4 * K_BLOCK { wanted.div_ceil(n_alone).min(k / K_BLOCK) } else { 1 };
-    // Trips over k, over blocks, over what is left, and over the tile.
-    let trips = (caps.max_trips.min(1 << 28) / 2).saturating_sub(40).max(1);
-    let longest = (trips * K_UNROLL / K_BLOCK * K_BLOCK).max(K_BLOCK);
-    let k_per_split = k.div_ceil(side_by_side).next_multiple_of(K_UNROLL).min(longest).max(K_UNROLL);
-    MatmulShape { rows, cols, a: a_read, b: b_read, splits: k.div_ceil(k_per_split).max(1), k_per_split }
 }

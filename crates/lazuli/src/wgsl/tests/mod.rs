@@ -20,6 +20,7 @@ fn caps(style: Style) -> Caps {
         max_shared_bytes: 16 << 10,
         max_trips: 65535,
         style,
+        tuned: Arc::default(),
     }
 }
 

@@ -1,18 +1,24 @@
 //! Contractions: every invocation makes a tile of the result in registers, then does to it what follows. A long k is
 //! shared out: a first dispatch leaves sums over parts of it in scratch memory, a second adds them, always in the same
-//! order. Columns that fours leave over are a dispatch of their own.
+//! order. Columns that fours leave over are a dispatch of their own. How large tiles are and how invocations work
+//! together is a variant's to say.
 
-use super::choose::{self, Cols, Four, K_BLOCK, K_UNROLL, MatmulShape, Mode, Read};
+mod registers;
+mod team;
+pub mod variants;
+
+use super::choose::{self, Four, Mode};
 use super::convert::lane_name;
 use super::cut::Context;
 use super::eval::{Eval, Value};
 use super::index::{Accesses, Spot, split};
 use super::map::side_by_side;
-use super::memory::{LANES, Memory, Use};
+use super::memory::{Memory, Use};
 use super::shader::Shader;
-use super::{Pass, Place, Program, Style};
+use super::{Pass, Place, Program};
 use crate::dtype::{DType, Lane};
 use crate::kernel::{Args, InstOp, MatmulArgs, OperandArgs, Reg, Scope};
+use variants::{Cols, K_UNROLL, MatmulShape, Read, Team};
 
 /// Values of a tile up to which what follows the sums is written out for each; beyond, it is a loop.
 const WRITTEN_OUT: usize = 4;
@@ -24,7 +30,10 @@ pub fn program(context: &Context) -> Program {
         let Some(matmul) = &args.matmul else { unreachable!("a matmul's launch has its numbers") };
         let by_four = matmul.n / 4 * 4;
         for cols in [(0, by_four), (by_four, matmul.n)].into_iter().filter(|(start, end)| start < end) {
-            let shape = choose::matmul_shape(matmul, cols.1 - cols.0, context.caps);
+            let dtypes = [context.body.inputs[0], context.body.inputs[1]];
+            let (shape, why) = variants::choose(matmul, cols.1 - cols.0, dtypes, context.caps);
+            // What is told is how most of it is made; what fours leave over goes with it.
+            program.variant.get_or_insert_with(|| told(&shape, &why));
             if shape.splits == 1 {
                 program.passes.push(Tiles::new(context, &args, matmul, shape, cols, Sums::Whole).pass());
                 continue;
@@ -34,7 +43,7 @@ pub fn program(context: &Context) -> Program {
                 Some(first) => *first = size_bytes.max(*first),
                 None => program.scratch.push(size_bytes),
             }
-            for (shape, sums) in [(shape, Sums::Parts), (shape.one_by_one(), Sums::Added)] {
+            for (shape, sums) in [(shape, Sums::Parts), (shape.smallest(), Sums::Added)] {
                 program.passes.push(Tiles::new(context, &args, matmul, shape, cols, sums).pass());
             }
         }
@@ -53,12 +62,10 @@ enum Sums {
     Added,
 }
 
-impl MatmulShape {
-    /// The smallest tiles.
-    fn one_by_one(self) -> MatmulShape {
-        let cols = if self.cols == Cols::One { Cols::One } else { Cols::Fours(1) };
-        MatmulShape { rows: 1, cols, ..self }
-    }
+/// A variant and why it was chosen, for people.
+fn told(shape: &MatmulShape, why: &variants::Why) -> String {
+    let parts = if shape.splits > 1 { format!(", k in {} parts", shape.splits) } else { String::new() };
+    format!("{}{parts}: {why}", shape.variant.name)
 }
 
 /// What the text is written from.
@@ -84,7 +91,7 @@ impl<'a> Tiles<'a> {
         cols: (usize, usize),
         sums: Sums,
     ) -> Tiles<'a> {
-        let four = (shape.cols != Cols::One).then_some(Four { axis: args.outer.len() - 1, aligned: true });
+        let four = (shape.variant.cols != Cols::One).then_some(Four { axis: args.outer.len() - 1, aligned: true });
         let modes = choose::modes(context.body, args, four);
         let acc = context.body.insts.iter().find(|i| matches!(i.op, InstOp::Acc));
         let lane = acc.map_or(Lane::F32, |i| i.dtype.lane());
@@ -107,29 +114,41 @@ impl<'a> Tiles<'a> {
     }
 
     fn pass(&self) -> Pass {
-        let wanted = if self.context.caps.style == Style::Alone { 8 } else { 64 };
-        let group = wanted.min(self.context.caps.max_invocations);
+        let group = self.shape.variant.group(self.context.caps);
         let mut shader = Shader::new(self.context.comment(), &self.args.consts, group);
         let n_tiles = self.write_place(&mut shader, group);
-        match self.sums {
-            Sums::Added => self.write_added(&mut shader),
+        match (self.sums, self.shape.variant.team) {
+            (Sums::Added, _) => self.write_added(&mut shader),
+            (_, Team::Tile { k, .. }) => self.write_team_sums(&mut shader, k),
             _ => {
                 self.write_operands(&mut shader);
                 self.write_sums(&mut shader);
             }
         }
-        self.write_rest(&mut shader);
-        shader.finish(self.context.label(), &self.memory, n_tiles.div_ceil(group))
+        match self.shape.variant.team {
+            // Of those that share a tile the first goes on.
+            Team::Lanes(_) => {
+                shader.open("if (k_lane == 0u && is_there)");
+                self.write_rest(&mut shader);
+                shader.close();
+            }
+            _ => self.write_rest(&mut shader),
+        }
+        shader.finish(self.context.label(), &self.memory, n_tiles.div_ceil(self.tiles_of(group)))
     }
 
-    /// Columns of a tile.
-    fn width(&self) -> usize {
-        self.shape.cols.n_values() * self.shape.cols.per_value()
+    /// Tiles that a workgroup makes.
+    fn tiles_of(&self, group: usize) -> usize {
+        match self.shape.variant.team {
+            Team::Alone => group,
+            Team::Tile { .. } => 1,
+            Team::Lanes(n) => group / n,
+        }
     }
 
     /// Which tile this invocation makes. Gives how many there are.
     fn write_place(&self, shader: &mut Shader, group: usize) -> usize {
-        let (rows, width) = (self.shape.rows, self.width());
+        let (rows, width) = self.shape.variant.tile();
         let (n_across, n_down) = ((self.cols.1 - self.cols.0).div_ceil(width), self.matmul.m.div_ceil(rows));
         let n_batch: usize = self.matmul.batch.iter().product();
         let n_once = n_batch * n_down * n_across;
@@ -141,15 +160,44 @@ impl<'a> Tiles<'a> {
         shader.param("n", self.matmul.n);
         shader.count_groups();
         let number = if self.sums == Sums::Parts { "number" } else { "tile" };
-        shader.line(format!("let {number} = group_idx * {group}u + lane;"));
-        shader.line(format!("if ({number} >= {tiles}) {{ return; }}"));
+        match self.shape.variant.team {
+            Team::Alone => {
+                shader.line(format!("let {number} = group_idx * {group}u + lane;"));
+                shader.line(format!("if ({number} >= {tiles}) {{ return; }}"));
+            }
+            Team::Tile { .. } => {
+                shader.line(format!("let {number} = group_idx;"));
+                shader.line(format!("if ({number} >= {tiles}) {{ return; }}"));
+            }
+            Team::Lanes(n) => {
+                // All stay until the last barrier, those beyond the end at the last tile.
+                shader.line(format!("let k_lane = lane % {n}u;"));
+                shader.line(format!("let here = group_idx * {}u + lane / {n}u;", group / n));
+                shader.line(format!("let is_there = here < {tiles};"));
+                shader.line(format!("let {number} = min(here, {tiles} - 1u);"));
+            }
+        }
         if self.sums == Sums::Parts {
             let once = shader.param("tiles_once", n_once);
             shader.line(format!("let part = number / {once};"));
             shader.line(format!("let tile = number % {once};"));
         }
-        shader.line(format!("let col = {first} + tile % {across} * {width}u;"));
-        shader.line(format!("let row = tile / {across} % {down} * {rows}u;"));
+        let start_row = format!("tile / {across} % {down} * {rows}u");
+        let start_col = format!("{first} + tile % {across} * {width}u");
+        match self.shape.variant.team {
+            Team::Tile { across, .. } => {
+                shader.line(format!("let tile_row = {start_row};"));
+                shader.line(format!("let tile_col = {start_col};"));
+                shader.line(format!("let down = lane / {across}u;"));
+                shader.line(format!("let side = lane % {across}u;"));
+                shader.line(format!("let row = tile_row + down * {}u;", self.shape.variant.rows));
+                shader.line("let col = tile_col + side * 4u;");
+            }
+            _ => {
+                shader.line(format!("let col = {start_col};"));
+                shader.line(format!("let row = {start_row};"));
+            }
+        }
         let n_axes = self.matmul.batch.len();
         if n_axes > 0 {
             shader.line(format!("let batch = tile / ({across} * {down});"));
@@ -160,43 +208,20 @@ impl<'a> Tiles<'a> {
         n_tiles
     }
 
-    /// Where the rows of `a` and the columns of `b` start. Those beyond the end are those at the end again; what
-    /// becomes of them is not stored.
-    fn write_operands(&self, shader: &mut Shader) {
-        let MatmulShape { rows, cols, .. } = self.shape;
-        let a_start = operand_start(shader, "a", &self.matmul.a);
-        shader.line(format!("let a_start = {a_start};"));
-        let down = stride(shader, "a", "row", self.matmul.a.row_stride);
-        let per = if self.shape.a == Read::Across { 4 } else { 1 };
-        for r in (0..rows).step_by(per) {
-            let row = if r == 0 { "row".to_string() } else { format!("min(row + {r}u, params.m - {per}u)") };
-            shader.line(format!("let a{r} = a_start + {row} * {down};"));
-        }
-        let b_start = operand_start(shader, "b", &self.matmul.b);
-        shader.line(format!("let b_start = {b_start};"));
-        let across = stride(shader, "b", "col", self.matmul.b.col_stride);
-        for c in 0..cols.n_values() {
-            let col = if c == 0 { "col".to_string() } else { format!("min(col + {}u, params.col_end - 4u)", 4 * c) };
-            shader.line(format!("let b{c} = b_start + {col} * {across};"));
-        }
-    }
-
     /// The names of a tile's values, row by row.
     fn names(&self, prefix: &str) -> Vec<String> {
-        let n_cols = self.shape.cols.n_values();
-        (0..self.shape.rows * n_cols).map(|v| format!("{prefix}{}_{}", v / n_cols, v % n_cols)).collect()
+        let n_cols = self.shape.variant.cols.n_values();
+        (0..self.shape.variant.rows * n_cols).map(|v| format!("{prefix}{}_{}", v / n_cols, v % n_cols)).collect()
     }
 
     /// The type of a value.
     fn value_type(&self) -> String {
         let lane = lane_name(self.lane);
-        if self.shape.cols == Cols::One { lane.to_string() } else { format!("vec4<{lane}>") }
+        if self.shape.variant.cols == Cols::One { lane.to_string() } else { format!("vec4<{lane}>") }
     }
 
-    /// Sums of products along k: `all0_0`, `all0_1`, …, row by row of the tile.
-    fn write_sums(&self, shader: &mut Shader) {
-        let value = self.value_type();
-        let (all, sums) = (self.names("all"), self.names("sum"));
+    /// Which part of k is summed up.
+    fn write_range(&self, shader: &mut Shader) {
         let k = shader.param("k", self.matmul.k);
         match self.sums {
             Sums::Parts => {
@@ -209,117 +234,6 @@ impl<'a> Tiles<'a> {
                 shader.line(format!("let k_end = {k};"));
             }
         }
-        all.iter().for_each(|name| shader.line(format!("var {name} = {value}();")));
-        let rest = !self.matmul.k.is_multiple_of(K_UNROLL);
-        match rest {
-            true => shader.line(format!("let k_whole = k_start + (k_end - k_start) / {K_UNROLL}u * {K_UNROLL}u;")),
-            false => shader.line("let k_whole = k_end;"),
-        }
-        shader.open(format!("for (var block = k_start; block < k_whole; block += {K_BLOCK}u)"));
-        sums.iter().for_each(|name| shader.line(format!("var {name} = {value}();")));
-        shader.line(format!("let block_end = min(block + {K_BLOCK}u, k_whole);"));
-        shader.open(format!("for (var k = block; k < block_end; k += {K_UNROLL}u)"));
-        self.write_products(shader, K_UNROLL, "sum");
-        shader.close();
-        all.iter().zip(&sums).for_each(|(all, sum)| shader.line(format!("{all} += {sum};")));
-        shader.close();
-        if rest {
-            shader.open("for (var k = k_whole; k < k_end; k++)");
-            self.write_products(shader, 1, "all");
-            shader.close();
-        }
-    }
-
-    /// The products of `n` steps from `k` on.
-    fn write_products(&self, shader: &mut Shader, n: usize, into: &str) {
-        let MatmulShape { rows, cols, .. } = self.shape;
-        let xs = self.write_a(shader, n);
-        if self.shape.b == Read::AlongK && n > 1 {
-            self.write_b_along_k(shader);
-        }
-        for i in 0..n {
-            for c in 0..cols.n_values() {
-                let value = self.value_of_b(shader, n, i, c);
-                shader.line(format!("let y{c}_{i} = {value};"));
-            }
-            for (r, x) in xs.iter().enumerate().take(rows) {
-                for c in 0..cols.n_values() {
-                    shader.line(format!("{into}{r}_{c} += {} * y{c}_{i};", x[i]));
-                }
-            }
-        }
-    }
-
-    /// Reads the elements of `a` for `n` steps. Gives, per row of the tile, an expression for each step.
-    fn write_a(&self, shader: &mut Shader, n: usize) -> Vec<Vec<String>> {
-        let along = stride(shader, "a", "col", self.matmul.a.col_stride);
-        let lane = self.context.body.inputs[0].lane();
-        let as_lane = |text: String, four: bool| Value { text, lane, four }.reinterpreted(self.lane).text;
-        let mut rows = Vec::new();
-        for r in 0..self.shape.rows {
-            let row = match (self.shape.a, n) {
-                (Read::AlongK, 2..) => {
-                    let value = as_lane(self.memory.load4(shader, 0, &format!("a{r} + k")), true);
-                    shader.line(format!("let x{r} = {value};"));
-                    (0..n).map(|i| format!("x{r}{}", LANES[i])).collect()
-                }
-                (Read::Across, _) => {
-                    let first = r / 4 * 4;
-                    for i in (0..n).filter(|_| r == first) {
-                        let at = format!("a{r} + {} * {along}", step(i));
-                        let value = as_lane(self.memory.load4(shader, 0, &at), true);
-                        shader.line(format!("let x{r}_{i} = {value};"));
-                    }
-                    (0..n).map(|i| format!("x{first}_{i}{}", LANES[r % 4])).collect()
-                }
-                _ => {
-                    for i in 0..n {
-                        let at = format!("a{r} + {} * {along}", step(i));
-                        let value = as_lane(self.memory.load(shader, 0, &at), false);
-                        shader.line(format!("let x{r}_{i} = {value};"));
-                    }
-                    (0..n).map(|i| format!("x{r}_{i}")).collect()
-                }
-            };
-            rows.push(row);
-        }
-        rows
-    }
-
-    /// Reads four steps of every column of the tile.
-    fn write_b_along_k(&self, shader: &mut Shader) {
-        let across = stride(shader, "b", "col", self.matmul.b.col_stride);
-        let cols = self.shape.cols;
-        for c in 0..cols.n_values() {
-            for j in 0..cols.per_value() {
-                let at = if j == 0 { format!("b{c} + k") } else { format!("b{c} + k + {j}u * {across}") };
-                let value = self.memory.load4(shader, 1, &at);
-                shader.line(format!("let w{c}_{j} = {value};"));
-            }
-        }
-    }
-
-    /// The elements of `b` at step `i` of `n`, for a value of the tile.
-    fn value_of_b(&self, shader: &mut Shader, n: usize, i: usize, c: usize) -> String {
-        let lies = &self.matmul.b;
-        let down = stride(shader, "b", "row", lies.row_stride);
-        let across = stride(shader, "b", "col", lies.col_stride);
-        let at = format!("b{c} + {} * {down}", step(i));
-        let lane = self.context.body.inputs[1].lane();
-        let four = self.shape.cols != Cols::One;
-        let text = match self.shape.b {
-            Read::Across => self.memory.load4(shader, 1, &at),
-            read => {
-                let one = |j: usize| match (read, n, j) {
-                    (Read::AlongK, 2.., _) => format!("w{c}_{j}{}", LANES[i]),
-                    (_, _, 0) => self.memory.load(shader, 1, &at),
-                    _ => self.memory.load(shader, 1, &format!("{at} + {j}u * {across}")),
-                };
-                let each: Vec<String> = (0..self.shape.cols.per_value()).map(one).collect();
-                if four { format!("vec4<{}>({})", lane_name(lane), each.join(", ")) } else { each.concat() }
-            }
-        };
-        Value { text, lane, four }.reinterpreted(self.lane).text
     }
 
     /// The sum of all parts, in `all0_0`.
@@ -330,7 +244,7 @@ impl<'a> Tiles<'a> {
         shader.line(format!("let first = ({}row) * params.n + col;", self.rows_before()));
         shader.open(format!("for (var part = 0u; part < {n_parts}; part++)"));
         let (idx, at) = (self.scratch_idx(), format!("first + part * {n_elems}"));
-        let value = match self.shape.cols {
+        let value = match self.shape.variant.cols {
             Cols::One => self.memory.load(shader, idx, &at),
             Cols::Fours(_) => self.memory.load4(shader, idx, &at),
         };
@@ -355,13 +269,18 @@ impl<'a> Tiles<'a> {
             let uniform = (0..body.insts.len() as Reg).filter(|r| body.insts[*r as usize].scope == Scope::Uniform);
             eval.need(shader, uniform);
         }
-        let (names, n_cols) = (self.names("all"), self.shape.cols.n_values());
+        let (names, n_cols) = (self.names("all"), self.shape.variant.cols.n_values());
+        // Where the next four columns are, and whether even the first may be beyond the end.
+        let (apart, may_miss) = match self.shape.variant.team {
+            Team::Tile { across, .. } => (4 * across, true),
+            _ => (4, false),
+        };
         if names.len() > WRITTEN_OUT {
             // In memory, to be counted through: what follows is long, and should be compiled once.
             shader.line(format!("var all = array<{}, {}>({});", self.value_type(), names.len(), names.join(", ")));
             shader.open(format!("for (var v = 0u; v < {}u; v++)", names.len()));
             shader.line(format!("let row_v = row + v / {n_cols}u;"));
-            shader.line(format!("let col_v = col + v % {n_cols}u * 4u;"));
+            shader.line(format!("let col_v = col + v % {n_cols}u * {apart}u;"));
             shader.open("if (row_v < params.m && col_v < params.col_end)");
             self.write_value(shader, &eval, "all[v]", ["row_v", "col_v"], "_v");
             shader.close();
@@ -371,15 +290,16 @@ impl<'a> Tiles<'a> {
         for (v, name) in names.iter().enumerate() {
             let (r, c) = (v / n_cols, v % n_cols);
             let row = if r == 0 { "row".to_string() } else { format!("(row + {r}u)") };
-            let col = if c == 0 { "col".to_string() } else { format!("(col + {}u)", 4 * c) };
-            match (r, c) {
-                (0, 0) => {}
-                (_, 0) => shader.open(format!("if ({row} < params.m)")),
-                (0, _) => shader.open(format!("if ({col} < params.col_end)")),
+            let col = if c == 0 { "col".to_string() } else { format!("(col + {}u)", apart * c) };
+            let (row_may, col_may) = (r > 0 || may_miss, c > 0 || may_miss);
+            match (row_may, col_may) {
+                (false, false) => {}
+                (true, false) => shader.open(format!("if ({row} < params.m)")),
+                (false, true) => shader.open(format!("if ({col} < params.col_end)")),
                 _ => shader.open(format!("if ({row} < params.m && {col} < params.col_end)")),
             }
             self.write_value(shader, &eval, name, [&row, &col], &if v > 0 { format!("_{v}") } else { String::new() });
-            if v > 0 {
+            if row_may || col_may {
                 shader.close();
             }
         }
@@ -387,7 +307,7 @@ impl<'a> Tiles<'a> {
 
     fn write_value(&self, shader: &mut Shader, eval: &Eval, sum: &str, [row, col]: [&str; 2], suffix: &str) {
         let body = self.context.body;
-        let four = self.shape.cols != Cols::One;
+        let four = self.shape.variant.cols != Cols::One;
         let at = format!("i{suffix}");
         shader.line(format!("let {at} = ({}{row}) * params.n + {col};", self.rows_before()));
         if self.sums == Sums::Parts {
@@ -415,11 +335,6 @@ impl<'a> Tiles<'a> {
         here.need(shader, body.stores.iter().map(|s| s.value));
         body.stores.iter().for_each(|s| here.store(shader, s));
     }
-}
-
-/// `k`, `i` steps on.
-fn step(i: usize) -> String {
-    if i == 0 { "k".to_string() } else { format!("(k + {i}u)") }
 }
 
 fn scratch_bytes(args: &Args, shape: &MatmulShape) -> usize {
