@@ -53,19 +53,84 @@ fn check(m: usize, k: usize, n: usize, dtype: DType, gpu: &Device) {
     }
 }
 
+/// Sizes around those of tiles, vectors and workgroups.
+const SIZES: [usize; 13] = [1, 2, 3, 5, 7, 16, 17, 63, 64, 65, 127, 129, 257];
+
+/// Every pair of sizes in every two places, in every layout; `cargo xtask soak` has every triple.
 #[test]
 fn any_size_in_any_layout() {
     let _turn = alone();
-    let sizes = [1, 2, 3, 5, 7, 16, 17, 63, 64, 65, 127, 129, 257];
+    let is_soak = std::env::var("LAZULI_SOAK_SECONDS").is_ok();
     for gpu in gpus() {
-        for (i, m) in sizes.into_iter().enumerate() {
-            // Every size in every place, and with many others.
-            for j in [i + 3, i + 8] {
-                check(m, sizes[j % 13], sizes[(2 * j + i) % 13], DType::F32, &gpu);
+        for (i, m) in SIZES.into_iter().enumerate() {
+            for (j, k) in SIZES.into_iter().enumerate() {
+                match is_soak {
+                    true => SIZES.into_iter().for_each(|n| check(m, k, n, DType::F32, &gpu)),
+                    false => check(m, k, SIZES[(i + j) % SIZES.len()], DType::F32, &gpu),
+                }
             }
         }
+        // The largest tiles, with and without a rest.
         check(256, 68, 520, DType::F32, &gpu);
         check(12, 36, 1032, DType::F32, &gpu);
+        check(321, 40, 321, DType::F32, &gpu);
+        check(320, 40, 324, DType::F32, &gpu);
+    }
+}
+
+#[test]
+fn a_sum_longer_than_any_loop_may_be() {
+    let _turn = alone();
+    for gpu in gpus() {
+        check(3, 200_000, 8, DType::F32, &gpu);
+        check(1, 200_003, 1, DType::F32, &gpu);
+    }
+}
+
+#[test]
+fn a_weight_larger_than_a_binding() {
+    let _turn = alone();
+    let (m, k, n) = (2, 512, 70_000);
+    for gpu in gpus() {
+        let (x, x_values) = matrix(m, k, false, 1, DType::F32, &gpu);
+        let (w, w_values) = matrix(k, n, true, 2, DType::F32, &gpu);
+        let got = x.matmul(&w).to_vec::<f32>().unwrap();
+        check_close(&got, &product(&x_values, &w_values, m, k, n), k, "70,000 × 512");
+    }
+}
+
+/// What is written with labels is a product like any other: one kernel, nothing copied.
+#[test]
+fn einsum_dot_and_outer_are_one_kernel() {
+    let _turn = alone();
+    for gpu in gpus() {
+        let of = |shape: &[usize], seed| Tensor::from_vec(numbers(shape.iter().product(), seed), shape, &gpu);
+        let (a, b, t) = (of(&[3, 9, 20], 1), of(&[3, 20, 12], 2), of(&[20, 9], 3));
+        for (spec, x, y) in [("bij,bjk->bik", &a, &b), ("ji,bjk->bik", &t, &b)] {
+            let z = lazuli::einsum(spec, &[x, y]);
+            let kernels = z.explain().unwrap().kernels;
+            assert_eq!((kernels.len(), &*kernels[0].form), (1, "matmul"), "{spec}");
+        }
+        let z = lazuli::einsum("bij,bjk->bik", &[&a, &b]).to_vec::<f32>().unwrap();
+        assert_eq!(z, a.matmul(&b).to_vec::<f32>().unwrap());
+        let (u, v) = (of(&[50], 4), of(&[50], 5));
+        assert_eq!(u.dot(&v).explain().unwrap().kernels.len(), 1);
+        assert_eq!(u.outer(&v).explain().unwrap().kernels.len(), 1);
+        let exact: f64 = numbers(50, 4).iter().zip(numbers(50, 5)).map(|(u, v)| *u as f64 * v as f64).sum();
+        check_close(&[u.dot(&v).item::<f32>().unwrap()], &[exact], 50, "dot");
+    }
+}
+
+#[test]
+fn explain_names_the_variant_and_why() {
+    let _turn = alone();
+    for gpu in gpus() {
+        let (x, _) = matrix(64, 64, false, 1, DType::F32, &gpu);
+        let explain = x.matmul(&x).explain().unwrap();
+        let variant = explain.kernels[0].variant.clone().unwrap();
+        assert!(variant.contains(": default for ") || variant.contains(": tuned 20"), "{variant}");
+        assert!(explain.to_string().contains(&variant) && explain.to_json().contains(&variant));
+        assert_eq!((&x + 1.0).explain().unwrap().kernels[0].variant, None);
     }
 }
 

@@ -34,6 +34,12 @@ impl Tuning {
         Tuning { mode, key, path, tuned: Mutex::new(Arc::new(tuned)) }
     }
 
+    /// Nothing yet, and nothing kept.
+    #[cfg(test)]
+    pub fn in_memory(mode: Mode) -> Tuning {
+        Tuning { mode, key: String::new(), path: None, tuned: Mutex::default() }
+    }
+
     /// What was found so far.
     pub fn tuned(&self) -> Arc<Tuned> {
         self.lock().clone()

@@ -5,6 +5,7 @@
 mod kept;
 mod trial;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::interop::gpu_of;
@@ -57,7 +58,7 @@ pub struct TuneStep {
     pub done: usize,
     /// The class, for people: `1×4096×4096 f32·f32ᵀ`.
     pub class: String,
-    /// The variant that won; None if the budget was spent before anything was measured.
+    /// The variant that won; None if the budget was spent before there was anything to choose from.
     pub variant: Option<String>,
     /// How many times as fast it is as the default.
     pub speedup: f64,
@@ -93,8 +94,9 @@ pub fn tune(device: &Device, budget: Duration, mut told: impl FnMut(&TuneStep) -
             // What one class does not need is there for the others.
             let found = Trial::new(&live, class)?.best(left / (total - i) as u32)?;
             (step.speedup, step.tried, step.wrong) = (found.speedup, found.tried, found.wrong);
-            step.variant = found.variant.map(|v| v.name.to_string());
-            if let Some(variant) = found.variant {
+            // One candidate alone has nothing to win against.
+            if let Some(variant) = found.variant.filter(|_| found.tried > 1) {
+                step.variant = Some(variant.name.to_string());
                 live.tuning.note(class, variant);
             }
         }
@@ -107,7 +109,7 @@ pub fn tune(device: &Device, budget: Duration, mut told: impl FnMut(&TuneStep) -
 }
 
 /// Measures what a plan needs and nobody has measured, if the environment asks for that.
-pub fn first_use(live: &std::sync::Arc<Live>, plan: &Plan) {
+pub fn first_use(live: &Arc<Live>, plan: &Plan) {
     let Mode::FirstUse(budget) = live.tuning.mode else { return };
     let mut is_new = false;
     for launch in &plan.launches {
@@ -157,6 +159,9 @@ fn n_products(matmul: &MatmulArgs) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::super::adapters;
     use super::*;
 
     #[test]
@@ -166,6 +171,24 @@ mod tests {
         assert_eq!(Mode::parse("fast"), Mode::FirstUse(FAST));
         assert_eq!(Mode::parse("full"), Mode::FirstUse(FULL));
         assert_eq!(Mode::parse("sometimes"), Mode::Off);
+    }
+
+    #[test]
+    fn what_a_plan_needs_is_tuned_once_and_only_if_asked() {
+        assert!(!adapters::found().is_empty(), "no GPU adapter was found");
+        for found in adapters::found() {
+            let mut live = found.live().unwrap();
+            let class = Class { m: 2, k: 64, n: 64, ..common_classes()[0] };
+            let plan = trial::plan(&class);
+            for (mode, is_tuned) in [(Mode::Off, false), (Mode::FirstUse(Duration::ZERO), true)] {
+                Arc::get_mut(&mut live).expect("nobody else has it").tuning = Tuning::in_memory(mode);
+                first_use(&live, &plan);
+                assert_eq!(live.tuning.knows(&class), is_tuned);
+                let n_compiled = live.counters.pipelines_compiled.load(Ordering::Relaxed);
+                first_use(&live, &plan);
+                assert_eq!(live.counters.pipelines_compiled.load(Ordering::Relaxed), n_compiled);
+            }
+        }
     }
 
     #[test]

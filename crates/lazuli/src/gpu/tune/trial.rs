@@ -94,12 +94,15 @@ impl Trial {
         let default = default_of(matmul, matmul.n, caps);
         let others = VARIANTS.into_iter().filter(|v| *v != default && v.is_sensible(matmul, matmul.n));
         let fits = |v: &&'static Variant| v.fits(matmul, matmul.n, caps);
-        let candidate = |variant: &'static Variant| {
-            let tuned = Arc::new(Tuned { forced: Some(variant), ..Tuned::default() });
-            let program = wgsl::program(launch, &self.plan.slots, &Caps { tuned, ..caps.clone() });
-            Candidate { variant, program }
-        };
+        let candidate = |variant| Candidate { variant, program: self.program(variant) };
         std::iter::once(default).chain(others.filter(fits)).map(candidate).collect()
+    }
+
+    /// The passes of the product, made that way wherever it fits.
+    fn program(&self, variant: &'static Variant) -> Program {
+        let tuned = Arc::new(Tuned { forced: Some(variant), ..Tuned::default() });
+        let caps = Caps { tuned, ..self.live.caps.clone() };
+        wgsl::program(&self.plan.launches[0], &self.plan.slots, &caps)
     }
 
     /// The best of some candidates, of which the first is the default.
@@ -193,7 +196,7 @@ impl Trial {
 }
 
 /// The plan of a product that stands for a class, smaller where it would take long.
-fn plan(class: &Class) -> Plan {
+pub fn plan(class: &Class) -> Plan {
     let mut class = *class;
     while n_products(&class.product()) > MOST_PRODUCTS {
         let largest = [&mut class.k, &mut class.n, &mut class.m, &mut class.batch].into_iter().max_by_key(|s| **s);
@@ -281,19 +284,35 @@ mod tests {
         Class { batch: 1, m, k, n, a, b }
     }
 
+    /// Whole tiles, and rows, columns and steps that every tile leaves over; f16 and bf16 as stored.
     #[test]
     fn every_variant_is_right_on_every_device() {
         assert!(!adapters::found().is_empty(), "no GPU adapter was found");
+        let layouts = [[false, false], [false, true], [true, false], [true, true]];
+        let mut classes: Vec<Class> = layouts.map(|layout| class(65, 67, 135, layout)).into();
+        classes.push(class(128, 64, 128, [true, false]));
+        let [a, b] =
+            [(DType::BF16, false), (DType::F16, true)].map(|(dtype, transposed)| Operand { dtype, transposed });
+        classes.push(Class { batch: 3, a, b, ..class(33, 40, 72, [false, false]) });
         for found in adapters::found() {
             let live = found.live().unwrap();
-            for transposed in [[false, false], [false, true], [true, false], [true, true]] {
-                let trial = Trial::new(&live, class(256, 256, 256, transposed)).unwrap();
-                let candidates = trial.candidates();
-                assert!(candidates.len() >= 12, "{} candidates", candidates.len());
-                for Candidate { variant, program } in candidates {
-                    assert!(trial.seconds(program).unwrap().is_some(), "{transposed:?} {} is wrong", variant.name);
+            for class in &classes {
+                let trial = Trial::new(&live, *class).unwrap();
+                for variant in VARIANTS {
+                    let is_right = trial.seconds(trial.program(variant)).unwrap().is_some();
+                    assert!(is_right, "{} of {class} is wrong", variant.name);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn every_variant_that_fits_is_a_candidate() {
+        for found in adapters::found() {
+            let trial = Trial::new(&found.live().unwrap(), class(256, 64, 256, [false, false])).unwrap();
+            let candidates = trial.candidates();
+            let with = |name: &str| candidates.iter().filter(|c| c.variant.name.contains(name)).count();
+            assert!(with("") >= 12 && with("32 lanes") == 2 && with("of 64x64") == 2 && with("16x8") == 1);
         }
     }
 

@@ -20,8 +20,8 @@ use crate::dtype::{DType, Lane};
 use crate::kernel::{Args, InstOp, MatmulArgs, OperandArgs, Reg, Scope};
 use variants::{Cols, K_UNROLL, MatmulShape, Read, Team};
 
-/// Values of a tile up to which what follows the sums is written out for each; beyond, it is a loop.
-const WRITTEN_OUT: usize = 4;
+/// Instructions up to which what follows the sums is written out for each value of a tile; beyond, it is a loop.
+const WRITTEN_OUT: usize = 64;
 
 /// The passes of a matmul.
 pub fn program(context: &Context) -> Program {
@@ -182,8 +182,22 @@ impl<'a> Tiles<'a> {
             shader.line(format!("let part = number / {once};"));
             shader.line(format!("let tile = number % {once};"));
         }
-        let start_row = format!("tile / {across} % {down} * {rows}u");
-        let start_col = format!("{first} + tile % {across} * {width}u");
+        // Tiles are counted down strips of columns, so that what is read of `b` for one is in the cache for the next.
+        let wide = self.shape.variant.strip(group);
+        let n_axes = self.matmul.batch.len();
+        let of_batch = if n_axes > 0 { "of_batch" } else { "tile" };
+        if n_axes > 0 {
+            shader.line(format!("let batch = tile / ({across} * {down});"));
+            shader.line(format!("let of_batch = tile % ({across} * {down});"));
+            let sizes: Vec<String> =
+                (0..n_axes).map(|axis| shader.param(&format!("batch{axis}"), self.matmul.batch[axis])).collect();
+            split(shader, "batch", &batch_names(n_axes), &sizes);
+        }
+        shader.line(format!("let strip = {of_batch} / ({wide}u * {down}) * {wide}u;"));
+        shader.line(format!("let of_strip = {of_batch} % ({wide}u * {down});"));
+        shader.line(format!("let strip_width = min({wide}u, {across} - strip);"));
+        let start_row = format!("of_strip / strip_width * {rows}u");
+        let start_col = format!("{first} + (strip + of_strip % strip_width) * {width}u");
         match self.shape.variant.team {
             Team::Tile { across, .. } => {
                 shader.line(format!("let tile_row = {start_row};"));
@@ -197,13 +211,6 @@ impl<'a> Tiles<'a> {
                 shader.line(format!("let col = {start_col};"));
                 shader.line(format!("let row = {start_row};"));
             }
-        }
-        let n_axes = self.matmul.batch.len();
-        if n_axes > 0 {
-            shader.line(format!("let batch = tile / ({across} * {down});"));
-            let sizes: Vec<String> =
-                (0..n_axes).map(|axis| shader.param(&format!("batch{axis}"), self.matmul.batch[axis])).collect();
-            split(shader, "batch", &batch_names(n_axes), &sizes);
         }
         n_tiles
     }
@@ -275,7 +282,7 @@ impl<'a> Tiles<'a> {
             Team::Tile { across, .. } => (4 * across, true),
             _ => (4, false),
         };
-        if names.len() > WRITTEN_OUT {
+        if names.len() > 1 && names.len() * body.insts.len() > WRITTEN_OUT {
             // In memory, to be counted through: what follows is long, and should be compiled once.
             shader.line(format!("var all = array<{}, {}>({});", self.value_type(), names.len(), names.join(", ")));
             shader.open(format!("for (var v = 0u; v < {}u; v++)", names.len()));

@@ -76,6 +76,7 @@ const fn lanes(name: &'static str, rows: usize, n: usize) -> Variant {
 }
 
 // From registers alone. Larger tiles read less per product; they also take longer to compile.
+static R16X16: Variant = alone("16x16", 16, 4);
 static R16X8: Variant = alone("16x8", 16, 2);
 static R8X8: Variant = alone("8x8", 8, 2);
 static R8X4: Variant = alone("8x4", 8, 1);
@@ -102,7 +103,8 @@ pub static VARIANTS: [&Variant; 16] =
 
 /// Defaults where invocations work alone, tried in order: a variant, and how many tiles there must be so that every
 /// core has some.
-static DEFAULTS_ALONE: [(&Variant, usize); 10] = [
+static DEFAULTS_ALONE: [(&Variant, usize); 11] = [
+    (&R16X16, 320),
     (&R16X8, 256),
     (&R8X8, 128),
     (&R8X4, 0),
@@ -313,6 +315,11 @@ impl Variant {
         }
     }
 
+    /// Tiles across a strip: those of one workgroup, or as many groups as share what they read.
+    pub fn strip(&self, group: usize) -> usize {
+        if self.team == Team::Alone { group } else { 8 }
+    }
+
     /// Bytes of workgroup memory.
     fn shared_bytes(&self, caps: &Caps) -> usize {
         match self.team {
@@ -359,12 +366,14 @@ fn variant_of(matmul: &MatmulArgs, n: usize, dtypes: [DType; 2], caps: &Caps) ->
 
 /// What a product gets before anything was tuned.
 pub fn default_of(matmul: &MatmulArgs, n: usize, caps: &Caps) -> &'static Variant {
-    let defaults = match caps.style {
+    let defaults: &[(&'static Variant, usize)] = match caps.style {
         Style::Alone => &DEFAULTS_ALONE,
         Style::Shared => &DEFAULTS_SHARED,
     };
     let is_good = |&(variant, enough): &(&'static Variant, usize)| {
         let is_for = match variant.team {
+            // Sixteen rows of stored weights at once are too many for a cache.
+            Team::Alone if variant.rows == 1 && variant.cols == Cols::Fours(4) => b_read(matmul, n) != Read::AlongK,
             Team::Alone => matmul.m > variant.rows / 2,
             Team::Tile { .. } => variant.is_sensible(matmul, n),
             // Rows of stored weights are read side by side; few rows of the result want nothing else.

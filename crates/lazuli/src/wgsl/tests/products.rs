@@ -22,6 +22,53 @@ fn every_tile_in_every_layout() {
     }
 }
 
+/// Forced or not: whatever the table has can be printed for any product that it fits.
+#[test]
+fn every_variant_in_every_layout() {
+    for layout in [(false, false), (false, true), (true, false), (true, true)] {
+        for (m, k, n, dtype) in [(65, 67, 135, DType::F32), (64, 64, 64, DType::BF16), (33, 1030, 36, DType::I32)] {
+            let y = product(m, k, n, layout, dtype).to_dtype(DType::F32) * 0.5 + data([n], DType::F32);
+            let plan = plan(&[&y]);
+            for variant in VARIANTS {
+                let tuned = Arc::new(Tuned { forced: Some(variant), ..Tuned::default() });
+                let caps = Caps { tuned, ..caps(Style::Shared) };
+                for pass in passes(&plan, &caps) {
+                    validate(&pass.text);
+                    check_bindings(&pass, &plan, &caps);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn defaults_go_by_device_and_shape() {
+    let told = |m: usize, k: usize, n: usize, right_transposed: bool, style: Style| {
+        let plan = plan(&[&product(m, k, n, (false, right_transposed), DType::F32)]);
+        program(&plan.launches[0], &plan.slots, &caps(style)).variant.expect("products have variants")
+    };
+    let on_cpu = ": default for drivers that run on the CPU";
+    for (m, k, n, transposed, expect) in [
+        (1024, 64, 1024, false, "16x16"),
+        (256, 256, 256, false, "16x8"),
+        (8, 64, 1536, false, "8x8"),
+        (1, 64, 1536, false, "1x16"),
+        (1, 64, 1536, true, "1x4"),
+        (3, 5, 2, false, "4x1"),
+    ] {
+        assert_eq!(told(m, k, n, transposed, Style::Alone), format!("{expect}{on_cpu}"));
+    }
+    for (m, k, n, transposed, expect) in [
+        (1024, 64, 1024, false, "4x4 of 64x64, 16 deep"),
+        (64, 64, 512, false, "4x4 of 32x32, 16 deep"),
+        (1, 512, 512, true, "1x4 by 32 lanes"),
+        (1, 512, 512, false, "1x4"),
+    ] {
+        assert_eq!(told(m, k, n, transposed, Style::Shared), format!("{expect}: default for hardware"));
+    }
+    assert!(told(1, 70_000, 8, false, Style::Alone).starts_with("1x4, k in 32 parts: "));
+}
+
 #[test]
 fn a_product_and_what_follows_it_in_any_tile() {
     for (m, k, n) in [(1, 64, 64), (5, 5, 6), (4, 4096, 8), (256, 16, 512)] {
