@@ -152,6 +152,10 @@ fn small_floats_are_read_as_stored() {
             for (m, k, n) in [(5, 64, 36), (65, 63, 127), (1, 1540, 64)] {
                 check(m, k, n, dtype, &gpu);
             }
+            let (x, _) = matrix(5, 64, false, 1, DType::F32, &gpu);
+            let (w, _) = matrix(64, 36, true, 2, dtype, &gpu);
+            let explain = x.matmul(&w.to_dtype(DType::F32)).explain().unwrap();
+            assert_eq!((explain.kernels.len(), explain.kernels[0].bytes_read), (1, 5 * 64 * 4 + 64 * 36 * 2));
         }
     }
 }
