@@ -3,6 +3,7 @@
 
 // Reading order; each module uses only what stands before it (and the `Device` handle).
 mod log;
+mod pages;
 mod error;
 mod dtype;
 mod shape;

@@ -196,7 +196,12 @@ fn misaligned(lanes: *const u32, align: usize) -> usize {
 /// Blocks of many vectors in flight. They may overlap: what is written twice is the same, since `out` is no operand.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn run_vectors<V: Vector, const FLIGHT: usize>(start: Start, steps: &[Operand], out: &mut [u32], write: Write) {
+unsafe fn run_vectors<V: Vector, const FLIGHT: usize, const FUNCTIONS: bool>(
+    start: Start,
+    steps: &[Operand],
+    out: &mut [u32],
+    write: Write,
+) {
     let (short, long, len) = (2 * V::LANES, FLIGHT * V::LANES, out.len());
     let to: *mut f32 = out.as_mut_ptr().cast();
     // SAFETY: blocks lie within the lanes; the rest as promised by the caller.
@@ -206,9 +211,9 @@ unsafe fn run_vectors<V: Vector, const FLIGHT: usize>(start: Start, steps: &[Ope
         }
         if len < long {
             for at in (0..len - short).step_by(short) {
-                store(values::<V, 2>(start, steps, at), to.add(at), false);
+                store(values::<V, 2, FUNCTIONS>(start, steps, at), to.add(at), false);
             }
-            return store(values::<V, 2>(start, steps, len - short), to.add(len - short), false);
+            return store(values::<V, 2, FUNCTIONS>(start, steps, len - short), to.add(len - short), false);
         }
         // Vectors that lie across two cache lines are read twice: where there are many steps, let the operand of most
         // of them lie well. What is streamed must lie well itself.
@@ -221,15 +226,15 @@ unsafe fn run_vectors<V: Vector, const FLIGHT: usize>(start: Start, steps: &[Ope
         };
         let mut at = 0;
         if off > 0 {
-            store(values::<V, FLIGHT>(start, steps, 0), to, false);
+            store(values::<V, FLIGHT, FUNCTIONS>(start, steps, 0), to, false);
             at = long - V::LANES + off;
         }
         while at + long <= len {
-            store(values::<V, FLIGHT>(start, steps, at), to.add(at), streams);
+            store(values::<V, FLIGHT, FUNCTIONS>(start, steps, at), to.add(at), streams);
             at += long;
         }
         if at < len {
-            store(values::<V, FLIGHT>(start, steps, len - long), to.add(len - long), false);
+            store(values::<V, FLIGHT, FUNCTIONS>(start, steps, len - long), to.add(len - long), false);
         }
     }
 }
@@ -258,7 +263,7 @@ unsafe fn fold_vectors<V: Vector, const FLIGHT: usize>(
         let (mut acc, mut all) = ([identity; WAYS], [identity; WAYS]);
         let (mut at, mut depth) = (0, 0);
         while at + long <= len {
-            let block = values::<V, FLIGHT>(start, steps, at);
+            let block = values::<V, FLIGHT, true>(start, steps, at);
             if !out.is_null() {
                 store(block, out.add(at).cast(), false);
             }
@@ -271,7 +276,7 @@ unsafe fn fold_vectors<V: Vector, const FLIGHT: usize>(
             at += long;
         }
         while at + short <= len {
-            let block = values::<V, 2>(start, steps, at);
+            let block = values::<V, 2, true>(start, steps, at);
             if !out.is_null() {
                 store(block, out.add(at).cast(), false);
             }
@@ -399,7 +404,11 @@ unsafe fn store<V: Vector, const FLIGHT: usize>(v: [V; FLIGHT], to: *mut f32, st
 /// All steps over `FLIGHT` vectors from lane `at` on.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn values<V: Vector, const FLIGHT: usize>(start: Start, steps: &[Operand], at: usize) -> [V; FLIGHT] {
+unsafe fn values<V: Vector, const FLIGHT: usize, const FUNCTIONS: bool>(
+    start: Start,
+    steps: &[Operand],
+    at: usize,
+) -> [V; FLIGHT] {
     // SAFETY: lanes `at..at + FLIGHT · LANES` are there, or a single one.
     unsafe {
         let mut v = [V::splat(0.0); FLIGHT];
@@ -448,6 +457,7 @@ unsafe fn values<V: Vector, const FLIGHT: usize>(start: Start, steps: &[Operand]
                         v[i] = v[i].mul(v[i]);
                     }
                 }
+                Kind::Exp if !FUNCTIONS => unreachable!("arithmetic only"),
                 Kind::Exp => {
                     for i in 0..FLIGHT {
                         v[i] = math::exp_of_vector(v[i]);
@@ -475,14 +485,19 @@ macro_rules! compiled {
         #[target_feature(enable = $features)]
         unsafe fn $run(start: Start, steps: &[Operand], out: &mut [u32], write: Write) {
             // SAFETY: as promised by the caller.
-            unsafe { run_vectors::<$vector, $flight>(start, steps, out, write) }
+            unsafe {
+                match steps.iter().any(|s| matches!(s.kind, Kind::Exp)) {
+                    true => run_vectors::<$vector, 8, true>(start, steps, out, write),
+                    false => run_vectors::<$vector, $flight, false>(start, steps, out, write),
+                }
+            }
         }
 
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $features)]
         unsafe fn $fold(start: Start, steps: &[Operand], out: *mut u32, len: usize, by: (Step, &ReduceLoops)) -> u32 {
             // SAFETY: as promised by the caller.
-            unsafe { fold_vectors::<$vector, $flight>(start, steps, out, len, by) }
+            unsafe { fold_vectors::<$vector, 8>(start, steps, out, len, by) }
         }
 
         #[cfg(target_arch = "x86_64")]
@@ -494,7 +509,7 @@ macro_rules! compiled {
     };
 }
 
-compiled!(run_avx512, fold_avx512, accumulate_avx512, "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma", F32x16, 8);
+compiled!(run_avx512, fold_avx512, accumulate_avx512, "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma", F32x16, 16);
 compiled!(run_avx2, fold_avx2, accumulate_avx2, "avx2,fma", F32x8, 8);
 
 #[cfg(test)]

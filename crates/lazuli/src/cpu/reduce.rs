@@ -52,7 +52,8 @@ unsafe fn run_block(frame: &mut Frame, block: usize) {
                     columns(frame, pass, (start, len), (0, n));
                 }
                 Form::Rows { rows_per_tile, row, .. } => {
-                    // The first pass waits for memory. While the second computes, the next block's rows come near.
+                    // The first pass waits for memory. If the second has much to compute, the next block's rows come
+                    // near meanwhile.
                     frame.ahead = if stage == 1 { len * nest.sizes.inner } else { 0 };
                     rows(frame, pass, row, rows_per_tile, start, len);
                     frame.ahead = 0;
@@ -109,8 +110,10 @@ unsafe fn rows(frame: &mut Frame, pass: &Pass, cut: Cut, rows_per_tile: usize, f
     }
 }
 
-/// Lanes of a row from which on it is read in several places at once.
+/// Lanes of a row from which on it is taken to come from memory, and how far ahead it is asked for: the processor
+/// itself looks ahead to the end of a page only.
 const LONG_ROW: usize = 4096;
+const AHEAD: usize = 2048;
 
 /// A row of a tile, reduced: by the chain that made its lanes, or now.
 unsafe fn folded(frame: &mut Frame, (i, fold): (usize, &Fold), tile: &Tile, row: usize) -> u32 {
@@ -121,9 +124,9 @@ unsafe fn folded(frame: &mut Frame, (i, fold): (usize, &Fold), tile: &Tile, row:
             let (nest, lanes) = (frame.bound.nest, frame.spread(fold.source, tile));
             let (loops, lanes) = (loops(nest, fold.reg), lanes.row(row, tile.len));
             match step(nest, fold.reg) {
-                // Long rows come from memory, which the loop of the row reads in several places at once.
-                Some(step) if chain::folds() && tile.len < LONG_ROW => {
-                    let start = chain::Start { lanes: lanes.as_ptr(), single: false, ahead: 0 };
+                Some(step) if chain::folds() => {
+                    let ahead = if tile.len < LONG_ROW { 0 } else { AHEAD };
+                    let start = chain::Start { lanes: lanes.as_ptr(), single: false, ahead };
                     chain::fold(start, &[], std::ptr::null_mut(), tile.len, (step, loops))
                 }
                 _ => (loops.fold)(lanes),
