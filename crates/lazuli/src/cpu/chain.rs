@@ -434,6 +434,11 @@ unsafe fn values<V: Vector, const FLIGHT: usize, const FUNCTIONS: bool>(
                         }
                     } else {
                         let lanes: *const f32 = step.lanes.add(at).cast();
+                        if start.ahead > 0 {
+                            for i in 0..FLIGHT {
+                                fetch(lanes.wrapping_add(start.ahead + i * V::LANES).cast());
+                            }
+                        }
                         for i in 0..FLIGHT {
                             let ($x, $y) = (v[i], V::load(lanes.add(i * V::LANES)));
                             v[i] = $op;

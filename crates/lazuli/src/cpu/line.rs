@@ -28,6 +28,9 @@ struct Out {
 
 /// Lanes that are computed in cache before they are written past it: few, so that computing and writing overlap.
 const STREAM_LANES: usize = 256;
+/// Where so much is written, so much is read: lanes this far on are asked for, past the end of a page too, where the
+/// processor itself stops looking ahead.
+const STREAM_AHEAD: usize = 256;
 
 impl Out {
     /// The lanes of a row.
@@ -290,7 +293,11 @@ impl Frame<'_> {
         steps.clear();
         let operand = |l: &Link| Operand::new(l.step, l.reversed, l.operand.map(|r| self.val(r)).as_ref());
         steps.extend(links.iter().map(operand));
-        let ahead = if links.iter().any(|l| l.step == Step::Exp) { self.ahead } else { 0 };
+        let ahead = match out.write {
+            _ if links.iter().any(|l| l.step == Step::Exp) => self.ahead,
+            Write::Streamed => STREAM_AHEAD,
+            Write::Cached => 0,
+        };
         let start = self.val(start);
         let out_pitch = if single { 1 } else { out.pitch };
         for row in 0..rows {
