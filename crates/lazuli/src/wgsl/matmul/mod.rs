@@ -158,25 +158,7 @@ impl<'a> Tiles<'a> {
         let (first, _) = (shader.param("col_start", self.cols.0), shader.param("col_end", self.cols.1));
         shader.param("m", self.matmul.m);
         shader.param("n", self.matmul.n);
-        shader.count_groups();
-        let number = if self.sums == Sums::Parts { "number" } else { "tile" };
-        match self.shape.variant.team {
-            Team::Alone => {
-                shader.line(format!("let {number} = group_idx * {group}u + lane;"));
-                shader.line(format!("if ({number} >= {tiles}) {{ return; }}"));
-            }
-            Team::Tile { .. } => {
-                shader.line(format!("let {number} = group_idx;"));
-                shader.line(format!("if ({number} >= {tiles}) {{ return; }}"));
-            }
-            Team::Lanes(n) => {
-                // All stay until the last barrier, those beyond the end at the last tile.
-                shader.line(format!("let k_lane = lane % {n}u;"));
-                shader.line(format!("let here = group_idx * {}u + lane / {n}u;", group / n));
-                shader.line(format!("let is_there = here < {tiles};"));
-                shader.line(format!("let {number} = min(here, {tiles} - 1u);"));
-            }
-        }
+        self.write_number(shader, group, &tiles);
         if self.sums == Sums::Parts {
             let once = shader.param("tiles_once", n_once);
             shader.line(format!("let part = number / {once};"));
@@ -213,6 +195,29 @@ impl<'a> Tiles<'a> {
             }
         }
         n_tiles
+    }
+
+    /// The number of this invocation's tile: `tile`, or `number` where tiles are counted once for every part of k.
+    fn write_number(&self, shader: &mut Shader, group: usize, tiles: &str) {
+        shader.count_groups();
+        let number = if self.sums == Sums::Parts { "number" } else { "tile" };
+        match self.shape.variant.team {
+            Team::Alone => {
+                shader.line(format!("let {number} = group_idx * {group}u + lane;"));
+                shader.line(format!("if ({number} >= {tiles}) {{ return; }}"));
+            }
+            Team::Tile { .. } => {
+                shader.line(format!("let {number} = group_idx;"));
+                shader.line(format!("if ({number} >= {tiles}) {{ return; }}"));
+            }
+            Team::Lanes(n) => {
+                // All stay until the last barrier, those beyond the end at the last tile.
+                shader.line(format!("let k_lane = lane % {n}u;"));
+                shader.line(format!("let here = group_idx * {}u + lane / {n}u;", group / n));
+                shader.line(format!("let is_there = here < {tiles};"));
+                shader.line(format!("let {number} = min(here, {tiles} - 1u);"));
+            }
+        }
     }
 
     /// The names of a tile's values, row by row.

@@ -70,6 +70,23 @@ fn defaults_go_by_device_and_shape() {
 }
 
 #[test]
+fn what_tuning_found_is_used_where_it_fits() {
+    let told = |name: &str, n: usize| {
+        let plan = plan(&[&product(8, 64, n, (false, true), DType::F32)]);
+        let matmul = plan.launches[0].args.matmul.as_ref().expect("a product");
+        let class = Class::of(matmul, [DType::F32; 2]).expect("it is tuned");
+        let mut tuned = Tuned::default();
+        tuned.by_class.insert(class, (named(name).expect("it is in the table"), "2026-11-16".to_string()));
+        let caps = Caps { tuned: Arc::new(tuned), ..caps(Style::Alone) };
+        program(&plan.launches[0], &plan.slots, &caps).variant.expect("products have variants")
+    };
+    assert_eq!(told("2x4", 64), "2x4: tuned 2026-11-16");
+    assert_eq!(told("4x4 of 32x32, 16 deep", 64), "4x4 of 32x32, 16 deep: tuned 2026-11-16");
+    // Fours of columns need four columns.
+    assert_eq!(told("2x4", 3), "4x1: default for drivers that run on the CPU");
+}
+
+#[test]
 fn a_product_and_what_follows_it_in_any_tile() {
     for (m, k, n) in [(1, 64, 64), (5, 5, 6), (4, 4096, 8), (256, 16, 512)] {
         let x = product(m, k, n, (false, false), DType::F32);
