@@ -8,7 +8,7 @@
 //! store. A group that nobody loads from yet may still move up; one that somebody does is fixed.
 
 use super::Limits;
-use super::groups::{Form, Group, Groups, Part, Target, memory_of};
+use super::groups::{Form, Group, Groups, Part, Target, memory_of, widens};
 use crate::graph::{Graph, GraphNode, NodeIdx, Op};
 use crate::ops;
 use crate::shape::{AxisSet, Shape};
@@ -129,7 +129,7 @@ impl Fuser<'_> {
             Op::View(view) => self.place_view(idx, view),
             Op::Reduce(_, axes) => self.place_reduce(idx, *axes),
             Op::Matmul => {
-                let level = self.load_strided(node.inputs[0]).max(self.load_strided(node.inputs[1]));
+                let level = self.load_operand(node.inputs[0]).max(self.load_operand(node.inputs[1]));
                 self.open(idx, Form::Matmul(idx), level)
             }
             Op::Routine(..) => {
@@ -210,16 +210,27 @@ impl Fuser<'_> {
         self.store(source, "its reader needs it whole, in row-major order")
     }
 
-    /// Makes sure a node is memory seen through strides, as a contraction takes it. Returns the level.
+    /// Makes sure a node is memory seen through strides, as a gather takes it. Returns the level.
     fn load_strided(&mut self, idx: NodeIdx) -> u32 {
+        self.load_through(idx, |_, _| false)
+    }
+
+    /// The same for an operand of a product: small floats are read as they are stored.
+    fn load_operand(&mut self, idx: NodeIdx) -> u32 {
+        self.load_through(idx, widens)
+    }
+
+    fn load_through(&mut self, idx: NodeIdx, looks_through: fn(&Graph, NodeIdx) -> bool) -> u32 {
         let mut source = idx;
         let mut map = IndexMap::identity(self.node(idx).shape);
-        while let Op::View(view) = &self.node(source).op
-            && !self.stored[source as usize]
-            // What a group sees through a view it cannot store any more.
-            && (self.is_reshape(source, view) || matches!(self.states[source as usize], State::Free { .. }))
-        {
-            map = map.of(view);
+        while !self.stored[source as usize] {
+            let is_free = matches!(self.states[source as usize], State::Free { .. });
+            match &self.node(source).op {
+                // What a group sees through a view it cannot store any more.
+                Op::View(view) if is_free || self.is_reshape(source, view) => map = map.of(view),
+                Op::Cast if is_free && looks_through(self.graph, source) => {}
+                _ => break,
+            }
             source = self.node(source).inputs[0];
         }
         self.load_whole(if map.strided().is_some() { source } else { idx })

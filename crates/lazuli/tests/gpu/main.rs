@@ -8,6 +8,7 @@ mod faults;
 mod futures;
 mod interop;
 mod limits;
+mod matmuls;
 mod steady;
 mod training;
 
