@@ -19,7 +19,7 @@ pub struct Effort {
 pub struct Timing {
     pub best_ms: f64,
     pub median_ms: f64,
-    /// Median CPU time of the whole process, all threads together.
+    /// Least CPU time of the whole process, all threads together: what others do to the caches only adds to it.
     pub cpu_ms: f64,
 }
 
@@ -52,11 +52,8 @@ impl Runner {
     /// The timing and the latest result's values, or what went wrong.
     pub fn finish(self) -> Result<(Timing, Vec<f32>)> {
         let result = self.case?.result()?;
-        let timing = Timing {
-            best_ms: self.wall_ms.iter().copied().fold(f64::INFINITY, f64::min),
-            median_ms: median(self.wall_ms),
-            cpu_ms: median(self.cpu_ms),
-        };
+        let timing =
+            Timing { best_ms: least(&self.wall_ms), median_ms: median(self.wall_ms), cpu_ms: least(&self.cpu_ms) };
         Ok((timing, result))
     }
 
@@ -105,6 +102,10 @@ fn calls_to_fill(case: &mut dyn Case, sample: Duration) -> Result<usize> {
         }
         n_calls *= 2;
     }
+}
+
+fn least(samples: &[f64]) -> f64 {
+    samples.iter().copied().fold(f64::INFINITY, f64::min)
 }
 
 fn median(mut samples: Vec<f64>) -> f64 {

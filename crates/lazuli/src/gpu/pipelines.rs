@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::num::NonZero;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,8 @@ struct Kept {
     cache: wgpu::PipelineCache,
     path: PathBuf,
     saved: Mutex<Option<Instant>>,
+    /// Whether anything was compiled since.
+    is_new: AtomicBool,
 }
 
 impl Pipelines {
@@ -60,6 +62,7 @@ impl Pipelines {
                 known.insert(pass.text.clone(), Arc::new(pipeline));
             });
             drop(known);
+            self.kept.iter().for_each(|kept| kept.is_new.store(true, Ordering::Relaxed));
             self.save(Some(SAVE_EVERY));
         }
         let known = self.lock();
@@ -70,10 +73,14 @@ impl Pipelines {
     pub fn save(&self, unless_within: Option<Duration>) {
         let Some(kept) = &self.kept else { return };
         let mut saved = kept.saved.lock().unwrap_or_else(PoisonError::into_inner);
+        if !kept.is_new.load(Ordering::Relaxed) {
+            return;
+        }
         if unless_within.is_some_and(|time| saved.is_some_and(|at| at.elapsed() < time)) {
             return;
         }
         *saved = Some(Instant::now());
+        kept.is_new.store(false, Ordering::Relaxed);
         if let Some(data) = kept.cache.get_data() {
             // A cache that cannot be written costs time, nothing else.
             let _ = disk::store(&kept.path, &data);
@@ -120,7 +127,7 @@ impl Kept {
         // SAFETY: the data is what an earlier program got from `get_data` for this adapter: the name of the file says
         // so, and a checksum that it is whole.
         let cache = unsafe { device.create_pipeline_cache(&desc) };
-        Some(Kept { cache, path, saved: Mutex::default() })
+        Some(Kept { cache, path, saved: Mutex::default(), is_new: AtomicBool::default() })
     }
 }
 

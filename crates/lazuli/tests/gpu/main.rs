@@ -7,6 +7,7 @@ mod devices;
 mod faults;
 mod futures;
 mod interop;
+mod kernels;
 mod limits;
 mod steady;
 mod training;
