@@ -3,6 +3,7 @@
 
 // Reading order; each module uses only what stands before it (and the `Device` handle).
 mod log;
+mod pages;
 mod error;
 mod dtype;
 mod shape;
@@ -24,6 +25,7 @@ mod realize;
 mod leave;
 mod print;
 mod batch;
+mod weights;
 
 pub use autograd::checkpoint;
 pub use backend::Stats;
@@ -38,3 +40,4 @@ pub use plan::{Boundary, Explain, KernelInfo};
 pub use realize::{compute, compute_async, explain, prepare};
 pub use shape::{Axes, MAX_RANK, Shape, keep};
 pub use tensor::Tensor;
+pub use weights::Weights;

@@ -119,6 +119,31 @@ pub unsafe fn fold(start: Start, steps: &[Operand], out: *mut u32, len: usize, b
     }
 }
 
+/// Rows that are folded side by side: memory is read in as many places at once.
+pub const ABREAST: usize = 8;
+
+/// Each of several rows combined by a reduction of floats, the first of them at an address and the others a step apart:
+/// `out` has one lane for each. What a row gives depends on nothing but its lanes.
+///
+/// # Safety
+/// The rows are there, `len` lanes each.
+pub unsafe fn fold_rows(rows: (*const u32, isize), len: usize, out: &mut [u32], by: (Step, &ReduceLoops)) {
+    let mut first = rows.0;
+    for out in out.chunks_mut(ABREAST) {
+        // SAFETY: the instruction set is there; the rest as promised by the caller.
+        unsafe {
+            match isa() {
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512 => fold_rows_avx512((first, rows.1), len, out, by),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 => fold_rows_avx2((first, rows.1), len, out, by),
+                _ => unreachable!("the baseline has a loop per row"),
+            }
+        }
+        first = first.wrapping_offset(ABREAST as isize * rows.1);
+    }
+}
+
 /// Rows of lanes, one after another, into `acc`: `n_rows` as long as that, from the first on a step apart.
 ///
 /// # Safety
@@ -136,7 +161,7 @@ pub unsafe fn accumulate(acc: &mut [u32], rows: (*const u32, isize), n_rows: usi
     }
 }
 
-/// Whether [`fold`] and [`accumulate`] are there.
+/// Whether [`fold`], [`fold_rows`] and [`accumulate`] are there.
 pub fn folds() -> bool {
     isa() > Isa::Baseline
 }
@@ -196,7 +221,12 @@ fn misaligned(lanes: *const u32, align: usize) -> usize {
 /// Blocks of many vectors in flight. They may overlap: what is written twice is the same, since `out` is no operand.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn run_vectors<V: Vector, const FLIGHT: usize>(start: Start, steps: &[Operand], out: &mut [u32], write: Write) {
+unsafe fn run_vectors<V: Vector, const FLIGHT: usize, const FUNCTIONS: bool>(
+    start: Start,
+    steps: &[Operand],
+    out: &mut [u32],
+    write: Write,
+) {
     let (short, long, len) = (2 * V::LANES, FLIGHT * V::LANES, out.len());
     let to: *mut f32 = out.as_mut_ptr().cast();
     // SAFETY: blocks lie within the lanes; the rest as promised by the caller.
@@ -206,9 +236,9 @@ unsafe fn run_vectors<V: Vector, const FLIGHT: usize>(start: Start, steps: &[Ope
         }
         if len < long {
             for at in (0..len - short).step_by(short) {
-                store(values::<V, 2>(start, steps, at), to.add(at), false);
+                store(values::<V, 2, FUNCTIONS>(start, steps, at), to.add(at), false);
             }
-            return store(values::<V, 2>(start, steps, len - short), to.add(len - short), false);
+            return store(values::<V, 2, FUNCTIONS>(start, steps, len - short), to.add(len - short), false);
         }
         // Vectors that lie across two cache lines are read twice: where there are many steps, let the operand of most
         // of them lie well. What is streamed must lie well itself.
@@ -221,15 +251,15 @@ unsafe fn run_vectors<V: Vector, const FLIGHT: usize>(start: Start, steps: &[Ope
         };
         let mut at = 0;
         if off > 0 {
-            store(values::<V, FLIGHT>(start, steps, 0), to, false);
+            store(values::<V, FLIGHT, FUNCTIONS>(start, steps, 0), to, false);
             at = long - V::LANES + off;
         }
         while at + long <= len {
-            store(values::<V, FLIGHT>(start, steps, at), to.add(at), streams);
+            store(values::<V, FLIGHT, FUNCTIONS>(start, steps, at), to.add(at), streams);
             at += long;
         }
         if at < len {
-            store(values::<V, FLIGHT>(start, steps, len - long), to.add(len - long), false);
+            store(values::<V, FLIGHT, FUNCTIONS>(start, steps, len - long), to.add(len - long), false);
         }
     }
 }
@@ -258,7 +288,7 @@ unsafe fn fold_vectors<V: Vector, const FLIGHT: usize>(
         let (mut acc, mut all) = ([identity; WAYS], [identity; WAYS]);
         let (mut at, mut depth) = (0, 0);
         while at + long <= len {
-            let block = values::<V, FLIGHT>(start, steps, at);
+            let block = values::<V, FLIGHT, true>(start, steps, at);
             if !out.is_null() {
                 store(block, out.add(at).cast(), false);
             }
@@ -271,7 +301,7 @@ unsafe fn fold_vectors<V: Vector, const FLIGHT: usize>(
             at += long;
         }
         while at + short <= len {
-            let block = values::<V, 2>(start, steps, at);
+            let block = values::<V, 2, true>(start, steps, at);
             if !out.is_null() {
                 store(block, out.add(at).cast(), false);
             }
@@ -299,6 +329,43 @@ unsafe fn fold_vectors<V: Vector, const FLIGHT: usize>(
             out.add(at).copy_from_nonoverlapping(rest.as_ptr(), rest.len());
         }
         combine_two(by, sum, f32::from_bits((loops.fold)(rest))).to_bits()
+    }
+}
+
+/// An accumulator for each of `N` rows.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn fold_rows_vectors<V: Vector, const N: usize>(
+    (first, pitch): (*const u32, isize),
+    len: usize,
+    out: &mut [u32],
+    (by, loops): (Step, &ReduceLoops),
+) {
+    // SAFETY: all vectors lie within the rows; the rest as promised by the caller.
+    unsafe {
+        let identity = V::splat(f32::from_bits(loops.identity));
+        let (mut acc, mut all) = ([identity; N], [identity; N]);
+        let whole = len / V::LANES * V::LANES;
+        for at in (0..whole).step_by(V::LANES) {
+            let mut lanes = [identity; N];
+            for i in 0..N {
+                lanes[i] = V::load(first.wrapping_offset(i as isize * pitch).add(at).cast());
+            }
+            combine(by, &mut acc, &lanes);
+            if (at / V::LANES + 1).is_multiple_of(DEPTH) {
+                combine(by, &mut all, &acc);
+                acc = [identity; N];
+            }
+        }
+        combine(by, &mut all, &acc);
+        for i in 0..N {
+            let mut lanes = [0f32; 16];
+            all[i].store(lanes.as_mut_ptr());
+            let sum = combine_lanes(by, lanes, V::LANES);
+            let rest = first.wrapping_offset(i as isize * pitch).wrapping_add(whole);
+            let rest = std::slice::from_raw_parts(rest, len - whole);
+            out[i] = combine_two(by, sum, f32::from_bits((loops.fold)(rest))).to_bits();
+        }
     }
 }
 
@@ -399,7 +466,11 @@ unsafe fn store<V: Vector, const FLIGHT: usize>(v: [V; FLIGHT], to: *mut f32, st
 /// All steps over `FLIGHT` vectors from lane `at` on.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn values<V: Vector, const FLIGHT: usize>(start: Start, steps: &[Operand], at: usize) -> [V; FLIGHT] {
+unsafe fn values<V: Vector, const FLIGHT: usize, const FUNCTIONS: bool>(
+    start: Start,
+    steps: &[Operand],
+    at: usize,
+) -> [V; FLIGHT] {
     // SAFETY: lanes `at..at + FLIGHT · LANES` are there, or a single one.
     unsafe {
         let mut v = [V::splat(0.0); FLIGHT];
@@ -425,6 +496,11 @@ unsafe fn values<V: Vector, const FLIGHT: usize>(start: Start, steps: &[Operand]
                         }
                     } else {
                         let lanes: *const f32 = step.lanes.add(at).cast();
+                        if start.ahead > 0 {
+                            for i in 0..FLIGHT {
+                                fetch(lanes.wrapping_add(start.ahead + i * V::LANES).cast());
+                            }
+                        }
                         for i in 0..FLIGHT {
                             let ($x, $y) = (v[i], V::load(lanes.add(i * V::LANES)));
                             v[i] = $op;
@@ -448,6 +524,7 @@ unsafe fn values<V: Vector, const FLIGHT: usize>(start: Start, steps: &[Operand]
                         v[i] = v[i].mul(v[i]);
                     }
                 }
+                Kind::Exp if !FUNCTIONS => unreachable!("arithmetic only"),
                 Kind::Exp => {
                     for i in 0..FLIGHT {
                         v[i] = math::exp_of_vector(v[i]);
@@ -470,19 +547,41 @@ fn fetch(lanes: *const u32) {
 
 /// The loops above, compiled for one instruction set.
 macro_rules! compiled {
-    ($run:ident, $fold:ident, $accumulate:ident, $features:literal, $vector:ty, $flight:literal) => {
+    ($run:ident, $fold:ident, $fold_rows:ident, $accumulate:ident, $features:literal, $vector:ty, $flight:literal) => {
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $features)]
         unsafe fn $run(start: Start, steps: &[Operand], out: &mut [u32], write: Write) {
             // SAFETY: as promised by the caller.
-            unsafe { run_vectors::<$vector, $flight>(start, steps, out, write) }
+            unsafe {
+                match steps.iter().any(|s| matches!(s.kind, Kind::Exp)) {
+                    true => run_vectors::<$vector, 8, true>(start, steps, out, write),
+                    false => run_vectors::<$vector, $flight, false>(start, steps, out, write),
+                }
+            }
         }
 
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $features)]
         unsafe fn $fold(start: Start, steps: &[Operand], out: *mut u32, len: usize, by: (Step, &ReduceLoops)) -> u32 {
             // SAFETY: as promised by the caller.
-            unsafe { fold_vectors::<$vector, $flight>(start, steps, out, len, by) }
+            unsafe { fold_vectors::<$vector, 8>(start, steps, out, len, by) }
+        }
+
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = $features)]
+        unsafe fn $fold_rows(rows: (*const u32, isize), len: usize, out: &mut [u32], by: (Step, &ReduceLoops)) {
+            // SAFETY: as promised by the caller.
+            unsafe {
+                match out.len() {
+                    ABREAST => fold_rows_vectors::<$vector, ABREAST>(rows, len, out, by),
+                    _ => {
+                        for (i, out) in out.iter_mut().enumerate() {
+                            let row = (rows.0.wrapping_offset(i as isize * rows.1), 0);
+                            fold_rows_vectors::<$vector, 1>(row, len, std::slice::from_mut(out), by);
+                        }
+                    }
+                }
+            }
         }
 
         #[cfg(target_arch = "x86_64")]
@@ -494,8 +593,16 @@ macro_rules! compiled {
     };
 }
 
-compiled!(run_avx512, fold_avx512, accumulate_avx512, "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma", F32x16, 8);
-compiled!(run_avx2, fold_avx2, accumulate_avx2, "avx2,fma", F32x8, 8);
+compiled!(
+    run_avx512,
+    fold_avx512,
+    fold_rows_avx512,
+    accumulate_avx512,
+    "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma",
+    F32x16,
+    16
+);
+compiled!(run_avx2, fold_avx2, fold_rows_avx2, accumulate_avx2, "avx2,fma", F32x8, 8);
 
 #[cfg(test)]
 mod tests {
@@ -596,6 +703,28 @@ mod tests {
                 // SAFETY: as above.
                 let greatest = unsafe { fold(start, &[], std::ptr::null_mut(), n, (Step::Max, &max)) };
                 assert!(f32::from_bits(greatest).is_nan(), "NaN at {at} of {n}");
+            }
+        }
+    }
+
+    #[test]
+    fn rows_are_folded_side_by_side_as_they_are_alone() {
+        if !folds() {
+            return;
+        }
+        let sum = crate::ops::SUM.cpu.f32.expect("it takes floats")[crate::ops::isa() as usize];
+        let x: Vec<u32> = (0..19 * 1003).map(|i| ((i * 7919) as f32 * 0.618).sin().to_bits()).collect();
+        for (n_rows, len) in [(1, 1003), (8, 1003), (19, 1003), (9, 7), (8, 16), (3, 0)] {
+            let (mut all, mut one) = (vec![0; n_rows], [0]);
+            // SAFETY: all rows are there.
+            unsafe { fold_rows((x.as_ptr(), 1003), len, &mut all, (Step::Add, &sum)) };
+            for (r, got) in all.iter().enumerate() {
+                let row = &x[r * 1003..][..len];
+                // SAFETY: as above.
+                unsafe { fold_rows((row.as_ptr(), 0), len, &mut one, (Step::Add, &sum)) };
+                let want: f64 = row.iter().map(|v| f32::from_bits(*v) as f64).sum();
+                assert_eq!(*got, one[0], "row {r} of {n_rows}");
+                assert!((f32::from_bits(*got) as f64 - want).abs() < 1e-5 * (len + 1) as f64, "row {r} of {n_rows}");
             }
         }
     }

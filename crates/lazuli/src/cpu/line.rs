@@ -16,6 +16,7 @@ use super::tile::{Frame, Tile, Val};
 use super::walk::Walk;
 use crate::backend::FailedCheck;
 use crate::kernel::Reg;
+use crate::ops::Step;
 
 /// Where a line leaves its lanes.
 #[derive(Clone, Copy)]
@@ -27,6 +28,9 @@ struct Out {
 
 /// Lanes that are computed in cache before they are written past it: few, so that computing and writing overlap.
 const STREAM_LANES: usize = 256;
+/// Where so much is written, so much is read: lanes this far on are asked for, past the end of a page too, where the
+/// processor itself stops looking ahead.
+const STREAM_AHEAD: usize = 256;
 
 impl Out {
     /// The lanes of a row.
@@ -275,32 +279,38 @@ impl Frame<'_> {
             (false, true) if line.fold.is_none() => (1, tile.n_lanes()),
             _ => (tile.rows, tile.len),
         };
+        let fold = line.fold.map(|(idx, reg)| {
+            let CodeInst::Reduce { apply, step: Some(step), .. } = &self.bound.nest.code.insts[reg as usize] else {
+                unreachable!("chains feed reductions of floats")
+            };
+            (idx, *step, apply)
+        });
         // What is the same for all lanes of a row is folded below.
-        let fold = line.fold.filter(|_| !single);
-        if out.ptr.is_null() && fold.is_none() {
+        let in_registers = fold.filter(|_| !single);
+        if out.ptr.is_null() && in_registers.is_none() {
             (out.ptr, out.pitch) = self.dst(Dst::Slot(self.bound.nest.scratch.n_slots + 1), tile);
         }
         steps.clear();
         let operand = |l: &Link| Operand::new(l.step, l.reversed, l.operand.map(|r| self.val(r)).as_ref());
         steps.extend(links.iter().map(operand));
+        let ahead = match out.write {
+            _ if links.iter().any(|l| l.step == Step::Exp) => self.ahead,
+            Write::Streamed => STREAM_AHEAD,
+            Write::Cached => 0,
+        };
         let start = self.val(start);
         let out_pitch = if single { 1 } else { out.pitch };
         for row in 0..rows {
             let lanes = start.ptr.wrapping_offset(row as isize * start.pitch);
-            let from = Start { lanes, single: !start.spread, ahead: self.ahead };
+            let from = Start { lanes, single: !start.spread, ahead };
             // SAFETY: every operand has a lane or `len`, and the destination room for them and is none of them.
             unsafe {
                 let to = out.ptr.wrapping_add(row * out_pitch);
-                match fold {
+                match in_registers {
                     None => chain::run(from, &steps, std::slice::from_raw_parts_mut(to, len), out.write),
-                    Some((idx, reg)) => {
-                        let CodeInst::Reduce { apply, step: Some(step), .. } =
-                            &self.bound.nest.code.insts[reg as usize]
-                        else {
-                            unreachable!("chains feed reductions of floats")
-                        };
+                    Some((idx, step, apply)) => {
                         let to = if out.ptr.is_null() { out.ptr } else { to };
-                        self.folded[idx].push(chain::fold(from, &steps, to, len, (*step, apply)));
+                        self.folded[idx].push(chain::fold(from, &steps, to, len, (step, apply)));
                     }
                 }
             };
@@ -311,11 +321,8 @@ impl Frame<'_> {
             return out.full();
         }
         let val = Val { ptr: out.ptr, pitch: (rows > 1) as isize, spread: false };
-        if let Some((idx, reg)) = line.fold {
+        if let Some((idx, _, apply)) = fold {
             // At once: the next line that only a reduction sees leaves its lanes in the same place.
-            let CodeInst::Reduce { apply, .. } = &self.bound.nest.code.insts[reg as usize] else {
-                unreachable!("chains feed reductions")
-            };
             let (spare, _) = self.dst(Dst::Slot(self.bound.nest.scratch.n_slots), tile);
             for row in 0..tile.rows {
                 // SAFETY: the spare tile has room for a row, and the loops are those of this machine.

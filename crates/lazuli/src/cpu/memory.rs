@@ -8,11 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::backend::{Counters, HostBytes};
 use crate::error::{Error, Result};
+use crate::pages;
 
 /// Blocks start on a cache line, large ones on a huge page.
 const ALIGN: usize = 64;
-const LARGE_ALIGN: usize = 2 << 20;
-const LARGE: usize = 4 << 20;
 /// Above this a look at what the system has left is worth its price.
 const ASK_ABOVE: usize = 64 << 20;
 /// What the pool keeps at most, unless an eighth of the machine is less.
@@ -143,6 +142,7 @@ impl Pool {
             // SAFETY: as above.
             NonNull::new(unsafe { alloc(layout) })
         })?;
+        pages::ask_for_large(block.as_ptr(), class);
         Counters::count(&self.counters.buffers_created, 1);
         Some(block)
     }
@@ -208,7 +208,7 @@ fn class_of(size_bytes: usize) -> usize {
 }
 
 fn layout_of(class: usize) -> Layout {
-    let align = if class >= LARGE { LARGE_ALIGN } else { ALIGN };
+    let align = if class >= pages::LARGE { pages::PAGE } else { ALIGN };
     Layout::from_size_align(class, align).expect("sizes were checked when the block was allocated")
 }
 

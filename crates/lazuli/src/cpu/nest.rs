@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::chain;
-use super::pass::{Facts, Passes};
+use super::pass::{Facts, Pass, Passes};
 use super::program::{Code, CodeInst};
 use super::stream;
 use super::walk::Walk;
@@ -16,6 +16,8 @@ const SCRATCH_LANES: usize = 6 * 1024;
 /// A tile is no shorter (calls would cost more than work) and no longer than this.
 const MIN_TILE: usize = 256;
 const MAX_TILE: usize = 8192;
+/// The longest tile of a pass that only reads.
+const BARE_TILE: usize = 32 * 1024;
 /// The least length of the innermost axis for which loops go row by row; shorter rows are copied together first.
 const MIN_ROW: usize = 64;
 /// A reduction along fewer elements than this is done for many rows side by side.
@@ -356,7 +358,10 @@ impl Nest {
     /// Chooses tiles and blocks.
     fn cut(&mut self, axes: &Axes) {
         let n_slots = self.passes.inner.iter().map(|p| p.n_slots).max().unwrap_or(0);
+        // What is read where it lies and leaves nothing but sums needs no cache: long tiles, read in several places.
+        let bare = |p: &Pass| p.lines.is_empty() && p.stores.is_empty();
         let budget = match n_slots {
+            0 if axes.has_inner && !axes.columns && self.passes.inner.iter().all(bare) => BARE_TILE,
             0 => MAX_TILE,
             n => (SCRATCH_LANES / n).clamp(MIN_TILE, MAX_TILE) / 128 * 128,
         };

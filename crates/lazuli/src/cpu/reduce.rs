@@ -52,7 +52,8 @@ unsafe fn run_block(frame: &mut Frame, block: usize) {
                     columns(frame, pass, (start, len), (0, n));
                 }
                 Form::Rows { rows_per_tile, row, .. } => {
-                    // The first pass waits for memory. While the second computes, the next block's rows come near.
+                    // The first pass waits for memory. If the second has much to compute, the next block's rows come
+                    // near meanwhile.
                     frame.ahead = if stage == 1 { len * nest.sizes.inner } else { 0 };
                     rows(frame, pass, row, rows_per_tile, start, len);
                     frame.ahead = 0;
@@ -99,8 +100,8 @@ unsafe fn rows(frame: &mut Frame, pass: &Pass, cut: Cut, rows_per_tile: usize, f
                 let tile = Tile { start, rows, len, pitch: inner, kept_at: row * inner, kept_pitch: inner };
                 frame.run(pass, &tile);
                 for (i, fold) in pass.folds.iter().enumerate() {
-                    let out = frame.outer_lanes(fold.reg).add(row);
-                    (0..rows).for_each(|r| *out.add(r) = folded(frame, (i, fold), &tile, r));
+                    let out = std::slice::from_raw_parts_mut(frame.outer_lanes(fold.reg).add(row), rows);
+                    fold_tile(frame, (i, fold), &tile, out);
                 }
             } else {
                 long_row(frame, pass, cut, first + row, row, len);
@@ -109,26 +110,56 @@ unsafe fn rows(frame: &mut Frame, pass: &Pass, cut: Cut, rows_per_tile: usize, f
     }
 }
 
-/// Lanes of a row from which on it is read in several places at once.
+/// Lanes of a row from which on it is taken to come from memory.
 const LONG_ROW: usize = 4096;
 
-/// A row of a tile, reduced: by the chain that made its lanes, or now.
-unsafe fn folded(frame: &mut Frame, (i, fold): (usize, &Fold), tile: &Tile, row: usize) -> u32 {
-    match frame.folded[i].get(row) {
-        Some(lane) => *lane,
-        // SAFETY: as promised by the caller.
-        None => unsafe {
-            let (nest, lanes) = (frame.bound.nest, frame.spread(fold.source, tile));
-            let (loops, lanes) = (loops(nest, fold.reg), lanes.row(row, tile.len));
-            match step(nest, fold.reg) {
-                // Long rows come from memory, which the loop of the row reads in several places at once.
-                Some(step) if chain::folds() && tile.len < LONG_ROW => {
+/// The rows of a tile, reduced: by the chain that made their lanes, or now.
+unsafe fn fold_tile(frame: &mut Frame, (i, fold): (usize, &Fold), tile: &Tile, out: &mut [u32]) {
+    if !frame.folded[i].is_empty() {
+        return out.copy_from_slice(&frame.folded[i][..out.len()]);
+    }
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let (nest, source) = (frame.bound.nest, frame.spread(fold.source, tile));
+        let loops = loops(nest, fold.reg);
+        let step = step(nest, fold.reg).filter(|_| chain::folds());
+        if let Some(step) = step
+            && tile.len >= LONG_ROW
+        {
+            return chain::fold_rows((source.ptr, source.pitch), tile.len, out, (step, loops));
+        }
+        for (row, out) in out.iter_mut().enumerate() {
+            let lanes = source.row(row, tile.len);
+            *out = match step {
+                Some(step) => {
                     let start = chain::Start { lanes: lanes.as_ptr(), single: false, ahead: 0 };
                     chain::fold(start, &[], std::ptr::null_mut(), tile.len, (step, loops))
                 }
-                _ => (loops.fold)(lanes),
+                None => (loops.fold)(lanes),
+            };
+        }
+    }
+}
+
+/// A part of a row, reduced. What comes from memory is read as several shorter rows side by side.
+unsafe fn fold_part(frame: &mut Frame, (i, fold): (usize, &Fold), part: &Tile) -> u32 {
+    const N: usize = chain::ABREAST;
+    let (nest, len) = (frame.bound.nest, part.len / N);
+    let mut sums = [0; N + 1];
+    // SAFETY: the shorter rows are the part, but for a few lanes; the rest as promised by the caller.
+    unsafe {
+        match step(nest, fold.reg) {
+            Some(step) if chain::folds() && len >= LONG_ROW / N && frame.folded[i].is_empty() => {
+                let (lanes, loops) = (frame.spread(fold.source, part).ptr, loops(nest, fold.reg));
+                chain::fold_rows((lanes, len as isize), len, &mut sums[..N], (step, loops));
+                sums[N] = (loops.fold)(std::slice::from_raw_parts(lanes.add(N * len), part.len - N * len));
+                (loops.fold)(&sums)
             }
-        },
+            _ => {
+                fold_tile(frame, (i, fold), part, &mut sums[..1]);
+                sums[0]
+            }
+        }
     }
 }
 
@@ -148,7 +179,7 @@ unsafe fn long_row(frame: &mut Frame, pass: &Pass, cut: Cut, row: usize, row_of_
         unsafe {
             frame.run(pass, &tile);
             for (i, (fold, counter)) in pass.folds.iter().zip(&mut counters).enumerate() {
-                counter.push(folded(frame, (i, fold), &tile, 0), loops(nest, fold.reg));
+                counter.push(fold_part(frame, (i, fold), &tile), loops(nest, fold.reg));
             }
         }
     }

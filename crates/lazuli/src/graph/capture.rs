@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::node::{Node, NodeRef};
 use super::op::Op;
@@ -58,7 +58,7 @@ pub struct Captured {
 /// The structure of a graph, to the bit: two with equal keys have the same plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {
-    words: Arc<[u64]>,
+    words: Vec<u64>,
     hash: u64,
 }
 
@@ -66,7 +66,7 @@ impl Key {
     fn new(words: Vec<u64>) -> Key {
         // One multiply per word: keys of large graphs are long, and equality is checked in full anyway.
         let hash = words.iter().fold(0u64, |h, w| (h.rotate_left(5) ^ w).wrapping_mul(0x517c_c1b7_2722_0a95));
-        Key { words: words.into(), hash }
+        Key { words, hash }
     }
 
     /// Bytes it occupies.
@@ -86,12 +86,13 @@ pub fn capture(wanted: &[&NodeRef]) -> Captured {
     static CAPTURES: AtomicU64 = AtomicU64::new(1);
     let capture = CAPTURES.fetch_add(1, Ordering::Relaxed);
 
-    let mut nodes: Vec<NodeRef> = Vec::new();
-    let mut writer = KeyWriter::default();
+    // Room for a small graph from the start: growing is what capturing one would cost most.
+    let mut nodes: Vec<NodeRef> = Vec::with_capacity(16);
+    let mut writer = KeyWriter { words: Vec::with_capacity(64), ..KeyWriter::default() };
     let mut leaves = Vec::new();
     let mut moves = Vec::new();
     // A node is pushed to be opened (its inputs pushed), then closed (its own entry written).
-    let mut stack: Vec<(NodeRef, bool)> = Vec::new();
+    let mut stack: SmallVec<[(NodeRef, bool); 16]> = SmallVec::new();
     for node in wanted {
         stack.push(((*node).clone(), false));
         while let Some((node, close)) = stack.pop() {
@@ -136,24 +137,28 @@ fn donations(
     leaves: &[NodeIdx],
     idx_of: impl Fn(&NodeRef) -> NodeIdx,
 ) -> Vec<bool> {
-    let mut edges = vec![0usize; nodes.len()];
-    let mut kept = vec![false; nodes.len()];
-    let mut is_output = vec![false; nodes.len()];
-    outputs.iter().for_each(|o| is_output[*o as usize] = true);
+    #[derive(Clone, Copy, Default)]
+    struct Held {
+        n_edges: usize,
+        kept: bool,
+        is_output: bool,
+    }
+    let mut held: SmallVec<[Held; 16]> = smallvec![Held::default(); nodes.len()];
+    outputs.iter().for_each(|o| held[*o as usize].is_output = true);
     for (i, node) in nodes.iter().enumerate().rev() {
         // One strong reference is `nodes`' own.
-        let only_edges = Arc::strong_count(node) == edges[i] + 1;
-        kept[i] |= !only_edges;
-        let releases = if is_output[i] { !node.tracked } else { !kept[i] };
+        let only_edges = Arc::strong_count(node) == held[i].n_edges + 1;
+        held[i].kept |= !only_edges;
+        let releases = if held[i].is_output { !node.tracked } else { !held[i].kept };
         node.with_pending(|expr| {
             for input in expr.inputs.iter().filter(|_| !expr.is_move()) {
-                let input = idx_of(input) as usize;
-                edges[input] += 1;
-                kept[input] |= !releases;
+                let input = &mut held[idx_of(input) as usize];
+                input.n_edges += 1;
+                input.kept |= !releases;
             }
         });
     }
-    leaves.iter().map(|l| !kept[*l as usize] && nodes[*l as usize].holds_alone()).collect()
+    leaves.iter().map(|l| !held[*l as usize].kept && nodes[*l as usize].holds_alone()).collect()
 }
 
 /// Writes the structure as words, and numbers leaves and constants.

@@ -11,6 +11,7 @@ mod regressions;
 mod shapes;
 mod special;
 mod steady;
+mod weights;
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
