@@ -228,7 +228,7 @@ def row(workload, peer, wall, cpu, result, right):
         "contender": peer,
         "best_ms": best,
         "median_ms": sorted(wall)[len(wall) // 2],
-        "cpu_ms": sorted(cpu)[len(cpu) // 2],
+        "cpu_ms": min(cpu),
         "gb_per_s": n_values * 4 / best / 1e6 if moves else None,
         "gflop_per_s": flops / best / 1e6 if flops else None,
         "ratio_to_hand": None,
