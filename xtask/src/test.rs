@@ -99,7 +99,8 @@ fn tests() -> Result<(), String> {
     succeed(Command::new(cargo()).args(["test", "--workspace", "--no-fail-fast"]))
 }
 
-/// The engine's promises and random graphs on every GPU that every driver shows; what only GPUs promise, per driver.
+/// The engine's promises, random graphs, gradients and training on every GPU that every driver shows; what only GPUs
+/// promise, per driver.
 fn gpu_tests(options: &Options) -> Result<(), String> {
     for driver in drivers(options.all_drivers)? {
         if !driver.environment.is_empty() {
@@ -107,7 +108,11 @@ fn gpu_tests(options: &Options) -> Result<(), String> {
         }
         for gpu in 1..=n_gpus(&driver)? {
             println!("\n{}: GPU {gpu}", driver.name);
-            succeed(test(&driver, &["engine", "random"]).env("LAZULI_TEST_DEVICE", gpu.to_string()))?;
+            let on_gpu = |mut command: Command| succeed(command.env("LAZULI_TEST_DEVICE", gpu.to_string()));
+            on_gpu(test(&driver, &["engine", "random", "layers", "step"]))?;
+            let mut gradients = Command::new(cargo());
+            gradients.args(["test", "--package", "lazuli", "--lib", "autograd"]).envs(driver.environment.clone());
+            on_gpu(gradients)?;
         }
     }
     Ok(())
