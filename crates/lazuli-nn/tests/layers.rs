@@ -85,14 +85,11 @@ fn convolutions_too_large_to_copy_their_windows_are_their_definition() {
 
 #[test]
 fn ties_of_a_pool_share_its_gradient() {
-    let x = Tensor::from_slice(&[1.0f32, 3.0, 3.0, 0.0, 2.0, 2.0, 2.0, 2.0], [1, 1, 2, 4], &device());
+    let x = Tensor::from_slice(&[1.0f32, 3.0, 3.0, 0.0, 3.0, 2.0, 2.0, 2.0], [1, 1, 2, 4], &device()).tracked();
     let y = MaxPool2d::new(2).forward(&x);
     assert_eq!(y.to_vec::<f32>().unwrap(), [3.0, 3.0]);
     let g = y.mul(Tensor::from_slice(&[2.0f32, 4.0], [2], &device())).sum(..).grad(&[&x]);
-    assert_eq!(g[0].to_vec::<f32>().unwrap(), [0.0, 2.0, 4.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
-    let y =
-        MaxPool2d { size: 2, stride: 1 }.forward(&Tensor::ones([1, 1, 2, 3], lazuli::DType::F32, &device()).tracked());
-    assert_eq!(y.to_vec::<f32>().unwrap(), [1.0, 1.0]);
+    assert_eq!(g[0].to_vec::<f32>().unwrap(), [0.0, 1.0, 4.0, 0.0, 1.0, 0.0, 0.0, 0.0]);
     // Overlapping windows add up, and an average gives everyone the same.
     let x = Tensor::ones([1, 1, 2, 3], lazuli::DType::F32, &device());
     let overlapping: [&dyn Layer; 2] = [&MaxPool2d { size: 2, stride: 1 }, &AvgPool2d { size: 2, stride: 1 }];
@@ -237,7 +234,7 @@ fn a_bad_shape_is_an_error_that_names_the_layer_the_shapes_and_the_callers_line(
         (heads(2).forward(&x(&[3, 4])), "attention: wants [batch, length, width]", "[3, 4]"),
         (heads(3).forward(&x(&[1, 3, 4])), "attention: 3 heads must divide the width", "[1, 3, 4]"),
         (heads(2).attend(&x(&[1, 3, 4]), &x(&[2, 3, 4]), None), "attention: wants as many sequences", "[2, 3, 4]"),
-        (heads(2).forward(&x(&[1, 3, 5])), "linear: wants 4 features", "[1, 3, 5]"),
+        (heads(2).forward(&x(&[1, 3, 6])), "linear: wants 4 features", "[1, 3, 6]"),
         (Lstm::new(3, 4, 1, &cpu).forward(&x(&[3])), "lstm: wants [batch, length, features]", "[3]"),
         (Lstm::new(3, 4, 1, &cpu).forward(&x(&[2, 5, 4])), "linear: wants 3 features", "[2, 5, 4]"),
         (Gru::new(3, 4, 1, &cpu).forward(&x(&[3])), "gru: wants [batch, length, features]", "[3]"),
