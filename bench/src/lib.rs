@@ -11,6 +11,7 @@ pub mod inputs;
 pub mod measure;
 pub mod reference;
 pub mod report;
+pub mod train;
 pub mod workload;
 
 #[cfg(feature = "burn")]
