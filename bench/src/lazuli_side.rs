@@ -1,4 +1,4 @@
-//! Lazuli on its CPU backend. Every call builds the expression anew, as a program does, and waits
+//! Lazuli on any of its devices. Every call builds the expression anew, as a program does, and waits
 //! for the numbers to be there.
 
 use lazuli::{Device, Tensor};
@@ -16,8 +16,9 @@ pub enum Hold {
     Nothing,
 }
 
-/// Lazuli without the `gpu` feature.
+/// Lazuli on one device.
 pub struct Lazuli {
+    pub device: Device,
     pub hold: Hold,
 }
 
@@ -33,7 +34,7 @@ impl Contender for Lazuli {
         if work.is_yardstick() {
             return None;
         }
-        let device = Device::cpu();
+        let device = self.device.clone();
         let upload = |input: &Input| Tensor::from_slice(&input.data, input.shape.clone(), &device);
         let inputs = inputs.iter().map(upload).collect();
         Some(Ok(Box::new(LazuliCase { work, hold: self.hold, inputs, device, y: None })))

@@ -4,12 +4,14 @@
 //! judged ([`reference`]); a [`contender`] turns it into a callable case; [`measure`] runs the cases
 //! in turn; [`report`] judges and prints. `hand/` holds the stated limit, `*_side.rs` one peer each.
 
+pub mod command;
 pub mod contender;
 pub mod hand;
 pub mod inputs;
 pub mod measure;
 pub mod reference;
 pub mod report;
+pub mod train;
 pub mod workload;
 
 #[cfg(feature = "burn")]
@@ -18,6 +20,8 @@ pub mod burn_side;
 pub mod candle_side;
 #[cfg(feature = "gpu-matmul")]
 pub mod gpu_matmul;
+#[cfg(feature = "gpu")]
+pub mod gpu;
 #[cfg(feature = "lazuli")]
 pub mod lazuli_side;
 
@@ -28,9 +32,9 @@ pub fn contenders(n_threads: usize) -> Vec<Box<dyn Contender>> {
     vec![
         Box::new(hand::Hand { n_threads }),
         #[cfg(feature = "lazuli")]
-        Box::new(lazuli_side::Lazuli { hold: lazuli_side::Hold::Previous }),
+        Box::new(lazuli_side::Lazuli { device: lazuli::Device::cpu(), hold: lazuli_side::Hold::Previous }),
         #[cfg(feature = "lazuli")]
-        Box::new(lazuli_side::Lazuli { hold: lazuli_side::Hold::Nothing }),
+        Box::new(lazuli_side::Lazuli { device: lazuli::Device::cpu(), hold: lazuli_side::Hold::Nothing }),
         #[cfg(feature = "candle")]
         Box::new(candle_side::Candle),
         #[cfg(feature = "burn")]

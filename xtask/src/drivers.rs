@@ -1,10 +1,10 @@
 //! GPU drivers for tests. A machine without a GPU gets one that runs on its processor: tests that could not run are
 //! failures, so there must be something to run them on.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::workspace::{built, cargo, succeed};
+use crate::workspace::{built, cargo, root, succeed};
 
 /// Where drivers that are only unpacked, not installed, are put.
 const FOLDER: &str = "target/drivers";
@@ -15,7 +15,8 @@ pub struct Driver {
     pub environment: Vec<(&'static str, String)>,
 }
 
-/// The drivers to test with: what the system has, and with `all` SwiftShader beside it.
+/// The drivers to test with: what the system has, and with `all` SwiftShader beside it, both watched by Vulkan's
+/// validation layer.
 pub fn drivers(all: bool) -> Result<Vec<Driver>, String> {
     let system = Driver { name: "system", environment: Vec::new() };
     if n_gpus(&system)? == 0 {
@@ -24,11 +25,18 @@ pub fn drivers(all: bool) -> Result<Vec<Driver>, String> {
             return Err("no GPU adapter is found, not even after installing mesa-vulkan-drivers".into());
         }
     }
-    let mut drivers = vec![system];
-    if all {
-        drivers.push(swiftshader()?);
+    if !all {
+        return Ok(vec![system]);
     }
+    let mut drivers = vec![system, swiftshader()?];
+    let layer = validation()?;
+    drivers.iter_mut().for_each(|driver| driver.environment.extend(layer.clone()));
     Ok(drivers)
+}
+
+/// Whether a line of output is the validation layer's complaint.
+pub fn is_complaint(line: &str) -> bool {
+    ["Validation Error", "Validation Warning", "Validation Performance Warning"].iter().any(|text| line.contains(text))
 }
 
 /// How many GPUs the engine finds. Built as the tests are, so that nothing is compiled for this alone.
@@ -64,23 +72,57 @@ fn apt(words: &[&str]) -> Result<(), String> {
     succeed(command.args(words))
 }
 
-/// Google's driver that runs on the processor, out of Debian's chromium-common: unpacked, not installed.
+/// Google's driver that runs on the processor, out of Debian's chromium-common.
 fn swiftshader() -> Result<Driver, String> {
-    let folder = std::env::current_dir().map_err(|e| e.to_string())?.join(FOLDER);
-    let file: PathBuf = folder.join("chromium/usr/lib/chromium/vk_swiftshader_icd.json");
-    if !file.exists() {
-        std::fs::create_dir_all(&folder).map_err(|e| format!("{FOLDER}: {e}"))?;
-        succeed(Command::new("apt-get").args(["download", "chromium-common"]).current_dir(&folder))?;
-        let packages = std::fs::read_dir(&folder).map_err(|e| e.to_string())?.filter_map(|entry| entry.ok());
-        let package = packages.map(|entry| entry.path()).find(|path| path.extension().is_some_and(|e| e == "deb"));
-        let package = package.ok_or("apt-get downloaded no package")?;
-        succeed(Command::new("dpkg-deb").arg("-x").arg(&package).arg(folder.join("chromium")))?;
-        std::fs::remove_file(&package).map_err(|e| e.to_string())?;
-    }
+    let file = unpack("chromium-common")?.join("usr/lib/chromium/vk_swiftshader_icd.json");
     let driver =
         Driver { name: "swiftshader", environment: vec![("VK_DRIVER_FILES", file.to_string_lossy().into_owned())] };
     match n_gpus(&driver)? {
         0 => Err("SwiftShader was unpacked, but the engine does not find it".into()),
         _ => Ok(driver),
     }
+}
+
+/// What the Vulkan loader must be told so that the validation layer looks on and complains to standard output.
+fn validation() -> Result<Vec<(&'static str, String)>, String> {
+    const SETTINGS: &str = "khronos_validation.debug_action = VK_DBG_LAYER_ACTION_LOG_MSG\n\
+                            khronos_validation.report_flags = error,warn\n\
+                            khronos_validation.log_filename = stdout\n";
+    let folder = unpack("vulkan-validationlayers")?;
+    std::fs::write(folder.join("vk_layer_settings.txt"), SETTINGS)
+        .map_err(|e| format!("vk_layer_settings.txt: {e}"))?;
+    let library = folder.join("usr/lib").join(format!("{}-linux-gnu", std::env::consts::ARCH));
+    let text = |path: PathBuf| path.to_string_lossy().into_owned();
+    Ok(vec![
+        ("VK_INSTANCE_LAYERS", "VK_LAYER_KHRONOS_validation".into()),
+        ("VK_LAYER_PATH", text(folder.join("usr/share/vulkan/explicit_layer.d"))),
+        ("VK_LAYER_SETTINGS_PATH", text(folder)),
+        // The layer is named without a folder.
+        ("LD_LIBRARY_PATH", text(library)),
+    ])
+}
+
+/// A Debian package, unpacked but not installed; where.
+fn unpack(package: &str) -> Result<PathBuf, String> {
+    let (parent, folder) = (root().join(FOLDER), root().join(FOLDER).join(package));
+    if folder.exists() {
+        return Ok(folder);
+    }
+    // Into a folder of its own, which gets its name when all of it is there.
+    let half = parent.join(format!("{package}.part"));
+    let _ = std::fs::remove_dir_all(&half);
+    std::fs::create_dir_all(&half).map_err(|e| format!("{FOLDER}: {e}"))?;
+    run_in(&half, Command::new("apt-get").args(["download", package]))?;
+    let entries = std::fs::read_dir(&half).map_err(|e| e.to_string())?.filter_map(|entry| entry.ok());
+    let file = entries.map(|entry| entry.path()).find(|path| path.extension().is_some_and(|e| e == "deb"));
+    let file = file.ok_or(format!("apt-get downloaded no package {package}"))?;
+    run_in(&half, Command::new("dpkg-deb").arg("-x").arg(&file).arg(&half))?;
+    std::fs::remove_file(&file).map_err(|e| e.to_string())?;
+    std::fs::rename(&half, &folder).map_err(|e| format!("{package}: {e}"))?;
+    Ok(folder)
+}
+
+fn run_in(folder: &Path, command: &mut Command) -> Result<(), String> {
+    let status = command.current_dir(folder).status().map_err(|e| format!("{command:?}: {e}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{status} from {command:?}")) }
 }

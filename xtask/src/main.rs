@@ -37,7 +37,11 @@ const TASKS: &[Task] = &[
         about: "random graphs against the oracle for some seconds (60), products of every size: soak [SECONDS]",
         run: soak,
     },
-    Task { name: "bench", about: "the benchmarks of bench/; what follows is handed to them", run: bench },
+    Task {
+        name: "bench",
+        about: "the benchmarks of bench/, with --gpu those of GPUs; what follows is handed to them",
+        run: bench,
+    },
     Task { name: "data", about: "fetch what models learn from: data mnist (needs a network)", run: data::run },
     Task {
         name: "fixtures",
@@ -96,9 +100,14 @@ fn soak(words: &[String]) -> Result<(), String> {
 
 /// The benchmarks have a workspace of their own, because of what the peers depend on.
 fn bench(words: &[String]) -> Result<(), String> {
+    let is_gpu = |word: &&String| *word == "--gpu";
     let mut command = Command::new(cargo());
-    command.args(["run", "--release", "--manifest-path", "bench/Cargo.toml", "--bin", "cpu", "--"]);
+    command.args(["run", "--release", "--manifest-path", "bench/Cargo.toml"]);
+    command.args(match words.iter().any(|word| is_gpu(&word)) {
+        true => &["--no-default-features", "--features", "gpu", "--bin", "gpu", "--"][..],
+        false => &["--bin", "cpu", "--"],
+    });
     // `cargo xtask bench -- --help` and `cargo xtask bench --help` mean the same.
-    command.args(words.iter().skip_while(|word| *word == "--"));
+    command.args(words.iter().filter(|word| !is_gpu(word)).skip_while(|word| *word == "--"));
     workspace::succeed(&mut command)
 }

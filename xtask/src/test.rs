@@ -2,12 +2,13 @@
 //! one profile, one target folder and one choice of packages (another choice would unite features differently), so that
 //! the engine is compiled once for checking and once for testing.
 
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::drivers::{Driver, drivers, n_gpus};
+use crate::drivers::{Driver, drivers, is_complaint, n_gpus};
 use crate::tidy;
-use crate::workspace::{built, cargo, files, succeed};
+use crate::workspace::{built, cargo, files, root, succeed};
 
 /// A step and what it checks.
 struct Step {
@@ -30,6 +31,7 @@ const STEPS: &[Step] = &[
     Step { name: "tests", run: |_| tests() },
     Step { name: "gpu tests", run: gpu_tests },
     Step { name: "without gpu", run: |_| without_gpu() },
+    Step { name: "browser", run: |_| browser() },
     Step { name: "examples", run: |_| examples() },
     Step { name: "tour", run: |_| tour() },
 ];
@@ -99,18 +101,43 @@ fn tests() -> Result<(), String> {
     succeed(Command::new(cargo()).args(["test", "--workspace", "--no-fail-fast"]))
 }
 
-/// The engine's promises and random graphs on every GPU that every driver shows; what only GPUs promise, per driver.
+/// The engine's promises, random graphs, gradients and training on every GPU that every driver shows; what only GPUs
+/// promise, per driver.
 fn gpu_tests(options: &Options) -> Result<(), String> {
     for driver in drivers(options.all_drivers)? {
         if !driver.environment.is_empty() {
-            succeed(&mut test(&driver, &["gpu"]))?;
+            succeed_without_complaint(&mut test(&driver, &["gpu"]))?;
         }
         for gpu in 1..=n_gpus(&driver)? {
             println!("\n{}: GPU {gpu}", driver.name);
-            succeed(test(&driver, &["engine", "random"]).env("LAZULI_TEST_DEVICE", gpu.to_string()))?;
+            let on_gpu =
+                |mut command: Command| succeed_without_complaint(command.env("LAZULI_TEST_DEVICE", gpu.to_string()));
+            on_gpu(test(&driver, &["engine", "random", "layers", "step"]))?;
+            let mut gradients = Command::new(cargo());
+            gradients.args(["test", "--workspace", "--lib", "autograd"]).envs(driver.environment.clone());
+            on_gpu(gradients)?;
         }
     }
     Ok(())
+}
+
+/// Runs a command, shows its output, and fails if Vulkan's validation layer has a word in it.
+fn succeed_without_complaint(command: &mut Command) -> Result<(), String> {
+    let started = command.current_dir(root()).stdout(Stdio::piped()).spawn();
+    let mut process = started.map_err(|e| format!("{command:?}: {e}"))?;
+    let mut n_complaints = 0;
+    for line in BufReader::new(process.stdout.take().expect("just asked for")).split(b'\n') {
+        let line = line.map_err(|e| format!("{command:?}: {e}"))?;
+        let line = String::from_utf8_lossy(&line);
+        println!("{line}");
+        n_complaints += is_complaint(&line) as usize;
+    }
+    let status = process.wait().map_err(|e| format!("{command:?}: {e}"))?;
+    match (status.success(), n_complaints) {
+        (false, _) => Err(format!("{status} from {command:?}")),
+        (true, 0) => Ok(()),
+        (true, n) => Err(format!("Vulkan's validation layer complained {n} times")),
+    }
 }
 
 fn test(driver: &Driver, names: &[&str]) -> Command {
@@ -126,6 +153,15 @@ fn test(driver: &Driver, names: &[&str]) -> Command {
 fn without_gpu() -> Result<(), String> {
     let package = ["clippy", "--package", "lazuli", "--no-default-features", "--all-targets"];
     succeed(Command::new(cargo()).args(package).args(["--", "--deny", "warnings"]))
+}
+
+/// The engine builds for browsers, GPUs included. Nothing runs there: that needs a browser.
+fn browser() -> Result<(), String> {
+    const TARGET: &str = "wasm32-unknown-unknown";
+    succeed(Command::new("rustup").args(["target", "add", TARGET]))?;
+    let mut command = Command::new(cargo());
+    command.args(["check", "--package", "lazuli", "--target", TARGET]).env("RUSTFLAGS", "--deny warnings");
+    succeed(&mut command)
 }
 
 /// Each example asserts what it shows.

@@ -22,6 +22,7 @@ mod line;
 // Forms of kernels.
 mod map;
 mod matmul;
+mod panel;
 mod skinny;
 mod reduce;
 mod routines;
@@ -89,7 +90,14 @@ impl Cpu {
             max_buffer_bytes: isize::MAX as usize,
             max_binding_bytes: isize::MAX as usize,
         };
-        let limits = Limits { max_bindings: 65535, max_insts: 512, max_reduce: 65536, min_rows: 64, fuse: true };
+        let limits = Limits {
+            max_bindings: 65535,
+            max_insts: 512,
+            max_reduce: 65536,
+            max_column: usize::MAX,
+            min_rows: 64,
+            fuse: true,
+        };
         let pool = Arc::new(Pool::new(counters.clone()));
         Cpu { info, limits, shared: Arc::new(Shared { counters, pool, threads, programs: Mutex::default() }) }
     }

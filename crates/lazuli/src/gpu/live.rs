@@ -13,7 +13,7 @@ use super::quirks::Quirks;
 use super::signal::now;
 use super::status::Status;
 use super::tune::Tuning;
-use super::wait::Waiter;
+use super::wait::{Waiter, may_wait};
 use crate::backend::Counters;
 use crate::error::{Error, Result};
 use crate::wgsl::Caps;
@@ -46,6 +46,14 @@ pub struct Live {
 struct Faults {
     lost: OnceLock<String>,
     errors: Mutex<Vec<Error>>,
+}
+
+/// How a poll ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Polled {
+    Done,
+    /// The time was up first.
+    Late,
 }
 
 /// Who made the device, and so whose callbacks it may have.
@@ -138,22 +146,29 @@ impl Live {
 
     /// Waits for all that was submitted, and calls back whoever waits.
     pub fn wait(&self) -> Result<()> {
-        self.poll(wgpu::PollType::Wait { submission_index: None, timeout: Some(TIMEOUT) })
+        self.wait_for(TIMEOUT)
+    }
+
+    /// The same, but no longer than this.
+    fn wait_for(&self, time: Duration) -> Result<()> {
+        may_wait()?;
+        match self.poll(wgpu::PollType::Wait { submission_index: None, timeout: Some(time) })? {
+            Polled::Done => Ok(()),
+            Polled::Late => Err(refused("wait", format!("the device has not answered for {} s", time.as_secs_f64()))),
+        }
     }
 
     /// Calls back whoever waits for something that is done; waits if asked to.
-    pub fn poll(&self, how: wgpu::PollType) -> Result<()> {
+    pub fn poll(&self, how: wgpu::PollType) -> Result<Polled> {
         // wgpu panics when the driver reports a loss while it waits.
         let polled = catch_unwind(AssertUnwindSafe(|| self.device.poll(how)));
-        match polled {
-            Ok(Err(wgpu::PollError::Timeout)) => {
-                Err(refused("wait", format!("the device has not answered for {} s", TIMEOUT.as_secs())))
-            }
-            Ok(_) => self.lost().map_or(Ok(()), Err),
-            Err(panic) => {
-                let _ = self.faults.lost.set(panic_text(&*panic));
-                self.lost().map_or(Ok(()), Err)
-            }
+        if let Err(panic) = &polled {
+            let _ = self.faults.lost.set(panic_text(&**panic));
+        }
+        match (self.lost(), polled) {
+            (Some(error), _) => Err(error),
+            (None, Ok(Err(wgpu::PollError::Timeout))) => Ok(Polled::Late),
+            (None, _) => Ok(Polled::Done),
         }
     }
 
@@ -205,4 +220,94 @@ fn one_line(text: &str) -> String {
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
     one_line(text.unwrap_or("the driver failed"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::adapters;
+    use super::*;
+
+    /// Work for a while: every invocation goes round a loop.
+    fn work(live: &Live) {
+        const TEXT: &str = "@group(0) @binding(0) var<storage, read_write> x: array<u32>;
+            @compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+                var y = id.x;
+                for (var i = 0u; i < 60000u; i++) { y = y * 1664525u + x[1]; }
+                if (y == 1u) { x[0] = y; }
+            }";
+        let source = wgpu::ShaderSource::Wgsl(TEXT.into());
+        let module = live.device.create_shader_module(wgpu::ShaderModuleDescriptor { label: None, source });
+        let pipeline = live.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label: None,
+            layout: None,
+            module: &module,
+            entry_point: Some("main"),
+            compilation_options: Default::default(),
+            cache: None,
+        });
+        let block = live.device.create_buffer(&wgpu::BufferDescriptor {
+            label: None,
+            size: 16,
+            usage: wgpu::BufferUsages::STORAGE,
+            mapped_at_creation: false,
+        });
+        let group = live.device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: None,
+            layout: &pipeline.get_bind_group_layout(0),
+            entries: &[wgpu::BindGroupEntry { binding: 0, resource: block.as_entire_binding() }],
+        });
+        let mut encoder = live.device.create_command_encoder(&Default::default());
+        let mut pass = encoder.begin_compute_pass(&Default::default());
+        pass.set_pipeline(&pipeline);
+        pass.set_bind_group(0, &group, &[]);
+        pass.dispatch_workgroups(256, 1, 1);
+        drop(pass);
+        live.submit([encoder.finish()]);
+    }
+
+    #[test]
+    fn a_device_that_does_not_answer_in_time_is_an_error_and_may_answer_later() {
+        for found in adapters::found() {
+            let live = found.live().unwrap();
+            work(&live);
+            let error = live.wait_for(Duration::ZERO).unwrap_err();
+            assert!(matches!(error, Error::Device(_)), "{error}");
+            assert!(error.to_string().contains("has not answered"), "{error}");
+            live.wait().unwrap();
+            assert!(live.lost().is_none());
+        }
+    }
+
+    #[test]
+    fn a_thread_that_panics_with_a_lock_leaves_the_device_usable() {
+        for found in adapters::found() {
+            let live = found.live().unwrap();
+            let other = live.clone();
+            let panicked = std::thread::spawn(move || {
+                let _held = (other.turn(), other.unknown(), other.faults.errors());
+                panic!("while it holds every lock");
+            });
+            assert!(panicked.join().is_err());
+            assert!(live.turn.is_poisoned());
+            let block = live.take_with(&[1, 2, 3, 4]).unwrap();
+            let mut bytes = [0; 4];
+            let storage = super::super::storage::Storage::of_block(block, Vec::new(), None);
+            super::super::read::read(&storage, &Counters::default(), &mut bytes).unwrap();
+            assert_eq!(bytes, [1, 2, 3, 4]);
+            assert!(live.unknown().is_empty() && live.take_fault().is_none());
+        }
+    }
+
+    #[test]
+    fn a_validation_error_is_an_error_of_the_call_and_nothing_else() {
+        for found in adapters::found() {
+            let live = found.live().unwrap();
+            let source = wgpu::ShaderSource::Wgsl("fn main( {".into());
+            let desc = wgpu::ShaderModuleDescriptor { label: None, source };
+            let error = live.checked("test", || live.device.create_shader_module(desc)).map(drop).unwrap_err();
+            assert!(matches!(error, Error::Device(_)), "{error}");
+            live.wait().unwrap();
+            assert!(live.take_fault().is_none() && live.lost().is_none());
+        }
+    }
 }

@@ -1,11 +1,24 @@
 //! Natively nobody is called back unless somebody polls the device. Futures leave that to a thread of its own, which
-//! sleeps while there are none. In a browser the event loop does it.
+//! sleeps while there are none. In a browser the event loop does it, and no thread may wait: all that differs there is
+//! here.
 
+use std::sync::Arc;
 #[cfg(not(target_arch = "wasm32"))]
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{
+    Mutex, PoisonError,
+    mpsc::{Sender, channel},
+};
 
 use super::signal::Signal;
+use crate::error::{Error, Result};
+
+/// An error where a thread must not wait for a device, because the device would then never answer.
+pub fn may_wait() -> Result<()> {
+    match cfg!(target_arch = "wasm32") {
+        true => Err(Error::unsupported("wait", "a browser cannot wait for a device: use the calls that end in _async")),
+        false => Ok(()),
+    }
+}
 
 /// Polls a device for as long as a future waits for it.
 pub struct Waiter {

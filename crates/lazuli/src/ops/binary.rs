@@ -290,8 +290,8 @@ fn log2_parts_f32(x: f32) -> vec2<f32> {
     oracle |x, y| if x.is_nan() || y.is_nan() { NAN } else { x.max(y) }, int |x, y| x.max(y);
     wgsl "maximum_$t($x, $y)" "
 fn maximum_f32(x: f32, y: f32) -> f32 {
-    if (is_nan_f32(x)) { return x; }
-    return select(max(x, y), y, is_nan_f32(y));
+    // Nothing branches: lanes go together.
+    return select(select(max(x, y), y, is_nan_f32(y)), x, is_nan_f32(x));
 }
 fn maximum_i32(x: i32, y: i32) -> i32 { return max(x, y); }
 fn maximum_u32(x: u32, y: u32) -> u32 { return max(x, y); }
@@ -305,8 +305,8 @@ fn maximum_u32(x: u32, y: u32) -> u32 { return max(x, y); }
     oracle |x, y| if x.is_nan() || y.is_nan() { NAN } else { x.min(y) }, int |x, y| x.min(y);
     wgsl "minimum_$t($x, $y)" "
 fn minimum_f32(x: f32, y: f32) -> f32 {
-    if (is_nan_f32(x)) { return x; }
-    return select(min(x, y), y, is_nan_f32(y));
+    // Nothing branches: lanes go together.
+    return select(select(min(x, y), y, is_nan_f32(y)), x, is_nan_f32(x));
 }
 fn minimum_i32(x: i32, y: i32) -> i32 { return min(x, y); }
 fn minimum_u32(x: u32, y: u32) -> u32 { return min(x, y); }

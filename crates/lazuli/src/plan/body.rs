@@ -401,7 +401,7 @@ impl BodyBuilder {
         let n_rows: usize = self.dims[..n_outer].iter().product();
         // As many pieces as give whole pages each; how many does not depend on who runs them.
         let n_pieces = length.div_ceil(max_len);
-        let piece = length.div_ceil(n_pieces).next_multiple_of(1024).min(length);
+        let piece = length.div_ceil(n_pieces).next_multiple_of(max_len.min(1024)).min(length);
         let n_pieces = length.div_ceil(piece);
         // The store goes another way than any load, even one that met the index space as it did.
         let stored = self.accesses.len();

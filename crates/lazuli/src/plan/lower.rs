@@ -169,7 +169,8 @@ impl Lowering<'_> {
 
     fn reduce(&mut self, number: u32, group: &Group, full: Shape, axes: AxisSet, split: bool) {
         let rows = full.reduced(&axes, false);
-        if split && self.split_reduce(number, group, full, axes) {
+        let cut = if split { Some(self.limits.max_reduce) } else { self.column_cut(group, &full, &axes) };
+        if cut.is_some_and(|max_len| self.split_reduce(number, group, full, axes, max_len)) {
             return;
         }
         let (full_map, row_map, outer, inner) = row_maps(&full, &axes);
@@ -179,9 +180,22 @@ impl Lowering<'_> {
         self.finish_loop(body);
     }
 
-    /// A long reduction with few results: first many pieces side by side, then the pieces. False if the way its input
-    /// lies does not allow it.
-    fn split_reduce(&mut self, number: u32, group: &Group, full: Shape, axes: AxisSet) -> bool {
+    /// How long pieces of a reduction over columns should be, if it should be cut: they are long and many, and only their
+    /// results are stored.
+    fn column_cut(&self, group: &Group, full: &Shape, axes: &AxisSet) -> Option<usize> {
+        let rows = full.reduced(axes, false);
+        let length = full.n_elems().checked_div(rows.n_elems()).unwrap_or(0);
+        let last = (0..full.rank()).rev().find(|axis| full[*axis] > 1)?;
+        let only_results =
+            group.stores.iter().all(|store| self.graph.nodes[store.value as usize].shape.n_elems() == rows.n_elems());
+        let max_len = self.limits.max_column;
+        let is_large = length / 2 >= max_len && rows.n_elems() >= max_len;
+        (is_large && !axes.contains(last) && only_results).then_some(max_len)
+    }
+
+    /// A long reduction: first many pieces side by side, then the pieces. False if the way its input lies does not
+    /// allow it.
+    fn split_reduce(&mut self, number: u32, group: &Group, full: Shape, axes: AxisSet, max_len: usize) -> bool {
         let Some(reduce) = self.only_reduce(number, group) else { return false };
         let node = &self.graph.nodes[reduce as usize];
         let Op::Reduce(row, _) = node.op else { unreachable!("just found") };
@@ -199,7 +213,7 @@ impl Lowering<'_> {
         let reg = first.eval(self, reduce, map_id);
         let pieces = self.values.len() as ValueId;
         first.store(reg, pieces, dtype, row_map.into());
-        let Some((built, n_pieces)) = first.finish_in_pieces(self.limits.max_reduce) else {
+        let Some((built, n_pieces)) = first.finish_in_pieces(max_len) else {
             self.checks.truncate(n_checks);
             return false;
         };

@@ -29,6 +29,9 @@ pub struct Limits {
     pub max_insts: usize,
     /// A reduction longer than this is cut into pieces, if there are fewer than `min_rows` of them side by side.
     pub max_reduce: usize,
+    /// Sums of columns and their like that are longer than this are cut into pieces as well, where nothing else goes
+    /// with them: pages that few columns touch are forgotten before the next columns do.
+    pub max_column: usize,
     /// How many outer indices keep the device busy.
     pub min_rows: usize,
     /// Off: every op is a kernel of its own, for comparison.

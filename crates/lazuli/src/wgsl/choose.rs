@@ -17,6 +17,8 @@ pub enum Mode {
     Step,
     /// Any four elements.
     Each,
+    /// Four elements side by side along another axis, four times: a block of four by four that is turned.
+    Turn,
 }
 
 /// The four elements that an invocation takes at once.
@@ -64,6 +66,11 @@ fn mode(form: AccessForm, map: &IndexMap, four: Four) -> Mode {
     if view.strides[four.axis] == 1 && starts_at_multiples { Mode::Run } else { Mode::Step }
 }
 
+/// Whether an access finds the same elements at every outer index.
+pub fn is_same_for_all(map: &IndexMap, n_outer: usize) -> bool {
+    map.views().last().is_some_and(|view| view.mask.is_none() && view.strides[..n_outer].iter().all(|s| *s == 0))
+}
+
 /// Whether anything is read or written four elements at once.
 fn any_run(body: &Body, modes: &[Mode]) -> bool {
     let loads = body.insts.iter().filter_map(|inst| match inst.op {
@@ -78,18 +85,87 @@ pub struct MapShape {
     pub four: Option<Four>,
     /// Elements that are taken four at a time.
     pub n_by_four: usize,
+    /// How many fours an invocation takes, one beside the other.
+    pub beside: usize,
+    /// The axis along which it takes four rows of four instead: blocks whose turned accesses are read by fours, too.
+    pub block: Option<usize>,
 }
 
+/// Fours that one invocation of a light map takes where it works alone.
+const MAP_BESIDE: usize = 2;
+/// A map is light if it has no more instructions, and no more functions among them. Others have enough to do with one
+/// four, and text that is written out twice takes as long again to compile.
+const LIGHT_INSTS: usize = 200;
+const LIGHT_FUNCTIONS: usize = 4;
+/// Blocks are written out four times.
+const BLOCK_INSTS: usize = 64;
+
 /// The shape of a map.
-pub fn map_shape(body: &Body, args: &Args) -> MapShape {
+pub fn map_shape(body: &Body, args: &Args, caps: &Caps) -> MapShape {
     let n: usize = args.outer.iter().product();
     let last = args.outer.last().copied().unwrap_or(1);
     let four = Four { axis: args.outer.len().saturating_sub(1), aligned: last.is_multiple_of(4) };
     let too_short = n < 4 || (!n.is_multiple_of(4) && n < SHORT_MAP);
-    if too_short || !any_run(body, &modes(body, args, Some(four))) {
-        return MapShape { four: None, n_by_four: 0 };
+    let modes = modes(body, args, Some(four));
+    if too_short || !any_run(body, &modes) {
+        return MapShape { four: None, n_by_four: 0, beside: 1, block: None };
     }
-    MapShape { four: Some(four), n_by_four: n / 4 * 4 }
+    let light = body.insts.len() <= LIGHT_INSTS && n_functions(body) <= LIGHT_FUNCTIONS && !has_gathers(body);
+    let beside = if light && caps.style == Style::Alone { MAP_BESIDE } else { 1 };
+    MapShape { four: Some(four), n_by_four: n / 4 * 4, beside, block: block_axis(body, args, four, &modes) }
+}
+
+/// The axis along which most loads lie side by side that do not along the last one.
+fn block_axis(body: &Body, args: &Args, four: Four, modes: &[Mode]) -> Option<usize> {
+    if !four.aligned || body.insts.len() > BLOCK_INSTS || has_gathers(body) {
+        return None;
+    }
+    let n_turned =
+        |axis: usize| turned(body, args, modes, axis).iter().zip(modes).filter(|(turned, mode)| turned != mode).count();
+    let axes = (0..four.axis).filter(|axis| n_turned(*axis) > 0);
+    axes.max_by_key(|axis| n_turned(*axis))
+}
+
+/// The same modes for blocks of four by four along this axis and the last one.
+pub fn turned(body: &Body, args: &Args, modes: &[Mode], axis: usize) -> Vec<Mode> {
+    let only_loads = |access: u16| {
+        let other = |op: &InstOp| match op {
+            InstOp::Valid { access: a } | InstOp::Index { access: a } | InstOp::Gather { access: a, .. } => {
+                *a == access
+            }
+            _ => false,
+        };
+        !body.insts.iter().any(|i| other(&i.op)) && !body.stores.iter().any(|s| s.access == access)
+    };
+    let turns = |access: usize| {
+        let Some(view) = args.accesses[access].views().last() else { return false };
+        let others = (0..view.shape.rank()).filter(|other| *other != axis && view.shape[*other] > 1);
+        body.accesses[access] == AccessForm::Strided
+            && view.shape.rank() == args.outer.len()
+            && view.shape[axis].is_multiple_of(4)
+            && view.strides[axis] == 1
+            && view.offset % 4 == 0
+            && others.map(|other| view.strides[other]).all(|s| s % 4 == 0)
+            && only_loads(access as u16)
+    };
+    let turn = |(access, mode): (usize, &Mode)| if *mode == Mode::Step && turns(access) { Mode::Turn } else { *mode };
+    modes.iter().enumerate().map(turn).collect()
+}
+
+/// Whether anything is read at an index that is itself read, and may be out of range.
+pub fn has_gathers(body: &Body) -> bool {
+    body.insts.iter().any(|inst| matches!(inst.op, InstOp::Gather { .. }))
+}
+
+/// Instructions whose text calls functions.
+fn n_functions(body: &Body) -> usize {
+    let calls = |op: &InstOp| match op {
+        InstOp::Unary(row, _) => !row.wgsl_fns.is_empty(),
+        InstOp::Binary(row, ..) => !row.wgsl_fns.is_empty(),
+        InstOp::Custom(..) => true,
+        _ => false,
+    };
+    body.insts.iter().filter(|inst| calls(&inst.op)).count()
 }
 
 /// How a reduction is shared out. An item is one outer index, or four side by side.
@@ -113,9 +189,9 @@ pub struct ReduceShape {
 
 /// Elements (or fours) that one trip of a reduction's main loop takes.
 const UNROLL: usize = 4;
-/// Fours of columns that one invocation takes where it works alone: as many as share a cache line, because each row
-/// of memory that it touches is another page.
-const BESIDE: usize = 4;
+/// Fours of columns that one invocation takes where it works alone: many, because each row of memory that it touches is
+/// another page; fewer if much is computed for each.
+const BESIDE: [(usize, usize); 2] = [(8, 8), (4, 32)];
 
 /// The shape of a reduction.
 pub fn reduce_shape(body: &Body, args: &Args, caps: &Caps) -> ReduceShape {
@@ -125,8 +201,10 @@ pub fn reduce_shape(body: &Body, args: &Args, caps: &Caps) -> ReduceShape {
     let four = reduce_four(body, args, columns);
     let by_four = if four.is_some() && !columns { 4 } else { 1 };
     // Side by side only where all columns of a row can be shared out that way.
-    let wide = args.outer.last().is_some_and(|n| n.is_multiple_of(4 * BESIDE));
-    let beside = if four.is_some() && columns && wide && caps.style == Style::Alone { BESIDE } else { 1 };
+    let wide = |n: usize| args.outer.last().is_some_and(|last| last.is_multiple_of(4 * n));
+    let fits = BESIDE.iter().find(|(n, max_insts)| wide(*n) && body.insts.len() <= *max_insts);
+    let alone = four.is_some() && columns && caps.style == Style::Alone;
+    let beside = fits.filter(|_| alone).map_or(1, |(n, _)| *n);
     let n_items = if four.is_some() && columns { outer / (4 * beside) } else { outer };
     let unroll = if beside > 1 { 1 } else { UNROLL };
 

@@ -6,6 +6,7 @@ use super::eval::reached;
 use super::index::Accesses;
 use super::memory::{Memory, Use};
 use super::{Caps, Place};
+use crate::dtype::DType;
 use crate::kernel::{AccessForm, Args, Body, InstOp, Kernel, OperandArgs};
 use crate::plan::{Launch, Slot, SlotId};
 use crate::view::IndexMap;
@@ -41,7 +42,12 @@ impl<'a> Context<'a> {
 
     /// The memory of a part of the launch whose accesses go by these modes, and by these ones too.
     pub fn memory(&self, args: &Args, modes: &[&[Mode]]) -> Memory {
-        self.memory_of(self.uses(args, modes))
+        let mut memory = self.memory_of(self.uses(args, modes));
+        for (idx, ranges) in self.ranges(args).iter().enumerate().filter(|(_, ranges)| ranges.len() > 1) {
+            let ranges: Vec<(usize, usize)> = ranges.iter().map(|range| self.bytes(idx, *range)).collect();
+            memory.leave_out_all_but(idx, &ranges);
+        }
+        memory
     }
 
     /// The memory of these uses: the kernel's own first.
@@ -70,33 +76,44 @@ impl<'a> Context<'a> {
         if idx < n_inputs { self.launch.reads[idx] } else { self.launch.writes[idx - n_inputs] }
     }
 
+    fn dtype(&self, idx: usize) -> DType {
+        let n_inputs = self.launch.reads.len();
+        if idx < n_inputs { self.body.inputs[idx] } else { self.body.outputs[idx - n_inputs] }
+    }
+
+    /// The bytes where the first and the last of these elements start, within the slot.
+    fn bytes(&self, idx: usize, (low, high): (usize, usize)) -> (usize, usize) {
+        let last = self.slots[self.slot(idx).0 as usize].size_bytes.saturating_sub(1);
+        let byte = |element: usize| element.saturating_mul(self.dtype(idx).size()).min(last);
+        (byte(low), byte(high))
+    }
+
     fn one_use(&self, idx: usize, span: Option<(usize, usize)>) -> Use {
         let (n_inputs, slot) = (self.launch.reads.len(), self.slot(idx));
         let name = match self.launch.writes.iter().position(|w| *w == slot) {
             Some(output) => format!("out{output}"),
             None => format!("in{idx}"),
         };
-        let dtype = if idx < n_inputs { self.body.inputs[idx] } else { self.body.outputs[idx - n_inputs] };
+        let dtype = self.dtype(idx);
         let size_bytes = self.slots[slot.0 as usize].size_bytes;
-        let last = size_bytes.saturating_sub(1);
-        let touched = span.map_or((0, 0), |(low, high)| {
-            let byte = |element: usize| (element * dtype.size()).min(last);
-            (byte(low), byte(high))
-        });
+        let touched = span.map_or((0, 0), |span| self.bytes(idx, span));
         let (writes, place) = (idx >= n_inputs, Place::Slot(slot));
         Use { place, name, dtype, by_one: false, by_four: false, writes, size_bytes, touched }
     }
 
     /// Per input and output, the first and last element that may be touched.
     fn spans(&self, args: &Args) -> Vec<Option<(usize, usize)>> {
-        let n_inputs = self.body.inputs.len();
-        let mut spans: Vec<Option<(usize, usize)>> = vec![None; n_inputs + self.body.outputs.len()];
-        let mut widen = |idx: usize, span: Option<(usize, usize)>| {
-            spans[idx] = match (spans[idx], span) {
-                (Some(a), Some(b)) => Some((a.0.min(b.0), a.1.max(b.1))),
-                (a, b) => a.or(b),
-            };
+        let widest = |ranges: &Vec<(usize, usize)>| {
+            ranges.iter().copied().reduce(|all, range| (all.0.min(range.0), all.1.max(range.1)))
         };
+        self.ranges(args).iter().map(widest).collect()
+    }
+
+    /// The same for each way in which it is touched.
+    fn ranges(&self, args: &Args) -> Vec<Vec<(usize, usize)>> {
+        let n_inputs = self.body.inputs.len();
+        let mut ranges: Vec<Vec<(usize, usize)>> = vec![Vec::new(); n_inputs + self.body.outputs.len()];
+        let mut widen = |idx: usize, range: Option<(usize, usize)>| ranges[idx].extend(range);
         for inst in &self.body.insts {
             match inst.op {
                 InstOp::Load { input, access } => {
@@ -121,7 +138,7 @@ impl<'a> Context<'a> {
             widen(0, operand(&m.a, m.m, m.k));
             widen(1, operand(&m.b, m.k, m.n));
         }
-        spans
+        ranges
     }
 
     /// The parts, as the numbers of a launch each.

@@ -88,6 +88,7 @@ impl<'a> Eval<'a> {
                     shader.line(line);
                 }
             }
+            At::Turned { .. } => unreachable!("bug: only loads are turned"),
         }
     }
 
@@ -189,6 +190,18 @@ impl<'a> Eval<'a> {
                 let each: Vec<String> = at.iter().map(|at| self.memory.load(shader, idx, at)).collect();
                 (format!("vec4<{lane}>({})", each.join(", ")), true)
             }
+            At::Turned { first, step } => {
+                let column = |c: usize| format!("turned{input}_{access}_{c}");
+                if self.spot.row == 0 {
+                    for c in 0..4 {
+                        let at = if c == 0 { first.clone() } else { format!("{first} + {c}u * {step}") };
+                        let read = self.memory.load4(shader, idx, &at);
+                        shader.line(format!("let {} = {read};", column(c)));
+                    }
+                }
+                let each = [0, 1, 2, 3].map(|c| format!("{}{}", column(c), LANES[self.spot.row]));
+                (format!("vec4<{lane}>({})", each.join(", ")), true)
+            }
         }
     }
 
@@ -217,6 +230,7 @@ impl<'a> Eval<'a> {
             At::One(at) => [0; 4].map(|_| at.clone()),
             At::Run(at) => [0, 1, 2, 3].map(|k| super::memory::plus(at, k)),
             At::Lanes(at) => at.clone(),
+            At::Turned { .. } => unreachable!("bug: only loads are turned"),
         };
         let call = |k: usize| format!("{name}({}, {})", lanes[k], index.lane_text(LANES[k]));
         (format!("vec4<{lane}>({})", [0, 1, 2, 3].map(call).join(", ")), true)
@@ -277,6 +291,7 @@ impl Found {
                 let each: Vec<String> = at.iter().map(|at| f(at)).collect();
                 (format!("vec4<{lane}>({})", each.join(", ")), true)
             }
+            At::Turned { .. } => unreachable!("bug: only loads are turned"),
         }
     }
 }
@@ -350,7 +365,7 @@ pub fn reached(accesses: &Accesses) -> Vec<(bool, bool)> {
     let body = accesses.body;
     let mut reached = vec![(false, false); body.inputs.len() + body.outputs.len()];
     let mut reach = |idx: usize, access: u16| match accesses.modes[access as usize] {
-        Mode::Run => reached[idx].1 = true,
+        Mode::Run | Mode::Turn => reached[idx].1 = true,
         _ => reached[idx].0 = true,
     };
     for inst in &body.insts {

@@ -1,10 +1,10 @@
 //! Where an access finds its elements, as WGSL over the coordinates of the index space. Arithmetic is u32 and wraps,
 //! so that negative strides need nothing of their own. Knows index maps; nothing of memory or instructions.
 
-use super::choose::Mode;
+use super::choose::{self, Mode};
 use super::memory::plus;
 use super::shader::Shader;
-use crate::kernel::{AccessForm, Args, Body};
+use crate::kernel::{AccessForm, Args, Body, Order};
 use crate::view::View;
 
 /// Where in the index space instructions are evaluated: names for the coordinates.
@@ -19,6 +19,8 @@ pub struct Spot {
     pub suffix: String,
     /// The same for what the outer index decides.
     pub outer_suffix: String,
+    /// Which row of a block of four it is.
+    pub row: usize,
 }
 
 /// The element or elements an access gives.
@@ -38,6 +40,9 @@ pub enum At {
     Run(String),
     /// Four.
     Lanes([String; 4]),
+    /// One row of a block that is turned: the first element of the block, a multiple of four, and how far the first
+    /// elements of its columns are apart.
+    Turned { first: String, step: String },
 }
 
 /// The accesses of one launch.
@@ -70,6 +75,9 @@ impl Accesses<'_> {
                 let n_inner = shader.param("n_inner", self.args.inner.iter().product());
                 format!("{} + {} * {n_inner}", self.offset(shader, access), spot.outer)
             }
+            false if choose::is_same_for_all(&self.args.accesses[access as usize], outer.end) => {
+                self.offset(shader, access)
+            }
             false => self.sum(shader, access, &spot.coordinates[0], outer),
         };
         shader.line(format!("let base{access}{} = {base};", spot.outer_suffix));
@@ -99,6 +107,12 @@ impl Accesses<'_> {
         };
         let name = format!("at{access}{suffix}");
         let at = match mode {
+            Mode::Turn => {
+                // The other rows are found where the first one is.
+                let name = format!("at{access}");
+                let first = if spot.row == 0 { first(0, name, shader) } else { name };
+                At::Turned { first, step: self.stride(shader, access, rank - 1) }
+            }
             Mode::Same => At::One(first(0, name, shader)),
             Mode::Run => At::Run(first(0, name, shader)),
             Mode::Each => {
@@ -149,14 +163,11 @@ impl Accesses<'_> {
 
     /// From one of four elements to the next; None if that is 1.
     fn step(&self, shader: &mut Shader, access: u16) -> Option<String> {
-        let map = &self.args.accesses[access as usize];
-        let rank = map.shape().rank();
-        let by_columns = self.is_inner(access) && self.body.order == crate::kernel::Order::OuterFast;
-        let axis = if by_columns { self.args.outer.len() - 1 } else { rank - 1 };
+        let by_columns = self.is_inner(access) && self.body.order == Order::OuterFast;
         if self.by_position(access) && !by_columns {
             return None;
         }
-        Some(self.stride(shader, access, axis))
+        Some(self.stride(shader, access, self.four_axis(access)))
     }
 
     fn view(&self, access: u16) -> &View {
@@ -172,7 +183,18 @@ impl Accesses<'_> {
     }
 
     fn term(&self, shader: &mut Shader, access: u16, axis: usize, coordinate: &str) -> String {
+        if self.modes[access as usize] == Mode::Run && axis == self.four_axis(access) {
+            return coordinate.to_string();
+        }
         format!("{coordinate} * {}", self.stride(shader, access, axis))
+    }
+
+    /// The axis along which four elements lie.
+    fn four_axis(&self, access: u16) -> usize {
+        match self.is_inner(access) && self.body.order == Order::OuterFast {
+            true => self.args.outer.len() - 1,
+            false => self.args.accesses[access as usize].shape().rank() - 1,
+        }
     }
 
     fn sum(&self, shader: &mut Shader, access: u16, coordinates: &[String], axes: std::ops::Range<usize>) -> String {

@@ -1,52 +1,146 @@
-//! Maps: every invocation takes four elements of the index space side by side, or one where they cannot be read or
-//! written together. What fours leave over is a dispatch of its own.
+//! Maps: every invocation takes fours of elements of the index space side by side, or one where they cannot be read or
+//! written together. What fours leave over is a dispatch of its own. Where an operand is transposed, an invocation takes
+//! a block of four by four, so that all that is read is read by fours.
+
+use std::ops::Range;
 
 use super::Pass;
 use super::choose::{self, Four};
 use super::cut::Context;
-use super::eval::Eval;
+use super::eval::{Eval, without_parens};
 use super::index::{Accesses, Spot, split};
+use super::memory::plus;
 use super::shader::Shader;
 use crate::kernel::{AccessForm, Args, InstOp};
 
 /// Invocations of a workgroup.
 const GROUP: usize = 256;
 
+/// Blocks of four by four that a workgroup takes along either axis, so that what it reads along one and along the other
+/// shares cache lines.
+const TILE: usize = 8;
+
 /// The dispatches of one part of a map.
 pub fn passes(context: &Context, args: &Args) -> Vec<Pass> {
     let n: usize = args.outer.iter().product();
-    let shape = choose::map_shape(context.body, args);
+    let shape = choose::map_shape(context.body, args, context.caps);
     let mut passes = Vec::new();
-    if let Some(four) = shape.four {
-        passes.push(pass(context, args, Some(four), 0, shape.n_by_four));
+    match (shape.four, shape.block) {
+        (Some(four), Some(axis)) => return vec![block_pass(context, args, four, axis)],
+        (Some(four), None) => passes.push(pass(context, args, Some(four), shape.beside, 0..shape.n_by_four)),
+        (None, _) => {}
     }
     if shape.n_by_four < n {
-        passes.push(pass(context, args, None, shape.n_by_four, n));
+        passes.push(pass(context, args, None, 1, shape.n_by_four..n));
     }
     passes
 }
 
-/// The dispatch over positions `start..end` of the index space.
-fn pass(context: &Context, args: &Args, four: Option<Four>, start: usize, end: usize) -> Pass {
+/// The dispatch over these positions of the index space; each invocation takes `beside` fours, or elements.
+fn pass(context: &Context, args: &Args, four: Option<Four>, beside: usize, positions: Range<usize>) -> Pass {
     let modes = choose::modes(context.body, args, four);
     let memory = context.memory(args, &[&modes]);
     let accesses = Accesses { body: context.body, args, modes: &modes };
     let group = GROUP.min(context.caps.max_invocations);
     let per = if four.is_some() { 4 } else { 1 };
     let mut shader = Shader::new(context.comment(), &args.consts, group);
-    let (first, n) = (shader.param("start", start), shader.param("end", end));
+    let (first, end) = (shader.param("start", positions.start), shader.param("end", positions.end));
     shader.count_groups();
-    let each = if per == 4 { " * 4u" } else { "" };
-    shader.line(format!("let i = {first} + (group_idx * {group}u + lane){each};"));
-    shader.line(format!("if (i >= {n}) {{ return; }}"));
-
-    let spot = spot(&mut shader, &accesses, "i", four, "");
-    let mut eval = Eval::new(accesses, &memory, spot);
-    eval.need(&mut shader, context.body.stores.iter().map(|s| s.value));
-    for store in &context.body.stores {
-        eval.store(&mut shader, store);
+    let each = if per * beside > 1 { format!(" * {}u", per * beside) } else { String::new() };
+    // Where each invocation's values end up is decided last: a branch around all of it would cost some drivers more
+    // than what those beyond the end do in vain. They do the last element again and store nothing.
+    shader.line(format!("let wanted = {first} + (group_idx * {group}u + lane){each};"));
+    if choose::has_gathers(context.body) {
+        // Unless what they do in vain could fail.
+        shader.line(format!("if (wanted >= {end}) {{ return; }}"));
     }
-    shader.finish(context.label(), &memory, (end - start).div_ceil(per * group))
+    let mut evals: Vec<Eval> = Vec::new();
+    for idx in 0..beside {
+        let suffix = suffix(idx);
+        let wanted = plus("wanted", idx * per);
+        shader.line(format!("let i{suffix} = min({wanted}, {end} - {per}u);"));
+        let spot = spot(&mut shader, &accesses, &format!("i{suffix}"), four, &suffix);
+        let mut eval = Eval::new(accesses, &memory, spot);
+        eval.need(&mut shader, context.body.stores.iter().map(|s| s.value));
+        evals.push(eval);
+    }
+    for (idx, eval) in evals.iter_mut().enumerate() {
+        let wanted = plus("wanted", idx * per);
+        store_if(&mut shader, context, std::slice::from_mut(eval), &format!("{wanted} < {end}"));
+    }
+    shader.finish(context.label(), &memory, positions.len().div_ceil(per * beside * group))
+}
+
+/// The dispatch of a map whose invocations take blocks of four rows along `axis`, each four elements of the last one.
+fn block_pass(context: &Context, args: &Args, four: Four, axis: usize) -> Pass {
+    let modes = choose::turned(context.body, args, &choose::modes(context.body, args, Some(four)), axis);
+    let memory = context.memory(args, &[&modes]);
+    let accesses = Accesses { body: context.body, args, modes: &modes };
+    let mut shader = Shader::new(context.comment(), &args.consts, TILE * TILE);
+    let n_axes = args.outer.len();
+    let sizes: Vec<String> = (0..n_axes).map(|a| shader.param(&format!("outer{a}"), args.outer[a])).collect();
+
+    // The workgroup's tile, then this invocation's block of it.
+    let in_tiles =
+        |a: usize| if a == axis || a == four.axis { args.outer[a].div_ceil(4 * TILE) } else { args.outer[a] };
+    let tiles: Vec<String> = (0..n_axes).map(|a| shader.param(&format!("tiles{a}"), in_tiles(a))).collect();
+    let names: Vec<String> = (0..n_axes).map(|a| format!("tile{a}")).collect();
+    shader.count_groups();
+    split(&mut shader, "group_idx", &names, &tiles);
+    for a in 0..n_axes {
+        let part = if a == axis { format!("lane / {TILE}u") } else { format!("lane % {TILE}u") };
+        let text =
+            if a == axis || a == four.axis { format!("(tile{a} * {TILE}u + {part}) * 4u") } else { names[a].clone() };
+        shader.line(format!("let wanted{a} = {text};"));
+    }
+    // Those beyond the end do the last block again and store nothing.
+    let clamp = |a: usize| match a == axis || a == four.axis {
+        true => format!("min(wanted{a}, {} - 4u)", sizes[a]),
+        false => format!("min(wanted{a}, {} - 1u)", sizes[a]),
+    };
+    (0..n_axes).for_each(|a| shader.line(format!("let o{a} = {};", clamp(a))));
+    let inside: Vec<String> = (0..n_axes).map(|a| format!("wanted{a} < {}", sizes[a])).collect();
+    let position = (1..n_axes).fold("o0".to_string(), |at, a| format!("({at} * {} + o{a})", sizes[a]));
+    shader.line(format!("let i = {};", without_parens(&position)));
+    let apart = shader.param("row_elems", args.outer[axis + 1..].iter().product());
+
+    let mut evals: Vec<Eval> = Vec::new();
+    for row in 0..4 {
+        let suffix = suffix(row);
+        let mut names: Vec<String> = (0..n_axes).map(|a| format!("o{a}")).collect();
+        if row > 0 {
+            names[axis] = format!("o{axis}{suffix}");
+            shader.line(format!("let {} = o{axis} + {row}u;", names[axis]));
+            shader.line(format!("let i{suffix} = i + {row}u * {apart};"));
+        }
+        let spot = Spot {
+            outer: format!("i{suffix}"),
+            coordinates: side_by_side(names, Some(four.axis)),
+            outer_suffix: suffix.clone(),
+            suffix,
+            row,
+            ..Spot::default()
+        };
+        let mut eval = Eval::new(accesses, &memory, spot);
+        eval.need(&mut shader, context.body.stores.iter().map(|s| s.value));
+        evals.push(eval);
+    }
+    store_if(&mut shader, context, &mut evals, &inside.join(" && "));
+    shader.finish(context.label(), &memory, (0..n_axes).map(in_tiles).product())
+}
+
+/// Writes all stores, under a condition.
+fn store_if(shader: &mut Shader, context: &Context, evals: &mut [Eval], condition: &str) {
+    let stores = &context.body.stores;
+    evals.iter_mut().for_each(|eval| stores.iter().for_each(|store| eval.place(shader, store)));
+    shader.open(format!("if ({condition})"));
+    evals.iter_mut().for_each(|eval| stores.iter().for_each(|store| eval.store(shader, store)));
+    shader.close();
+}
+
+/// What tells the names of one copy of unrolled code from another's.
+fn suffix(idx: usize) -> String {
+    if idx == 0 { String::new() } else { format!("_{idx}") }
 }
 
 /// Writes the coordinates of a row-major outer position, if anything needs them.

@@ -46,8 +46,9 @@ struct Buffer {
     writes: bool,
     size_bytes: usize,
     window_bytes: usize,
-    /// The windows that are bound, first and last.
+    /// The windows that are bound, first and last, and those between that are not.
     windows: (usize, usize),
+    skipped: Vec<usize>,
 }
 
 impl Memory {
@@ -96,6 +97,7 @@ impl Memory {
                 size_bytes: one.size_bytes,
                 window_bytes: caps.max_binding_bytes,
                 windows,
+                skipped: Vec::new(),
             });
             self.buffers.len() - 1
         });
@@ -110,6 +112,18 @@ impl Memory {
         buffer.windows = (buffer.windows.0.min(windows.0), buffer.windows.1.max(windows.1));
     }
 
+    /// Leaves out windows of a use that none of these ranges of bytes touches, unless others use the same memory.
+    pub fn leave_out_all_but(&mut self, idx: usize, ranges: &[(usize, usize)]) {
+        let at = self.buffer_of[idx];
+        if at == usize::MAX || self.buffer_of.iter().filter(|b| **b == at).count() > 1 {
+            return;
+        }
+        let buffer = &mut self.buffers[at];
+        let per = buffer.window_bytes;
+        let touched = |window: &usize| ranges.iter().any(|(low, high)| (low / per..=high / per).contains(window));
+        buffer.skipped = (buffer.windows.0..=buffer.windows.1).filter(|window| !touched(window)).collect();
+    }
+
     /// Bindings that it takes.
     pub fn n_bindings(&self) -> usize {
         let per = |b: &Buffer| b.n_windows() * (1 + (b.narrow && b.wide) as usize);
@@ -121,7 +135,7 @@ impl Memory {
         let (mut lines, mut binds) = (Vec::new(), Vec::new());
         for buffer in &self.buffers {
             for wide in [true, false].into_iter().filter(|w| buffer.is_declared(*w)) {
-                for window in buffer.windows.0..=buffer.windows.1 {
+                for window in buffer.bound_windows() {
                     let start = window * buffer.window_bytes;
                     let end = (start + buffer.window_bytes).min(buffer.size_bytes.max(start + 1));
                     let len = (end - start).next_multiple_of(4);
@@ -259,7 +273,11 @@ struct Wide(bool);
 
 impl Buffer {
     fn n_windows(&self) -> usize {
-        self.windows.1 - self.windows.0 + 1
+        self.windows.1 - self.windows.0 + 1 - self.skipped.len()
+    }
+
+    fn bound_windows(&self) -> impl Iterator<Item = usize> {
+        (self.windows.0..=self.windows.1).filter(|window| !self.skipped.contains(window))
     }
 
     fn is_declared(&self, wide: bool) -> bool {
@@ -359,7 +377,7 @@ impl Buffer {
         let first = self.first_word(shader, wide);
         let per_window = self.per_window(wide);
         let mut text = format!("    let at = ({at}) - {first};\n    switch (at / {per_window}u) {{\n");
-        for window in self.windows.0..=self.windows.1 {
+        for window in self.bound_windows() {
             let idx = window - self.windows.0;
             let last = window == self.windows.1;
             let case = if last { "default".to_string() } else { format!("case {idx}u") };

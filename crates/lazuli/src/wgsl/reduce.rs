@@ -105,7 +105,8 @@ impl<'a> Reduction<'a> {
     /// Writes what is known of a row before it is read.
     fn start_row(&'a self, shader: &mut Shader, beside: usize) -> Row<'a> {
         let accesses = Accesses { body: self.context.body, args: self.args, modes: self.by_four };
-        let suffix = if beside == 0 { String::new() } else { format!("_{}", ["a", "b", "c", "d"][beside.min(3)]) };
+        let suffix =
+            if beside == 0 { String::new() } else { format!("_{}", ["a", "b", "c", "d", "e", "f", "g", "h"][beside]) };
         if beside > 0 {
             shader.line(format!("let row{suffix} = row + {}u;", 4 * beside));
         }

@@ -7,6 +7,7 @@ mod devices;
 mod faults;
 mod futures;
 mod interop;
+mod kernels;
 mod limits;
 mod matmuls;
 mod steady;
@@ -32,7 +33,10 @@ fn gpus() -> Vec<Device> {
 /// A device of the test's own, as an application would make it, with limits of its choice.
 fn own(limits: impl Fn(&mut wgpu::Limits)) -> (wgpu::Device, wgpu::Queue, Device) {
     let adapters = [wgpu::Backends::PRIMARY, wgpu::Backends::GL].into_iter().flat_map(|backends| {
-        let desc = wgpu::InstanceDescriptor { backends, ..wgpu::InstanceDescriptor::new_without_display_handle() };
+        // Without debugging, as the engine does: validation layers older than WGSL do not know it as a source language.
+        let flags = wgpu::InstanceFlags::empty();
+        let desc =
+            wgpu::InstanceDescriptor { backends, flags, ..wgpu::InstanceDescriptor::new_without_display_handle() };
         block_on(wgpu::Instance::new(desc).enumerate_adapters(backends))
     });
     let adapter = adapters.into_iter().next().expect("a GPU adapter");
