@@ -91,6 +91,6 @@ impl Trainer for Burn {
         let loss = self.loss.forward(model.forward(self.images.clone()), self.labels.clone());
         let grads = GradientsParams::from_grads(loss.backward(), &model);
         self.model = Some(self.optimizer.step(LR, model, grads));
-        loss.into_data().to_vec::<f32>().map(|loss| loss[0]).map_err(|error| format!("{error:?}"))
+        loss.into_data().try_to_vec::<f32>().map(|loss| loss[0]).map_err(|error| format!("{error:?}"))
     }
 }
