@@ -1,9 +1,9 @@
-"""The workloads of `src/bin/cpu.rs` for PyTorch (eager) and JAX (jit), on the CPU.
+"""The workloads of `src/bin/cpu.rs` for PyTorch (eager), JAX (jit) and onnxruntime (products only), on the CPU.
 
 Set-up (whichever peers are installed are measured):
 
     python3 -m venv .venv
-    .venv/bin/pip install numpy jax torch      # torch is large; leave it out to measure JAX alone
+    .venv/bin/pip install numpy jax torch onnxruntime onnx      # torch is large; leave it out to do without
 
 Then add the peers to a result file of the Rust side and print everything together:
 
@@ -20,7 +20,7 @@ import json
 import os
 import time
 
-parser = argparse.ArgumentParser(description="measure PyTorch and JAX on the CPU")
+parser = argparse.ArgumentParser(description="measure PyTorch, JAX and onnxruntime on the CPU")
 parser.add_argument("--json", help="result file; rows of other contenders in it are kept, ratios are to its hand-written rows")
 parser.add_argument("--rounds", type=int, default=15, help="samples per contender")
 parser.add_argument("--threads", type=int, default=2, help="threads for everyone")
@@ -53,8 +53,13 @@ WORKLOADS = [
     ("sum 16 Mi", "sum", [(16 * MI,)], None, (0.5, 0)),
     ("sum axis 0 [4096, 4096]", "sum", [(4096, 4096)], 0, (2e-3, 0)),
     ("sum axis 1 [4096, 4096]", "sum", [(4096, 4096)], 1, (2e-3, 0)),
-    ("matmul 256³", "matmul", [(256, 256)] * 2, None, (5e-4, 0)),
-    ("matmul 1024³", "matmul", [(1024, 1024)] * 2, None, (5e-4, 0)),
+    ("matmul 256³", "matmul", [(256, 256)] * 2, None, (1e-3, 0)),
+    ("matmul 1024³", "matmul", [(1024, 1024)] * 2, None, (1e-3, 0)),
+    ("matmul 2048³", "matmul", [(2048, 2048)] * 2, None, (1e-3, 0)),
+    ("matmul 1 × 1536²", "matmul", [(1, 1536), (1536, 1536)], None, (1e-3, 0)),
+    ("matmul 1 × 4096²", "matmul", [(1, 4096), (4096, 4096)], None, (1e-3, 0)),
+    ("matmul 8 × 1536²", "matmul", [(8, 1536), (1536, 1536)], None, (1e-3, 0)),
+    ("matmul 64 × 1536²", "matmul", [(64, 1536), (1536, 1536)], None, (1e-3, 0)),
     ("chain of 3, n = 16", "chain3", [(16,)] * 3, None, (4e-6, 0)),
 ]
 
@@ -140,9 +145,29 @@ def jax_call(kind, inputs, axis):
     return lambda: compiled(*x).block_until_ready()
 
 
+def onnxruntime_call(kind, inputs, axis):
+    """Products only; its other operators are PyTorch's one by one."""
+    if kind != "matmul":
+        return None
+    import onnxruntime
+    from onnx import TensorProto, helper
+
+    named = [helper.make_tensor_value_info(n, TensorProto.FLOAT, i.shape) for n, i in zip("ab", inputs)]
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [inputs[0].shape[0], inputs[1].shape[1]])
+    # The weight is a constant, as in a model, so that it may be packed once.
+    weight = helper.make_tensor("b", TensorProto.FLOAT, inputs[1].shape, inputs[1].tobytes(), raw=True)
+    graph = helper.make_graph([helper.make_node("MatMul", ["a", "b"], ["y"])], "g", named[:1], [y], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = options.threads
+    session = onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+    return lambda: session.run(None, {"a": inputs[0]})[0]
+
+
 def installed_peers():
     peers = {}
-    for name, module, call in [("torch", "torch", torch_call), ("jax", "jax", jax_call)]:
+    calls = [("torch", "torch", torch_call), ("jax", "jax", jax_call), ("onnxruntime", "onnxruntime", onnxruntime_call)]
+    for name, module, call in calls:
         try:
             __import__(module)
             peers[name] = call
@@ -173,9 +198,9 @@ def measure(workload, peers):
     """All peers on one workload, in turns."""
     _, kind, shapes, axis, _ = workload
     inputs = [values(seed, shape) for seed, shape in enumerate(shapes)]
-    calls = {peer: make(kind, inputs, axis) for peer, make in peers.items()}
+    calls = {peer: call for peer, make in peers.items() if (call := make(kind, inputs, axis))}
     n_calls = {peer: calls_to_fill(call) for peer, call in calls.items()}
-    samples = {peer: [] for peer in peers}
+    samples = {peer: [] for peer in calls}
     for _ in range(options.rounds):
         for peer, call in calls.items():
             samples[peer].append(time_calls(call, n_calls[peer]))
@@ -191,8 +216,10 @@ def row(workload, peer, wall, cpu, result, right):
     name, kind, shapes, _, (absolute, relative) = workload
     best = min(wall)
     n_values = sum(int(np.prod(shape)) for shape in shapes) + right.size
-    flops = 2 * shapes[0][0] ** 3 if kind == "matmul" else None
-    moves = kind != "matmul" and n_values > 4096
+    # A single row reads more than it computes.
+    computes = kind == "matmul" and shapes[0][0] > 1
+    flops = 2 * shapes[0][0] * shapes[0][1] * shapes[1][1] if computes else None
+    moves = not computes and n_values > 4096
     difference = np.abs(result.astype(np.float64) - right) if result.shape == right.shape else np.full(1, np.nan)
     # A comparison with NaN is false, so NaN is wrong.
     is_right = bool(np.all(difference <= absolute + relative * np.abs(right)))

@@ -16,7 +16,7 @@ pub fn inputs_of(work: Work) -> Vec<Input> {
 }
 
 /// `n` values in [-1, 1): a 32-bit hash of the index, its top 24 bits read as a fixed-point number.
-fn values(seed: u32, n: usize) -> Vec<f32> {
+pub fn values(seed: u32, n: usize) -> Vec<f32> {
     let first = seed.wrapping_mul(0x9e37_79b9);
     (0..n as u32).map(|idx| (hash(first.wrapping_add(idx)) >> 8) as f32 / (1 << 23) as f32 - 1.0).collect()
 }

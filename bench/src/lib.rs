@@ -11,12 +11,15 @@ pub mod inputs;
 pub mod measure;
 pub mod reference;
 pub mod report;
+pub mod train;
 pub mod workload;
 
 #[cfg(feature = "burn")]
 pub mod burn_side;
 #[cfg(feature = "candle")]
 pub mod candle_side;
+#[cfg(feature = "gpu-matmul")]
+pub mod gpu_matmul;
 #[cfg(feature = "gpu")]
 pub mod gpu;
 #[cfg(feature = "lazuli")]

@@ -108,14 +108,14 @@ fn least(samples: &[f64]) -> f64 {
     samples.iter().copied().fold(f64::INFINITY, f64::min)
 }
 
-fn median(mut samples: Vec<f64>) -> f64 {
+pub fn median(mut samples: Vec<f64>) -> f64 {
     samples.sort_by(f64::total_cmp);
     samples.get(samples.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// CPU time of all threads of this process, running and ended.
 #[cfg(unix)]
-fn process_cpu_time() -> Duration {
+pub fn process_cpu_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the pointer is to a live timespec; the call writes nothing else.
     let status = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
@@ -125,6 +125,6 @@ fn process_cpu_time() -> Duration {
 
 /// Not measured elsewhere: the CPU column reads zero.
 #[cfg(not(unix))]
-fn process_cpu_time() -> Duration {
+pub fn process_cpu_time() -> Duration {
     Duration::ZERO
 }

@@ -19,7 +19,7 @@ pub fn reference(work: Work, inputs: &[Input]) -> Vec<f64> {
             (0..cols).map(|c| (0..rows).map(|r| x(0)[r * cols + c] as f64).sum()).collect()
         }
         Work::SumAxis { cols, .. } => x(0).chunks(cols).map(sum).collect(),
-        Work::Matmul { n } => matmul(x(0), x(1), n),
+        Work::Matmul { m, k, n } => matmul(x(0), x(1), (m, k, n)),
     }
 }
 
@@ -67,9 +67,9 @@ fn layer_norm_row(row: &[f32], weight: &[f32], bias: &[f32]) -> Vec<f64> {
     affine.map(|((&v, &w), &b)| (v as f64 - mean) * scale * w as f64 + b as f64).collect()
 }
 
-fn matmul(a: &[f32], b: &[f32], n: usize) -> Vec<f64> {
-    let mut y = vec![0.0; n * n];
-    for (row, a_row) in y.chunks_mut(n).zip(a.chunks(n)) {
+fn matmul(a: &[f32], b: &[f32], (m, k, n): (usize, usize, usize)) -> Vec<f64> {
+    let mut y = vec![0.0; m * n];
+    for (row, a_row) in y.chunks_mut(n).zip(a.chunks(k)) {
         for (&a_value, b_row) in a_row.iter().zip(b.chunks(n)) {
             for (out, &b_value) in row.iter_mut().zip(b_row) {
                 *out += a_value as f64 * b_value as f64;

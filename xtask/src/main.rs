@@ -32,7 +32,11 @@ const TASKS: &[Task] = &[
         run: |_| tidy::run(),
     },
     Task { name: "docs", about: "write docs/ops.md and docs/numerics.md from the rows", run: docs },
-    Task { name: "soak", about: "random graphs against the oracle for some seconds (60): soak [SECONDS]", run: soak },
+    Task {
+        name: "soak",
+        about: "random graphs against the oracle for some seconds (60), products of every size: soak [SECONDS]",
+        run: soak,
+    },
     Task {
         name: "bench",
         about: "the benchmarks of bench/, with --gpu those of GPUs; what follows is handed to them",
@@ -80,7 +84,7 @@ fn docs(_: &[String]) -> Result<(), String> {
     workspace::succeed(command.args(["test", "--workspace", "--test", "generated"]).env("LAZULI_DOCS", "write"))
 }
 
-/// Random graphs for as long as there is patience.
+/// Random graphs for as long as there is patience, then products of every size.
 fn soak(words: &[String]) -> Result<(), String> {
     let seconds = match words.first() {
         Some(word) => word.parse::<u64>().map_err(|_| format!("`{word}` is no number of seconds"))?,
@@ -88,6 +92,9 @@ fn soak(words: &[String]) -> Result<(), String> {
     };
     let mut command = Command::new(cargo());
     command.args(["test", "--workspace", "--test", "random", "--", "--nocapture"]);
+    workspace::succeed(command.env("LAZULI_SOAK_SECONDS", seconds.to_string()))?;
+    let mut command = Command::new(cargo());
+    command.args(["test", "-p", "lazuli", "--test", "gpu", "any_size_in_any_layout"]);
     workspace::succeed(command.env("LAZULI_SOAK_SECONDS", seconds.to_string()))
 }
 

@@ -101,7 +101,8 @@ fn tests() -> Result<(), String> {
     succeed(Command::new(cargo()).args(["test", "--workspace", "--no-fail-fast"]))
 }
 
-/// The engine's promises and random graphs on every GPU that every driver shows; what only GPUs promise, per driver.
+/// The engine's promises, random graphs, gradients and training on every GPU that every driver shows; what only GPUs
+/// promise, per driver.
 fn gpu_tests(options: &Options) -> Result<(), String> {
     for driver in drivers(options.all_drivers)? {
         if !driver.environment.is_empty() {
@@ -109,8 +110,12 @@ fn gpu_tests(options: &Options) -> Result<(), String> {
         }
         for gpu in 1..=n_gpus(&driver)? {
             println!("\n{}: GPU {gpu}", driver.name);
-            let mut command = test(&driver, &["engine", "random"]);
-            succeed_without_complaint(command.env("LAZULI_TEST_DEVICE", gpu.to_string()))?;
+            let on_gpu =
+                |mut command: Command| succeed_without_complaint(command.env("LAZULI_TEST_DEVICE", gpu.to_string()));
+            on_gpu(test(&driver, &["engine", "random", "layers", "step"]))?;
+            let mut gradients = Command::new(cargo());
+            gradients.args(["test", "--workspace", "--lib", "autograd"]).envs(driver.environment.clone());
+            on_gpu(gradients)?;
         }
     }
     Ok(())

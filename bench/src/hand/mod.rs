@@ -30,12 +30,18 @@ impl Contender for Hand {
     }
 
     fn prepare(&self, work: Work, inputs: &[Input]) -> Option<Result<Box<dyn Case>>> {
+        // Products that are not square have no loop of their own.
+        let n_packed = match work {
+            Work::Matmul { m, k, n } if m == k && k == n => n,
+            Work::Matmul { .. } => return None,
+            _ => 0,
+        };
         Some(Ok(Box::new(HandCase {
             work,
             n_threads: self.n_threads,
             inputs: inputs.iter().map(|input| AlignedVec::from_slice(&input.data)).collect(),
             y: AlignedVec::zeros(work.n_outputs()),
-            packed: Packed::new(if let Work::Matmul { n } = work { n } else { 0 }, self.n_threads),
+            packed: Packed::new(n_packed, self.n_threads),
         })))
     }
 }
@@ -64,7 +70,7 @@ impl Case for HandCase {
             Work::Sum { .. } => y[0] = sums::sum(x(0), n_threads),
             Work::SumAxis { axis: 0, cols, .. } => sums::sum_columns(x(0), y, cols, n_threads),
             Work::SumAxis { cols, .. } => sums::sum_rows(x(0), y, cols, n_threads),
-            Work::Matmul { n } => matmul::matmul(x(0), x(1), y, n, &mut self.packed, n_threads),
+            Work::Matmul { n, .. } => matmul::matmul(x(0), x(1), y, n, &mut self.packed, n_threads),
         }
         Ok(())
     }
@@ -94,7 +100,7 @@ mod tests {
             Work::Sum { n: 100_003 },
             Work::SumAxis { axis: 0, rows: 48, cols: 256 },
             Work::SumAxis { axis: 1, rows: 48, cols: 256 },
-            Work::Matmul { n: 256 },
+            Work::cube(256),
         ];
         for work in works {
             let inputs = inputs_of(work);

@@ -10,6 +10,7 @@ Commands:
   tour      Devices, plans and speed in a few seconds (the default)
   devices   The devices that were found
   train     Trains a model; `lazuli train --help` says how
+  tune      Finds the fastest matrix products for a GPU and keeps them; `lazuli tune --help` says how
 
 Options:
   --device NAME   A device by name, by part of its name, or by its index in `devices`
@@ -79,7 +80,7 @@ pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Args, String> {
 }
 
 /// Says what there is, and which of it was probably meant.
-fn unknown(what: &str, word: &str, known: &[&str]) -> String {
+pub fn unknown(what: &str, word: &str, known: &[&str]) -> String {
     let nearest = known.iter().map(|k| (distance(word, k), k)).min();
     match nearest {
         Some((steps, meant)) if steps <= 2 && meant.len() > 2 => {

@@ -1,8 +1,10 @@
-//! The `lazuli` command: the tour, what devices there are, and training. Reads arguments and prints; all maths is the engine's.
+//! The `lazuli` command: the tour, what devices there are, training and tuning. Reads arguments and prints; all maths is
+//! the engine's.
 
 mod args;
 mod tour;
 mod train;
+mod tune;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -17,8 +19,9 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 fn main() -> ExitCode {
     let mut words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).peekable();
     let out = &mut io::stdout();
-    let outcome = match words.next_if(|word| word == "train") {
-        Some(_) => trained(words.collect(), out),
+    let outcome = match words.next_if(|word| word == "train" || word == "tune").as_deref() {
+        Some("train") => trained(words.collect(), out),
+        Some(_) => tuned(words.collect(), out),
         None => args::parse(words).map(|args| run(&args, out)),
     };
     let done = match outcome {
@@ -45,6 +48,14 @@ fn trained(words: Vec<String>, out: &mut dyn Write) -> Result<Outcome, String> {
         return Ok(out.write_all(train::HELP.as_bytes()).map_err(Into::into));
     }
     Ok(train::run(train::Options::parse(words)?, out))
+}
+
+/// So has `tune`.
+fn tuned(words: Vec<String>, out: &mut dyn Write) -> Result<Outcome, String> {
+    if words.iter().any(|word| word == "--help" || word == "-h") {
+        return Ok(out.write_all(tune::HELP.as_bytes()).map_err(Into::into));
+    }
+    Ok(tune::run(&tune::Options::parse(words)?, out))
 }
 
 fn run(args: &args::Args, out: &mut dyn Write) -> Outcome {

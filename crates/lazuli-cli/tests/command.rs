@@ -51,3 +51,20 @@ fn training_says_what_it_can_and_where_data_comes_from() {
     check(&["train", "cifar"], 2, &[], &["there is: mnist"]);
     check(&["train", "mnist", "--data", "no such folder"], 1, &[], &["cargo xtask data mnist"]);
 }
+
+#[test]
+fn tuning_keeps_to_its_budget_and_leaves_a_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lazuli"));
+        command.args(words).env("LAZULI_CACHE_DIR", folder.path()).output().expect("the command starts")
+    };
+    check(&["tune", "--help"], 0, &["lazuli tune", "--budget SECONDS"], &[]);
+    check(&["tune", "--budget", "soon"], 2, &[], &["--budget 30"]);
+    check(&["tune", "--device", "cpu"], 1, &[], &["tune: "]);
+    let output = run(&["tune", "--device", "1", "--budget", "0.1"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("classes of shapes tuned"), "{output:?}");
+    let is_tuned = |entry: &std::fs::DirEntry| entry.path().extension().is_some_and(|e| e == "tuned");
+    assert_eq!(folder.path().read_dir().expect("it is there").flatten().filter(|entry| is_tuned(entry)).count(), 1);
+}

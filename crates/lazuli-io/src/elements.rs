@@ -50,12 +50,17 @@ pub fn n_bytes(shape: &[usize], stored: Stored) -> Option<usize> {
     Some(if shape.contains(&0) { 0 } else { full })
 }
 
-/// A tensor of bytes that are known to fill the shape.
+/// A tensor of bytes that are known to fill the shape. They are copied once.
 pub fn tensor(bytes: &[u8], shape: &[usize], stored: Stored, device: &Device) -> Tensor {
     macro_rules! of {
         ($t:ty, $n:literal) => {{
+            // SAFETY: these types have no padding, and every pattern of bits is one of their values.
+            let (before, values, after) = unsafe { bytes.align_to::<$t>() };
             let read = |c: &[u8; $n]| <$t>::from_le_bytes(*c);
-            Tensor::from_vec(bytes.as_chunks::<$n>().0.iter().map(read).collect::<Vec<$t>>(), shape, device)
+            match cfg!(target_endian = "little") && before.is_empty() && after.is_empty() {
+                true => Tensor::from_slice(values, shape, device),
+                false => Tensor::from_vec(bytes.as_chunks().0.iter().map(read).collect::<Vec<$t>>(), shape, device),
+            }
         }};
     }
     match stored {

@@ -16,6 +16,7 @@
 
 mod fault;
 mod atomic;
+mod mapped;
 mod elements;
 mod json;
 mod safetensors;

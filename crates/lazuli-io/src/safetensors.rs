@@ -1,7 +1,6 @@
 //! The safetensors format: eight bytes of length, a JSON header, then the elements. A file is refused unless its tensors
 //! lie side by side, fill the rest of it exactly and agree with their shapes.
 
-use std::fs;
 use std::path::Path;
 
 use lazuli::{Device, MAX_RANK, Result, Tensor};
@@ -10,6 +9,7 @@ use crate::atomic::write_atomically;
 use crate::elements::{self, Stored};
 use crate::fault;
 use crate::json::{self, Json};
+use crate::mapped::Mapped;
 
 /// The longest header that is read; the format's own limit.
 const MAX_HEADER: usize = 100_000_000;
@@ -41,7 +41,8 @@ pub fn save(path: impl AsRef<Path>, tensors: &[(String, Tensor)]) -> Result<()> 
     write_atomically(path, &to_safetensors(tensors)?)
 }
 
-/// Loads all tensors of a file, in the order of their bytes.
+/// Loads all tensors of a file, in the order of their bytes. The file is mapped while this runs, checked before anything is
+/// made of it, and not needed afterwards.
 ///
 /// ```
 /// # use lazuli::Device;
@@ -49,9 +50,7 @@ pub fn save(path: impl AsRef<Path>, tensors: &[(String, Tensor)]) -> Result<()> 
 /// assert!(error.to_string().starts_with("load: no such file: "));
 /// ```
 pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<Vec<(String, Tensor)>> {
-    let path = path.as_ref();
-    let bytes = fs::read(path).map_err(|error| fault::io("load", path, &error))?;
-    from_safetensors(&bytes, device)
+    from_safetensors(&Mapped::open("load", path.as_ref())?, device)
 }
 
 /// Named tensors as the bytes of a file. They are computed together first.

@@ -46,6 +46,37 @@ fn every_dtype_comes_back() {
 }
 
 #[test]
+fn elements_may_lie_anywhere() {
+    // A header of any length puts the elements at any address; they are the same wherever they lie.
+    let saved = to_safetensors(&some()).unwrap();
+    let n_head = u64::from_le_bytes(saved[..8].try_into().unwrap()) as usize;
+    for n_spaces in 0..9 {
+        let mut bytes = ((n_head + n_spaces) as u64).to_le_bytes().to_vec();
+        bytes.extend_from_slice(&saved[8..8 + n_head]);
+        bytes.extend(std::iter::repeat_n(b' ', n_spaces));
+        bytes.extend_from_slice(&saved[8 + n_head..]);
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.safetensors");
+        std::fs::write(&path, &bytes).unwrap();
+        let loaded = load(&path, &Device::cpu()).unwrap();
+        // Nothing is read from the file any more.
+        std::fs::write(&path, vec![0xff; bytes.len()]).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        same(&some(), &loaded);
+    }
+}
+
+#[test]
+fn files_that_are_none_are_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let empty = folder.path().join("empty");
+    std::fs::write(&empty, b"").unwrap();
+    let error = load(&empty, &Device::cpu()).unwrap_err();
+    assert!(matches!(error, Error::Parse(_)) && error.to_string().contains("0 bytes, too few"), "{error}");
+    assert!(matches!(load(folder.path(), &Device::cpu()).unwrap_err(), Error::Io(_)));
+}
+
+#[test]
 fn columns_first_are_read_as_numpy_reads_them() {
     let mut bytes = to_npy(&Tensor::from_slice(&[0, 3, 1, 4, 2, 5], [2, 3], &Device::cpu())).unwrap();
     let at = bytes.windows(5).position(|w| w == b"False").unwrap();

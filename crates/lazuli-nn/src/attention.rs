@@ -2,6 +2,7 @@
 
 use lazuli::{DType, Device, Tensor};
 
+use crate::fault;
 use crate::linear::Linear;
 use crate::module::Layer;
 
@@ -64,10 +65,23 @@ impl MultiHeadAttention {
     /// ```
     #[track_caller]
     pub fn attend(&self, x: &Tensor, memory: &Tensor, mask: Option<&Tensor>) -> Tensor {
-        let (Ok([batch, queries, width]), Ok([_, keys, _])) = (x.dims::<3>(), memory.dims::<3>()) else {
-            return self.query.forward(x).add(self.key.forward(memory));
+        let (seen, there) = match (x.shape(), memory.shape()) {
+            (Ok(seen), Ok(there)) => (seen, there),
+            (Err(error), _) | (_, Err(error)) => return error.into(),
         };
-        let size = width / self.heads.max(1);
+        let with_shapes = |what: &str| format!("{what}: input {seen:?}, memory {there:?}");
+        let (&[batch, queries, width], &[of_memory, keys, _]) = (seen, there) else {
+            return fault::shape("attention", with_shapes("wants [batch, length, width]")).into();
+        };
+        if batch != of_memory {
+            let what = "wants as many sequences in memory as in the input";
+            return fault::shape("attention", with_shapes(what)).into();
+        }
+        if self.heads == 0 || width % self.heads != 0 {
+            let what = format!("{} heads must divide the width", self.heads);
+            return fault::shape("attention", with_shapes(&what)).into();
+        }
+        let size = width / self.heads;
         let split = |y: Tensor, length: usize| y.reshape([batch, length, self.heads, size]).transpose(1, 2);
         let q = split(self.query.forward(x), queries).mul(1.0 / (size.max(1) as f32).sqrt());
         let k = split(self.key.forward(memory), keys);

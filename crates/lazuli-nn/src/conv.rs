@@ -1,8 +1,9 @@
 //! Convolutions: windows of the input, seen through a view, times the weights in one matrix product. Gradients come from
 //! the same ops; the transposed convolution is the gradient of a convolution by its input.
 
-use lazuli::{DType, Device, Slice, Tensor};
+use lazuli::{DType, Device, Result, Slice, Tensor};
 
+use crate::fault;
 use crate::init;
 use crate::module::Layer;
 
@@ -85,8 +86,18 @@ impl Conv1d {
 impl Layer for Conv1d {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
-        let y = convolved(&x.unsqueeze(2), &self.weight.unsqueeze(2), self.bias.as_ref(), &self.window, Flat::Yes);
-        y.squeeze(2)
+        match (x.shape(), self.weight.shape()) {
+            (Ok([_, _, _]), Ok([_, _, _])) => {
+                let window = &self.window;
+                let (x, weight) = (x.unsqueeze(2), self.weight.unsqueeze(2));
+                convolved("conv1d", &x, &weight, self.bias.as_ref(), window, [0, window.padding]).squeeze(2)
+            }
+            (Ok(seen), Ok(shape)) => {
+                let wanted = "wants an input [batch, channels, length] and weights of three axes";
+                fault::shape("conv1d", format!("{wanted}: input {seen:?}, weight {shape:?}")).into()
+            }
+            (Err(error), _) | (_, Err(error)) => error.into(),
+        }
     }
 }
 
@@ -123,7 +134,7 @@ impl Conv2d {
 impl Layer for Conv2d {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
-        convolved(x, &self.weight, self.bias.as_ref(), &self.window, Flat::No)
+        convolved("conv2d", x, &self.weight, self.bias.as_ref(), &self.window, [self.window.padding; 2])
     }
 }
 
@@ -161,18 +172,19 @@ impl ConvTranspose2d {
 impl Layer for ConvTranspose2d {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
-        let (Ok([n, _, h, w]), Ok([_, per_group, kh, kw]), Ok(device)) =
-            (x.dims::<4>(), self.weight.dims::<4>(), x.device())
-        else {
-            return x.matmul(&self.weight);
+        let sizes = Sizes::new("conv_transpose2d", x, &self.weight, &self.window, [self.window.padding; 2], Way::Back);
+        let (Sizes { n, c, h, w, kh, kw, .. }, device) = match (sizes, x.device()) {
+            (Ok(sizes), Ok(device)) => (sizes, device),
+            (Err(error), _) | (_, Err(error)) => return error.into(),
         };
-        let Window { stride, padding, dilation, groups } = self.window;
+        let Window { stride, padding, dilation, .. } = self.window;
         let size = |n: usize, k: usize| {
             (n.saturating_sub(1) * stride + dilation * k.saturating_sub(1) + 1).saturating_sub(2 * padding)
         };
         // A convolution is linear: its gradient by the input does not depend on what that is.
-        let input = Tensor::zeros([n, per_group * groups, size(h, kh), size(w, kw)], DType::F32, device);
-        let y = convolved(&input, &self.weight, None, &self.window, Flat::No).grad_with(&[&input], x).swap_remove(0);
+        let input = Tensor::zeros([n, c, size(h, kh), size(w, kw)], DType::F32, device);
+        let there = convolved("conv_transpose2d", &input, &self.weight, None, &self.window, [padding; 2]);
+        let y = there.grad_with(&[&input], x).swap_remove(0);
         match &self.bias {
             Some(bias) => y.add(bias.unsqueeze(-1).unsqueeze(-1)),
             None => y,
@@ -180,38 +192,100 @@ impl Layer for ConvTranspose2d {
     }
 }
 
-/// Whether there is nothing but one row.
+/// Which way images go through weights `[o, c / groups, kh, kw]`.
 #[derive(Clone, Copy, PartialEq)]
-enum Flat {
-    Yes,
-    No,
+enum Way {
+    /// From `c` channels to `o`.
+    Forth,
+    /// From `o` channels to `c`.
+    Back,
 }
 
-/// `[n, c, h, w]` with weights `[o, c / groups, kh, kw]` gives `[n, o, h′, w′]`.
-#[track_caller]
-fn convolved(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, window: &Window, flat: Flat) -> Tensor {
-    let (Ok([n, c, _, _]), Ok([o, per_group, kh, kw])) = (x.dims::<4>(), weight.dims::<4>()) else {
-        // The product says which of the shapes does not fit.
-        return x.matmul(weight);
-    };
-    if *window == (Window { padding: window.padding, ..Window::default() }) && flat == Flat::No {
-        return slid(x, weight, bias, window.padding);
+/// All sizes of a convolution, known to fit.
+struct Sizes {
+    n: usize,
+    /// Channels on the side that is windowed, and on the other.
+    c: usize,
+    o: usize,
+    h: usize,
+    w: usize,
+    kh: usize,
+    kw: usize,
+    groups: usize,
+}
+
+impl Sizes {
+    #[track_caller]
+    fn new(op: &str, x: &Tensor, weight: &Tensor, window: &Window, pads: [usize; 2], way: Way) -> Result<Sizes> {
+        let (seen, shape) = (x.shape()?, weight.shape()?);
+        let with_shapes = |what: String| format!("{what}: input {seen:?}, weight {shape:?}");
+        let (&[n, channels, h, w], &[o, per_group, kh, kw]) = (seen, shape) else {
+            let what = "wants an input [batch, channels, height, width] and weights of four axes";
+            return Err(fault::shape(op, with_shapes(what.into())));
+        };
+        let Window { stride, dilation, groups, .. } = *window;
+        if stride == 0 || dilation == 0 || groups == 0 || kh == 0 || kw == 0 || o % groups != 0 {
+            let rule = "stride, dilation, groups and the weights' sizes are at least 1, and groups divide the channels";
+            return Err(fault::shape(op, with_shapes(format!("{window:?} cannot be: {rule}"))));
+        }
+        let c = per_group * groups;
+        let wanted = if way == Way::Forth { c } else { o };
+        if channels != wanted {
+            return Err(fault::shape(
+                op,
+                with_shapes(format!("the input has {channels} channels, the weights are for {wanted}")),
+            ));
+        }
+        let fits = |n: usize, pad: usize, k: usize| n + 2 * pad > dilation * (k - 1);
+        if way == Way::Forth && !(fits(h, pads[0], kh) && fits(w, pads[1], kw)) {
+            return Err(fault::shape(
+                op,
+                with_shapes(format!("no window of {kh} × {kw} fits, with {pads:?} zeros around; pad more")),
+            ));
+        }
+        Ok(Sizes { n, c, o, h, w, kh, kw, groups })
     }
-    let pad = (window.padding, window.padding);
-    let rows = if flat == Flat::Yes { (0, 0) } else { pad };
-    let padded = if window.padding == 0 { x.clone() } else { x.pad(&[(0, 0), (0, 0), rows, pad], 0.0) };
-    let down = if flat == Flat::Yes { padded.unfold(2, 1, 1) } else { window.of(&padded, 2, kh) };
-    // [n, c, h′, w′, kh, kw]
-    let windows = window.of(&down, 3, kw);
-    let Ok([_, _, h, w, _, _]) = windows.dims::<6>() else { return windows };
-    let groups = window.groups.max(1);
-    let rows = windows.permute(&[0, 2, 3, 1, 4, 5]);
+}
+
+/// `[n, c, h, w]` with weights `[o, c / groups, kh, kw]` gives `[n, o, h′, w′]`. In memory channels come last, here and in
+/// what comes out: windows are then read as long runs.
+#[track_caller]
+fn convolved(
+    op: &str,
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    window: &Window,
+    pads: [usize; 2],
+) -> Tensor {
+    let sizes = match Sizes::new(op, x, weight, window, pads, Way::Forth) {
+        Ok(sizes) => sizes,
+        Err(error) => return error.into(),
+    };
+    let Sizes { n, c, o, kh, kw, groups, .. } = sizes;
+    let [above, beside] = pads;
+    let n_windows = |size: usize, k: usize, padding: usize| Window { padding, ..*window }.n_windows(size, k);
+    let (h, w) = (n_windows(sizes.h, kh, above), n_windows(sizes.w, kw, beside));
+    let is_dense = window.stride == 1 && window.dilation == 1 && groups == 1 && above == beside;
+    if is_dense && n * h * w * c * kh * kw > MAX_COPY {
+        return slid(x, weight, bias, &sizes, above);
+    }
+    let mut places = x.permute(&[0, 2, 3, 1]);
+    if above + beside > 0 {
+        places = places.pad(&[(0, 0), (above, above), (beside, beside), (0, 0)], 0.0);
+    }
+    // [n, h′, w′, c, kh, kw]
+    let windows = window.of(&window.of(&places, 1, kh), 2, kw);
     let y = match groups {
-        1 => rows.reshape([n * h * w, c * kh * kw]).matmul(&weight.reshape([o, per_group * kh * kw]).t()),
+        1 => {
+            let weight = weight.permute(&[2, 3, 1, 0]).reshape([kh * kw * c, o]);
+            windows.permute(&[0, 1, 2, 4, 5, 3]).reshape([n * h * w, kh * kw * c]).matmul(&weight)
+        }
         _ => {
             // [groups, n·h′·w′, k] × [groups, k, o / groups]
-            let rows = rows.reshape([n * h * w, groups, c / groups * kh * kw]).transpose(0, 1);
-            let weight = weight.reshape([groups, o / groups, per_group * kh * kw]).transpose(1, 2);
+            let k = c / groups * kh * kw;
+            let rows = windows.reshape([n * h * w, groups, k]).transpose(0, 1);
+            let weight = weight.reshape([groups, o / groups, k]).transpose(1, 2);
             rows.matmul(&weight).transpose(0, 1).reshape([n * h * w, o])
         }
     };
@@ -222,23 +296,25 @@ fn convolved(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, window: &Window
     y.reshape([n, h, w, o]).permute(&[0, 3, 1, 2])
 }
 
+/// Elements of windows that are copied at most (32 MiB); what has more is [`slid`] over.
+const MAX_COPY: usize = 8 << 20;
+
 /// A convolution whose windows lie at every place, without a copy of them: images are padded and laid out as one list of
 /// places with their channels side by side. Then the windows of a row of weights are a matrix whose rows overlap in
 /// memory, and each row of weights is one product. Places at the borders, where windows would wrap, are computed and left
-/// out.
+/// out. Slower than a copy, but in a tenth of the memory.
 #[track_caller]
-fn slid(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, padding: usize) -> Tensor {
-    let (Ok([n, c, h, w]), Ok([o, c_in, kh, kw]), Ok(device)) = (x.dims::<4>(), weight.dims::<4>(), x.device()) else {
-        return x.matmul(weight);
+fn slid(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, sizes: &Sizes, padding: usize) -> Tensor {
+    let &Sizes { n, c, o, h, w, kh, kw, .. } = sizes;
+    let device = match x.device() {
+        Ok(device) => device,
+        Err(error) => return error.into(),
     };
     let (height, width) = (h + 2 * padding, w + 2 * padding);
-    if c != c_in || height < kh || width < kw {
-        // Says what does not fit.
-        return x.unfold(2, kh, 1).unfold(3, kw, 1).select_index(1, 0).matmul(&weight.select_index(1, c_in));
-    }
     let zeros = |shape: [usize; 4]| Tensor::zeros(shape, DType::F32, device);
     let mut places = x.permute(&[0, 2, 3, 1]);
     if padding > 0 {
+        // Joined rather than padded, so that it is memory: a product cannot read through a mask.
         let side = zeros([n, h, padding, c]);
         let row = zeros([n, padding, width, c]);
         places = Tensor::cat(&[&row, &Tensor::cat(&[&side, &places, &side], 2), &row], 1);
@@ -250,7 +326,7 @@ fn slid(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, padding: usize) -> T
     let product = |i: usize| {
         let windows = places.narrow(0, i * width, n_places + kw - 1).unfold(0, kw, 1);
         let windows = windows.transpose(1, 2).reshape([n_places, kw * c]);
-        windows.matmul(&weight.select_index(2, i).permute(&[2, 1, 0]).reshape([kw * c, o]))
+        windows.matmul(&weight.select_index(2, i as isize).permute(&[2, 1, 0]).reshape([kw * c, o]))
     };
     let y = (1..kh).fold(product(0), |y, i| y.add(product(i)));
     let y = match bias {

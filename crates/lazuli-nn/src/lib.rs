@@ -19,6 +19,8 @@
 //! # Ok::<(), lazuli::Error>(())
 //! ```
 
+mod fault;
+
 // What models are made of.
 mod module;
 pub mod init;

@@ -2,6 +2,7 @@
 
 use lazuli::{Device, Tensor};
 
+use crate::fault;
 use crate::init;
 use crate::module::Layer;
 
@@ -45,22 +46,22 @@ impl Linear {
 impl Layer for Linear {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
-        let y = match (x.shape(), self.weight.shape()) {
-            // All leading axes as one: one large product, and one large product for the gradient of the weights.
-            (Ok([lead @ .., n_in]), Ok([n_out, w_in])) if lead.len() > 1 && n_in == w_in => {
-                let rows = x.reshape([lead.iter().product::<usize>(), *n_in]).matmul(&self.weight.t());
-                let shape: Vec<usize> = lead.iter().chain([n_out]).copied().collect();
-                return match &self.bias {
-                    Some(bias) => rows.add(bias).reshape(shape),
-                    None => rows.reshape(shape),
-                };
+        let (lead, n_in, n_out) = match (x.shape(), self.weight.shape()) {
+            (Ok([lead @ .., n]), Ok(&[n_out, n_in])) if *n == n_in => (lead, n_in, n_out),
+            (Ok(seen), Ok(shape)) => {
+                let wanted = shape.last().copied().unwrap_or(0);
+                let message = format!("wants {wanted} features on the last axis: input {seen:?}, weight {shape:?}");
+                return fault::shape("linear", message).into();
             }
-            _ => x.matmul(&self.weight.t()),
+            (Err(error), _) | (_, Err(error)) => return error.into(),
         };
-        match &self.bias {
-            Some(bias) => y.add(bias),
-            None => y,
+        // All leading axes as one: one large product, and one large product for the gradient of the weights.
+        let rows = if lead.len() > 1 { x.reshape([lead.iter().product(), n_in]) } else { x.clone() };
+        let mut y = rows.matmul(&self.weight.t());
+        if let Some(bias) = &self.bias {
+            y = y.add(bias);
         }
+        if lead.len() > 1 { y.reshape(lead.iter().copied().chain([n_out]).collect::<Vec<_>>()) } else { y }
     }
 }
 

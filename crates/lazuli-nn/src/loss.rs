@@ -1,6 +1,8 @@
 //! Losses: how far a prediction is from what was wanted, as one number, the mean over all of them.
 
-use lazuli::Tensor;
+use lazuli::{Result, Tensor};
+
+use crate::fault;
 
 /// The mean of `(x − y)²`.
 ///
@@ -12,7 +14,7 @@ use lazuli::Tensor;
 /// ```
 #[track_caller]
 pub fn mse(x: &Tensor, y: &Tensor) -> Tensor {
-    x.sub(y).square().mean(..)
+    paired("mse", x, y, |x, y| x.sub(y).square().mean(..))
 }
 
 /// The mean of `|x − y|`.
@@ -25,7 +27,7 @@ pub fn mse(x: &Tensor, y: &Tensor) -> Tensor {
 /// ```
 #[track_caller]
 pub fn l1(x: &Tensor, y: &Tensor) -> Tensor {
-    x.sub(y).abs().mean(..)
+    paired("l1", x, y, |x, y| x.sub(y).abs().mean(..))
 }
 
 /// Huber's: square near zero, straight beyond `delta`.
@@ -38,8 +40,10 @@ pub fn l1(x: &Tensor, y: &Tensor) -> Tensor {
 /// ```
 #[track_caller]
 pub fn huber(x: &Tensor, y: &Tensor, delta: f32) -> Tensor {
-    let far = x.sub(y).abs();
-    far.le(delta).select(far.square().mul(0.5), far.sub(0.5 * delta).mul(delta)).mean(..)
+    paired("huber", x, y, |x, y| {
+        let far = x.sub(y).abs();
+        far.le(delta).select(far.square().mul(0.5), far.sub(0.5 * delta).mul(delta)).mean(..)
+    })
 }
 
 /// Cross-entropy of logits `[…, classes]` with integer labels `[…]`. A label that is no class makes the loss NaN.
@@ -69,7 +73,10 @@ pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Tensor {
 /// ```
 #[track_caller]
 pub fn smooth_cross_entropy(logits: &Tensor, labels: &Tensor, smoothing: f32) -> Tensor {
-    nll_of(&logits.log_softmax(-1), labels, smoothing)
+    match fit_labels("cross_entropy", logits, labels) {
+        Ok(()) => nll_of(&logits.log_softmax(-1), labels, smoothing),
+        Err(error) => error.into(),
+    }
 }
 
 /// The negative log-likelihood of integer labels under log-probabilities `[…, classes]`.
@@ -84,7 +91,25 @@ pub fn smooth_cross_entropy(logits: &Tensor, labels: &Tensor, smoothing: f32) ->
 /// ```
 #[track_caller]
 pub fn nll(log_probabilities: &Tensor, labels: &Tensor) -> Tensor {
-    nll_of(log_probabilities, labels, 0.0)
+    match fit_labels("nll", log_probabilities, labels) {
+        Ok(()) => nll_of(log_probabilities, labels, 0.0),
+        Err(error) => error.into(),
+    }
+}
+
+/// Labels are integers, one for each row of classes.
+#[track_caller]
+fn fit_labels(op: &str, logits: &Tensor, labels: &Tensor) -> Result<()> {
+    let (seen, shape, dtype) = (logits.shape()?, labels.shape()?, labels.dtype()?);
+    let fits = matches!(seen, [lead @ .., _] if lead == shape);
+    match fits && !dtype.is_float() {
+        true => Ok(()),
+        false => {
+            let message =
+                format!("wants predictions […, classes] and integer labels […]: {seen:?} and {dtype} {shape:?}");
+            Err(fault::shape(op, message))
+        }
+    }
 }
 
 #[track_caller]
@@ -112,7 +137,7 @@ fn nll_of(log_p: &Tensor, labels: &Tensor, smoothing: f32) -> Tensor {
 #[track_caller]
 pub fn bce_with_logits(logits: &Tensor, targets: &Tensor) -> Tensor {
     // −y·ln σ(x) − (1 − y)·ln(1 − σ(x)) = softplus(x) − x·y
-    logits.softplus().sub(logits.mul(targets)).mean(..)
+    paired("bce_with_logits", logits, targets, |x, y| x.softplus().sub(x.mul(y)).mean(..))
 }
 
 /// The Kullback-Leibler divergence of log-probabilities from target probabilities `[…, classes]`, per row.
@@ -125,7 +150,23 @@ pub fn bce_with_logits(logits: &Tensor, targets: &Tensor) -> Tensor {
 /// ```
 #[track_caller]
 pub fn kl(log_probabilities: &Tensor, targets: &Tensor) -> Tensor {
-    // 0·ln 0 = 0
-    let own = targets.gt(0.0).select(targets.mul(targets.maximum(f32::MIN_POSITIVE).log()), 0.0);
-    own.sub(targets.mul(log_probabilities)).sum(-1).mean(..)
+    paired("kl", log_probabilities, targets, |log_p, y| {
+        // 0·ln 0 = 0
+        let own = y.gt(0.0).select(y.mul(y.maximum(f32::MIN_POSITIVE).log()), 0.0);
+        own.sub(y.mul(log_p)).sum(-1).mean(..)
+    })
+}
+
+/// A loss of two tensors whose shapes go together.
+#[track_caller]
+fn paired(op: &str, x: &Tensor, y: &Tensor, loss: impl FnOnce(&Tensor, &Tensor) -> Tensor) -> Tensor {
+    let fit = |x: &[usize], y: &[usize]| x.iter().rev().zip(y.iter().rev()).all(|(a, b)| a == b || *a == 1 || *b == 1);
+    match (x.shape(), y.shape()) {
+        (Ok(seen), Ok(wanted)) if !fit(seen, wanted) => {
+            let message = format!("predictions {seen:?} and targets {wanted:?} differ; give both one shape");
+            fault::shape(op, message).into()
+        }
+        (Err(error), _) | (_, Err(error)) => error.into(),
+        _ => loss(x, y),
+    }
 }

@@ -2,6 +2,7 @@
 
 use lazuli::{DType, Device, Tensor, keep};
 
+use crate::fault;
 use crate::init;
 use crate::module::{Buffer, Layer, Mode};
 
@@ -123,7 +124,15 @@ impl BatchNorm {
 impl Layer for BatchNorm {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
-        let rank = x.shape().map_or(2, <[usize]>::len).max(2);
+        let channels = self.weight.shape().map_or(0, |shape| shape.iter().product());
+        let rank = match x.shape() {
+            Ok(shape) if shape.len() >= 2 && shape[1] == channels => shape.len(),
+            Ok(seen) => {
+                let message = format!("wants [batch, {channels} channels, …], not {seen:?}");
+                return fault::shape("batch_norm", message).into();
+            }
+            Err(error) => return error.into(),
+        };
         let lie = |v: &Tensor| (2..rank).fold(v.clone(), |v, _| v.unsqueeze(-1));
         let (centred, var) = match self.mode {
             Mode::Train => {

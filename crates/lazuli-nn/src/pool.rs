@@ -1,7 +1,8 @@
 //! Pooling: one number per window.
 
-use lazuli::Tensor;
+use lazuli::{DType, Result, Tensor};
 
+use crate::fault;
 use crate::module::{Item, Layer, Module};
 
 /// The greatest of each square window of `[batch, channels, height, width]`, one window beside the other.
@@ -52,44 +53,77 @@ impl AvgPool2d {
     }
 }
 
-/// `[n, c, h′, size, w′, size]`: windows with their elements on axes 3 and 5.
+/// Windows with their elements on axes 2 and 4, channels last, as convolutions leave them: `[n, h′, size, w′, size, c]`.
 #[track_caller]
-fn windows(x: &Tensor, size: usize, stride: usize) -> Tensor {
-    match x.dims::<4>() {
-        // Side by side and without a rest they are a reshape.
-        Ok([n, c, h, w]) if size == stride && size > 0 && h % size == 0 && w % size == 0 => {
-            x.reshape([n, c, h / size, size, w / size, size])
-        }
-        _ => x.unfold(2, size, stride).unfold(3, size, stride).permute(&[0, 1, 2, 4, 3, 5]),
+fn windows(op: &str, x: &Tensor, size: usize, stride: usize) -> Result<Tensor> {
+    let &[n, c, h, w] = x.shape()? else {
+        let message = format!("wants [batch, channels, height, width], not {:?}", x.shape()?);
+        return Err(fault::shape(op, message));
+    };
+    if size == 0 || stride == 0 || size > h || size > w {
+        let message = format!("no window of {size} × {size} with stride {stride} fits into {:?}", x.shape()?);
+        return Err(fault::shape(op, message));
     }
+    Ok(match size == stride && h % size == 0 && w % size == 0 {
+        // Side by side and without a rest they are a reshape.
+        true => x.reshape([n, c, h / size, size, w / size, size]).permute(&[0, 2, 3, 4, 5, 1]),
+        false => x.unfold(2, size, stride).unfold(3, size, stride).permute(&[0, 2, 4, 3, 5, 1]),
+    })
 }
 
-/// The elements of each window combined one by one: for small windows a map over few slices, which is faster than many
-/// tiny reductions. Windows that are not small, or do not fit, are given back.
-#[track_caller]
-fn pooled(x: &Tensor, size: usize, stride: usize, both: fn(&Tensor, &Tensor) -> Tensor) -> Result<Tensor, Tensor> {
-    let windows = windows(x, size, stride);
-    if size == 0 || size > 4 || windows.check().is_err() {
-        return Err(windows);
-    }
-    // Channels last, as convolutions leave them: what is put together again on the way back are then whole blocks.
-    let windows = windows.permute(&[0, 2, 3, 4, 5, 1]);
-    let element = |i: usize| windows.select_index(4, i % size).select_index(2, i / size);
-    Ok((1..size * size).fold(element(0), |y, i| both(&y, &element(i))).permute(&[0, 3, 1, 2]))
+/// The elements of each window, one after another: for small windows a map over few slices is faster than many tiny
+/// reductions.
+fn elements(windows: &Tensor, size: usize) -> impl Iterator<Item = Tensor> {
+    (0..size * size).map(move |i| windows.select_index(4, (i % size) as isize).select_index(2, (i / size) as isize))
+}
+
+/// Windows of at most this many elements a side are taken element by element.
+const SMALL: usize = 4;
+
+/// One number per window, seen by each of its elements.
+fn spread(y: &Tensor) -> Tensor {
+    y.unsqueeze(2).unsqueeze(4)
 }
 
 impl Layer for MaxPool2d {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
-        pooled(x, self.size, self.stride, |a, b| a.maximum(b)).unwrap_or_else(|w| w.max([3, 5]))
+        let windows = match windows("max_pool2d", x, self.size, self.stride) {
+            Ok(windows) => windows,
+            Err(error) => return error.into(),
+        };
+        if self.size > SMALL {
+            return windows.max([2, 4]).permute(&[0, 3, 1, 2]);
+        }
+        let y = elements(&windows, self.size).reduce(|a, b| a.maximum(b)).unwrap_or_else(|| windows.clone());
+        // On the way back each element asks whether it was the greatest, and ties share: one map over the input, where the
+        // gradient of every `maximum` would be put together from pieces.
+        let hits = |x: &Tensor, y: &Tensor| x.eq(y).to_dtype(DType::F32);
+        let n_hits = elements(&windows, self.size).map(|x| hits(&x, &y)).reduce(|a, b| a.add(b));
+        let share = n_hits.map_or_else(|| y.ones_like(), |n| n.recip());
+        let share = windows.eq(spread(&y)).select(spread(&share), 0.0).detach();
+        let twin = windows.mul(share).sum([2, 4]);
+        y.with_gradient_of(&twin.to_dtype(y.dtype().unwrap_or(DType::F32))).permute(&[0, 3, 1, 2])
     }
 }
 
 impl Layer for AvgPool2d {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
-        let n = (self.size * self.size) as f32;
-        pooled(x, self.size, self.stride, |a, b| a.add(b)).map_or_else(|w| w.mean([3, 5]), |sum| sum.mul(1.0 / n))
+        let windows = match windows("avg_pool2d", x, self.size, self.stride) {
+            Ok(windows) => windows,
+            Err(error) => return error.into(),
+        };
+        let y = match self.size > SMALL {
+            true => windows.mean([2, 4]),
+            false => {
+                let sum = elements(&windows, self.size).reduce(|a, b| a.add(b)).unwrap_or_else(|| windows.clone());
+                let y = sum.mul(1.0 / (self.size * self.size) as f32);
+                // As above: each element gets its share of the window's gradient.
+                y.with_gradient_of(&windows.mean([2, 4]).to_dtype(y.dtype().unwrap_or(DType::F32)))
+            }
+        };
+        y.permute(&[0, 3, 1, 2])
     }
 }
 

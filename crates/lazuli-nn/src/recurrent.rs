@@ -1,7 +1,8 @@
 //! Layers that go along a sequence step by step, carrying a state. All steps are recorded and run as one.
 
-use lazuli::{DType, Device, Tensor};
+use lazuli::{DType, Device, Result, Tensor};
 
+use crate::fault;
 use crate::linear::Linear;
 use crate::module::Layer;
 
@@ -42,7 +43,10 @@ impl Lstm {
     /// ```
     #[track_caller]
     pub fn run(&self, x: &Tensor, state: Option<(Tensor, Tensor)>) -> (Tensor, (Tensor, Tensor)) {
-        let (n_hidden, batch, length) = sizes(&self.hidden, x);
+        let [n_hidden, batch, length] = match sizes("lstm", &self.hidden, x) {
+            Ok(sizes) => sizes,
+            Err(error) => return (error.clone().into(), (error.clone().into(), error.into())),
+        };
         let (mut h, mut c) = state.unwrap_or_else(|| (start(x, batch, n_hidden), start(x, batch, n_hidden)));
         // The inputs of all steps in one product.
         let inputs = self.input.forward(x);
@@ -102,7 +106,10 @@ impl Gru {
     /// ```
     #[track_caller]
     pub fn run(&self, x: &Tensor, state: Option<Tensor>) -> (Tensor, Tensor) {
-        let (n_hidden, batch, length) = sizes(&self.hidden, x);
+        let [n_hidden, batch, length] = match sizes("gru", &self.hidden, x) {
+            Ok(sizes) => sizes,
+            Err(error) => return (error.clone().into(), error.into()),
+        };
         let mut h = state.unwrap_or_else(|| start(x, batch, n_hidden));
         let inputs = self.input.forward(x);
         let mut steps = Vec::with_capacity(length);
@@ -125,11 +132,14 @@ impl Layer for Gru {
     }
 }
 
-/// The size of the state, the batch and the number of steps; zeros where the input carries an error.
-fn sizes(hidden: &Linear, x: &Tensor) -> (usize, usize, usize) {
-    let n_hidden = hidden.weight.shape().map_or(0, |s| s[1]);
-    let [batch, length, _] = x.dims().unwrap_or_default();
-    (n_hidden, batch, length)
+/// The size of the state, the batch and the number of steps.
+#[track_caller]
+fn sizes(op: &str, hidden: &Linear, x: &Tensor) -> Result<[usize; 3]> {
+    let n_hidden = hidden.weight.dims::<2>()?[1];
+    match *x.shape()? {
+        [batch, length, _] => Ok([n_hidden, batch, length]),
+        ref seen => Err(fault::shape(op, format!("wants [batch, length, features], not {seen:?}"))),
+    }
 }
 
 fn start(x: &Tensor, batch: usize, n_hidden: usize) -> Tensor {

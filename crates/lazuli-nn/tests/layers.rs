@@ -1,10 +1,18 @@
-//! Layers against plain loops, and what they promise about modes, names and gradients.
+//! Layers against plain loops, and what they promise about modes, names and gradients, on the CPU or on what
+//! `LAZULI_TEST_DEVICE` names.
 
 use lazuli::{Device, Tensor};
 use lazuli_nn::*;
 
 /// Sums of tens of products of numbers below 1.
 const TOLERANCE: f32 = 2e-5;
+
+fn device() -> Device {
+    match std::env::var("LAZULI_TEST_DEVICE") {
+        Ok(name) => Device::open(&name).unwrap_or_else(|error| panic!("LAZULI_TEST_DEVICE: {error}")),
+        Err(_) => Device::cpu(),
+    }
+}
 
 #[track_caller]
 fn close(got: &[f32], want: &[f32]) {
@@ -38,7 +46,7 @@ fn reference(x: &[f32], xs: [usize; 4], w: &[f32], ws: [usize; 4], win: Window) 
 
 #[test]
 fn convolutions_are_their_definition() {
-    let cpu = Device::cpu();
+    let cpu = device();
     let windows = [
         Window::default(),
         Window { padding: 1, ..Window::default() },
@@ -62,8 +70,38 @@ fn convolutions_are_their_definition() {
 }
 
 #[test]
+fn convolutions_too_large_to_copy_their_windows_are_their_definition() {
+    let (xs, window) = ([1, 64, 120, 124], Window { padding: 1, ..Window::default() });
+    let x = Tensor::rand(xs, 3, &device()).sub(0.5);
+    let conv = Conv2d { bias: None, ..Conv2d::new(64, 2, 3, window, 1, &device()) };
+    let weight = conv.weight.to_vec::<f32>().unwrap();
+    let (want, shape) = reference(&x.to_vec::<f32>().unwrap(), xs, &weight, [2, 64, 3, 3], window);
+    let y = conv.forward(&x);
+    assert_eq!(y.shape().unwrap(), shape);
+    // Less memory than the windows would take.
+    assert!(y.explain().unwrap().peak_temp_bytes < 4 * 120 * 124 * 64 * 9 / 2);
+    close(&y.to_vec::<f32>().unwrap(), &want);
+}
+
+#[test]
+fn ties_of_a_pool_share_its_gradient() {
+    let x = Tensor::from_slice(&[1.0f32, 3.0, 3.0, 0.0, 3.0, 2.0, 2.0, 2.0], [1, 1, 2, 4], &device()).tracked();
+    let y = MaxPool2d::new(2).forward(&x);
+    assert_eq!(y.to_vec::<f32>().unwrap(), [3.0, 3.0]);
+    let g = y.mul(Tensor::from_slice(&[2.0f32, 4.0], [2], &device())).sum(..).grad(&[&x]);
+    assert_eq!(g[0].to_vec::<f32>().unwrap(), [0.0, 1.0, 4.0, 0.0, 1.0, 0.0, 0.0, 0.0]);
+    // Overlapping windows add up, and an average gives everyone the same.
+    let x = Tensor::ones([1, 1, 2, 3], lazuli::DType::F32, &device());
+    let overlapping: [&dyn Layer; 2] = [&MaxPool2d { size: 2, stride: 1 }, &AvgPool2d { size: 2, stride: 1 }];
+    for pool in overlapping {
+        let g = pool.forward(&x).sum(..).grad(&[&x])[0].to_vec::<f32>().unwrap();
+        assert_eq!(g, [0.25, 0.5, 0.25, 0.25, 0.5, 0.25]);
+    }
+}
+
+#[test]
 fn the_transposed_convolution_is_the_adjoint() {
-    let cpu = Device::cpu();
+    let cpu = device();
     let window = Window { stride: 2, padding: 1, ..Window::default() };
     let up = ConvTranspose2d { bias: None, ..ConvTranspose2d::new(3, 2, 4, window, 1, &cpu) };
     let down = Conv2d { weight: up.weight.clone(), bias: None, window };
@@ -76,14 +114,14 @@ fn the_transposed_convolution_is_the_adjoint() {
 
 #[test]
 fn pooling_may_overlap() {
-    let x = Tensor::arange(0.0, 25.0, 1.0, &Device::cpu()).reshape([1, 1, 5, 5]);
+    let x = Tensor::arange(0.0, 25.0, 1.0, &device()).reshape([1, 1, 5, 5]);
     let pool = MaxPool2d { size: 3, stride: 2 };
     assert_eq!(pool.forward(&x).to_vec::<f32>().unwrap(), [12.0, 14.0, 22.0, 24.0]);
 }
 
 #[test]
 fn causal_attention_does_not_look_ahead() {
-    let cpu = Device::cpu();
+    let cpu = device();
     let attention = MultiHeadAttention::new(8, 2, 1, &cpu).causal();
     let x = Tensor::rand([1, 5, 8], 1, &cpu);
     let changed = Tensor::cat(&[&x.narrow(1, 0, 4), &Tensor::rand([1, 1, 8], 9, &cpu)], 1);
@@ -93,7 +131,7 @@ fn causal_attention_does_not_look_ahead() {
 
 #[test]
 fn batch_norm_learns_what_to_do_without_a_batch() {
-    let cpu = Device::cpu();
+    let cpu = device();
     let mut norm = BatchNorm::new(3, &cpu);
     let mut optimizer = Optimizer::new(Sgd::default(), 0.0);
     let x = Tensor::randn([64, 3], 1, &cpu).mul(2.0).add(5.0).compute().unwrap();
@@ -110,7 +148,7 @@ fn batch_norm_learns_what_to_do_without_a_batch() {
 
 #[test]
 fn dropout_is_reproducible_and_new_each_time() {
-    let x = Tensor::rand([100], 1, &Device::cpu());
+    let x = Tensor::rand([100], 1, &device());
     let draw = |dropout: &Dropout| dropout.forward(&x).to_vec::<f32>().unwrap();
     let (a, b) = (Dropout::new(0.5, 7), Dropout::new(0.5, 7));
     let (first, second) = (draw(&a), draw(&a));
@@ -121,7 +159,7 @@ fn dropout_is_reproducible_and_new_each_time() {
 
 #[test]
 fn every_layer_learns() {
-    let cpu = Device::cpu();
+    let cpu = device();
     let learns = |name: &str, model: &mut dyn Layer, x: &Tensor| {
         let mut optimizer = Optimizer::new(Adam::default(), 0.02);
         let target = model.forward(x).detach().mul(0.5).add(0.1).compute().unwrap();
@@ -151,24 +189,82 @@ fn every_layer_learns() {
 }
 
 #[test]
-fn a_bad_shape_is_an_error_of_the_caller() {
-    let cpu = Device::cpu();
-    let error = Linear::new(4, 2, 1, &cpu).forward(&Tensor::rand([3, 5], 1, &cpu)).compute().unwrap_err();
-    assert!(error.to_string().contains("layers.rs"), "{error}");
-    assert!(
-        Conv2d::new(3, 8, 3, Window::default(), 1, &cpu).forward(&Tensor::rand([3, 5], 1, &cpu)).compute().is_err()
-    );
-    assert!(
-        Lstm::new(3, 4, 1, &cpu)
-            .forward(&Tensor::rand([3], 1, &cpu).matmul(&Tensor::rand([4], 1, &cpu)))
-            .compute()
-            .is_err()
-    );
+fn a_bad_shape_is_an_error_that_names_the_layer_the_shapes_and_the_callers_line() {
+    let cpu = device();
+    let x = |shape: &[usize]| Tensor::rand(shape, 1, &cpu);
+    let labels = Tensor::from_slice(&[0, 1, 2], [3], &cpu);
+    let window = Window { padding: 1, ..Window::default() };
+    let no_stride = Window { stride: 0, ..window };
+    let heads = |heads: usize| MultiHeadAttention { heads, ..MultiHeadAttention::new(4, 2, 1, &cpu) };
+    let refused = [
+        (Linear::new(4, 2, 1, &cpu).forward(&x(&[3, 5])), "linear: wants 4 features", "[3, 5]"),
+        (Linear::new(4, 2, 1, &cpu).forward(&x(&[])), "linear: wants 4 features", "[]"),
+        (Embedding::new(4, 2, 1, &cpu).forward(&x(&[3])), "embedding: ", "f32"),
+        (Conv1d::new(3, 2, 3, window, 1, &cpu).forward(&x(&[3, 5])), "conv1d: wants an input [batch, ", "[3, 5]"),
+        (
+            Conv1d::new(3, 2, 3, window, 1, &cpu).forward(&x(&[2, 4, 5])),
+            "conv1d: the input has 4 channels",
+            "[2, 4, 1, 5]",
+        ),
+        (Conv2d::new(3, 2, 3, window, 1, &cpu).forward(&x(&[3, 5])), "conv2d: wants an input [batch, ", "[3, 5]"),
+        (
+            Conv2d::new(3, 2, 3, window, 1, &cpu).forward(&x(&[1, 4, 5, 5])),
+            "conv2d: the input has 4 channels",
+            "[2, 3, 3, 3]",
+        ),
+        (
+            Conv2d::new(3, 2, 9, window, 1, &cpu).forward(&x(&[1, 3, 5, 5])),
+            "conv2d: no window of 9 × 9 fits",
+            "pad more",
+        ),
+        (Conv2d::new(3, 2, 3, no_stride, 1, &cpu).forward(&x(&[1, 3, 5, 5])), "conv2d: Window", "at least 1"),
+        (ConvTranspose2d::new(3, 2, 3, window, 1, &cpu).forward(&x(&[3, 5])), "conv_transpose2d: wants", "[3, 5]"),
+        (
+            ConvTranspose2d::new(3, 2, 3, window, 1, &cpu).forward(&x(&[1, 2, 5, 5])),
+            "conv_transpose2d: the input has 2 channels, the weights are for 3",
+            "[1, 2, 5, 5]",
+        ),
+        (MaxPool2d::new(2).forward(&x(&[4, 4])), "max_pool2d: wants [batch, channels, height, width]", "[4, 4]"),
+        (MaxPool2d::new(9).forward(&x(&[1, 1, 4, 4])), "max_pool2d: no window of 9 × 9", "[1, 1, 4, 4]"),
+        (AvgPool2d::new(0).forward(&x(&[1, 1, 4, 4])), "avg_pool2d: no window of 0 × 0", "[1, 1, 4, 4]"),
+        (LayerNorm::new(4, &cpu).forward(&x(&[3, 5])), "layer_norm: ", "[3, 5]"),
+        (RmsNorm::new(4, &cpu).forward(&x(&[3, 5])), "rms_norm: ", "[3, 5]"),
+        (BatchNorm::new(4, &cpu).forward(&x(&[4])), "batch_norm: wants [batch, 4 channels, …]", "[4]"),
+        (BatchNorm::new(4, &cpu).forward(&x(&[2, 5])), "batch_norm: wants [batch, 4 channels, …]", "[2, 5]"),
+        (heads(2).forward(&x(&[3, 4])), "attention: wants [batch, length, width]", "[3, 4]"),
+        (heads(3).forward(&x(&[1, 3, 4])), "attention: 3 heads must divide the width", "[1, 3, 4]"),
+        (heads(2).attend(&x(&[1, 3, 4]), &x(&[2, 3, 4]), None), "attention: wants as many sequences", "[2, 3, 4]"),
+        (heads(2).forward(&x(&[1, 3, 6])), "linear: wants 4 features", "[1, 3, 6]"),
+        (Lstm::new(3, 4, 1, &cpu).forward(&x(&[3])), "lstm: wants [batch, length, features]", "[3]"),
+        (Lstm::new(3, 4, 1, &cpu).forward(&x(&[2, 5, 4])), "linear: wants 3 features", "[2, 5, 4]"),
+        (Gru::new(3, 4, 1, &cpu).forward(&x(&[3])), "gru: wants [batch, length, features]", "[3]"),
+        (loss::mse(&x(&[3]), &x(&[4])), "mse: predictions [3] and targets [4]", "one shape"),
+        (loss::l1(&x(&[3]), &x(&[4])), "l1: predictions [3] and targets [4]", "one shape"),
+        (loss::huber(&x(&[3]), &x(&[4]), 1.0), "huber: predictions [3] and targets [4]", "one shape"),
+        (loss::bce_with_logits(&x(&[3]), &x(&[4])), "bce_with_logits: predictions [3] and", "one shape"),
+        (loss::kl(&x(&[2, 3]), &x(&[2, 4])), "kl: predictions [2, 3] and targets [2, 4]", "one shape"),
+        (loss::cross_entropy(&x(&[2, 4]), &labels), "cross_entropy: wants predictions […, classes]", "i32 [3]"),
+        (loss::cross_entropy(&x(&[3, 4]), &x(&[3])), "cross_entropy: wants predictions", "f32 [3]"),
+        (loss::nll(&x(&[]), &labels), "nll: wants predictions […, classes]", "i32 [3]"),
+    ];
+    for (y, start, part) in refused {
+        let text = y.compute().unwrap_err().to_string();
+        assert!(text.starts_with(start) && text.contains(part) && text.contains("layers.rs"), "{start:?}, got: {text}");
+    }
+    // An error that came before is handed on.
+    let lost = x(&[3]).matmul(&x(&[4]));
+    for y in [
+        Conv2d::new(3, 2, 3, window, 1, &cpu).forward(&lost),
+        MaxPool2d::new(2).forward(&lost),
+        loss::mse(&lost, &lost),
+    ] {
+        assert!(y.compute().unwrap_err().to_string().starts_with("matmul: "));
+    }
 }
 
 #[test]
 fn losses_of_labels_that_are_no_class_are_nan() {
-    let cpu = Device::cpu();
+    let cpu = device();
     let loss = loss::cross_entropy(&Tensor::rand([2, 3], 1, &cpu), &Tensor::from_slice(&[0, 3], [2], &cpu));
     assert!(loss.item::<f32>().unwrap().is_nan());
 }

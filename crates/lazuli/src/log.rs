@@ -1,4 +1,4 @@
-//! What `LAZULI_LOG` asks to see: `plan`, `wgsl`, `time`, separated by commas. It goes to stderr, and this is the one
+//! What `LAZULI_LOG` asks to see: `plan`, `wgsl`, `time`, `tune`, separated by commas. It goes to stderr, and this is the one
 //! place that prints.
 
 use std::sync::OnceLock;
@@ -13,6 +13,9 @@ pub enum Topic {
     Wgsl,
     /// How long evaluations and their kernels took.
     Time,
+    /// What tuning tries and finds, and what of its files is ignored.
+    #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
+    Tune,
 }
 
 /// Whether it was asked for. Read once: the environment is the same for the whole run.
@@ -33,6 +36,7 @@ fn parse(text: &str) -> Vec<Topic> {
         "plan" => Some(Topic::Plan),
         "wgsl" => Some(Topic::Wgsl),
         "time" => Some(Topic::Time),
+        "tune" => Some(Topic::Tune),
         _ => None,
     };
     text.split(',').filter_map(topic).collect()

@@ -100,3 +100,16 @@ impl Tensor {
         self.node().map(|_| ())
     }
 }
+
+/// A tensor that carries this error, for layers of one's own: whatever is made of it carries it too.
+///
+/// ```
+/// use lazuli::{Error, Fault, Tensor};
+/// let error = Error::Shape(Fault::new("my_layer", "wants two axes").into());
+/// assert!(Tensor::from(error).relu().compute().unwrap_err().to_string().starts_with("my_layer: wants two axes"));
+/// ```
+impl From<Error> for Tensor {
+    fn from(error: Error) -> Tensor {
+        Tensor::new(Err(error))
+    }
+}

@@ -17,6 +17,16 @@ fn line(points: impl Iterator<Item = (f64, f64)>, colour: &str) -> String {
     format!("<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\" points=\"{}\"/>\n", points.join(" "))
 }
 
+/// A line with a dot at each point, so that a single one is seen, too.
+fn dotted(points: &[(f64, f64)], colour: &str) -> String {
+    let dot = |&(x, y): &(f64, f64)| {
+        let place = point(x, y);
+        let (x, y) = place.split_once(',').unwrap_or_default();
+        format!("<circle cx=\"{x}\" cy=\"{y}\" r=\"3\" fill=\"{colour}\"/>\n")
+    };
+    line(points.iter().copied(), colour) + &points.iter().map(dot).collect::<String>()
+}
+
 fn text(x: f64, y: f64, colour: &str, words: &str) -> String {
     format!(
         "<text x=\"{x:.0}\" y=\"{y:.0}\" fill=\"{colour}\" font-family=\"sans-serif\" font-size=\"12\">{words}</text>\n"
@@ -51,8 +61,14 @@ pub fn svg(record: &Record) -> String {
     // Accuracies from 90 to 100 %: below that there is little to see.
     let scaled = |accuracy: f32| (accuracy as f64 - 0.9) / 0.1;
     let at = |e: u64| e as f64 / n_epochs;
-    out += &line(record.epochs.iter().map(|e| (at(e.epoch), scaled(e.train_accuracy))), "darkorange");
-    out += &line(record.epochs.iter().map(|e| (at(e.epoch), scaled(e.test_accuracy))), "seagreen");
+    let train: Vec<(f64, f64)> = record.epochs.iter().map(|e| (at(e.epoch), scaled(e.train_accuracy))).collect();
+    let test: Vec<(f64, f64)> = record.epochs.iter().map(|e| (at(e.epoch), scaled(e.test_accuracy))).collect();
+    out += &(dotted(&train, "darkorange") + &dotted(&test, "seagreen"));
+    for part in [0.0, 0.5, 1.0] {
+        let y = HEIGHT - MARGIN - part * (HEIGHT - 2.0 * MARGIN) + 4.0;
+        out += &text(8.0, y, "steelblue", &format!("{:.2}", part * most));
+        out += &text(WIDTH - MARGIN + 8.0, y, "seagreen", &format!("{:.0} %", 90.0 + 10.0 * part));
+    }
     out += &text(MARGIN + 150.0, MARGIN - 24.0, "darkorange", "train accuracy, 90 to 100 %");
     if let Some(last) = record.epochs.last() {
         let words = format!("test accuracy, 90 to 100 %: {:.2} %", 100.0 * last.test_accuracy);
@@ -72,7 +88,7 @@ mod tests {
         (0..2000).for_each(|i| record.step(1.0 / (1 + i) as f32, 0.5, 64));
         record.end_epoch(1, 0.97, 1000.0);
         let picture = svg(&record);
-        assert_eq!(picture.matches("<polyline").count(), 4);
+        assert_eq!((picture.matches("<polyline").count(), picture.matches("<circle").count()), (4, 2));
         assert!(picture.contains("97.00 %") && picture.contains("2000 steps"));
         assert!(svg(&Record::default()).ends_with("</svg>\n"));
     }

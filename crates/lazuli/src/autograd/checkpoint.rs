@@ -5,13 +5,12 @@ use std::collections::HashMap;
 use std::panic::Location;
 use std::sync::{Arc, LazyLock};
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::rules;
 use crate::error::Result;
-use crate::graph::{CustomOp, Expr, Node, NodeRef, Op};
+use crate::graph::{CustomOp, Expr, Node, NodeRef};
 use crate::tensor::Tensor;
-use crate::view::View;
 
 /// Hands a value on. The planner takes it for a function like any other, so what is computed from its result is not shared
 /// with what is computed from its input: exactly that is its use.
@@ -48,10 +47,7 @@ pub fn checkpoint(inputs: &[&Tensor], f: impl FnOnce(&[Tensor]) -> Tensor) -> Te
     let at = Location::caller();
     Tensor::attempt(|| {
         let node = y.node()?;
-        let twin = rebuilt(node, inputs)?;
-        let op = Op::View(Box::new(View::contiguous(node.shape)));
-        let expr = Expr { op, inputs: smallvec![node.clone()] };
-        Ok(Tensor::new(Ok(Node::twinned(expr, twin, at))))
+        Ok(super::twinned(node, rebuilt(node, inputs)?, at))
     })
 }
 

@@ -14,11 +14,12 @@ use std::collections::HashMap;
 use std::panic::Location;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::error::{Error, Fault, Result};
-use crate::graph::{Node, NodeRef, Op};
+use crate::graph::{Expr, Node, NodeRef, Op};
 use crate::tensor::Tensor;
+use crate::view::View;
 
 impl Tensor {
     /// The gradients of this, a single float, with respect to each of `wrt`. Each has the shape and dtype of its tensor;
@@ -66,6 +67,32 @@ impl Tensor {
         spread(wrt, started())
     }
 
+    /// These values with the gradients of `twin`, which has the same shape and dtype and is never computed itself: for what
+    /// has a better way back than its own ops would give it.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// // Rounded on the way forth, as if it were not on the way back.
+    /// let x = Tensor::from_slice(&[0.4f32, 1.7], [2], &Device::cpu()).tracked();
+    /// let y = x.round().with_gradient_of(&x);
+    /// assert_eq!(y.to_vec::<f32>()?, [0.0, 2.0]);
+    /// assert_eq!(y.square().sum(..).grad(&[&x])[0].to_vec::<f32>()?, [0.0, 4.0]);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn with_gradient_of(&self, twin: &Tensor) -> Tensor {
+        let at = Location::caller();
+        Tensor::attempt(|| {
+            let (node, twin) = (self.node()?, twin.node()?);
+            if (node.shape, node.dtype) != (twin.shape, twin.dtype) {
+                let (this, that) = (format!("{} {}", node.dtype, node.shape), format!("{} {}", twin.dtype, twin.shape));
+                let message = format!("{this} cannot have the gradient of {that}; bring both to one shape and dtype");
+                return Err(grad_error("with_gradient_of", message, at));
+            }
+            Ok(twinned(node, twin.clone(), at))
+        })
+    }
+
     /// How this moves when each of `wrt` moves along its `direction`: a Jacobian-vector product.
     ///
     /// ```
@@ -92,6 +119,12 @@ impl Tensor {
             None => self.zeros_like(),
         }
     }
+}
+
+/// The values of `node`, whose gradients go through `twin`.
+fn twinned(node: &NodeRef, twin: NodeRef, at: &'static Location<'static>) -> Tensor {
+    let expr = Expr { op: Op::View(Box::new(View::contiguous(node.shape))), inputs: smallvec![node.clone()] };
+    Tensor::new(Ok(Node::twinned(expr, twin, at)))
 }
 
 /// One result per tensor of `wrt`, the error in place of each if there is one.

@@ -101,52 +101,50 @@ impl Walk {
     /// `g`, which has the view's shape, walked back to the source's.
     fn back(&self, source: &Shape, g: &Tensor) -> Result<Tensor> {
         let seen = g.node()?.shape;
-        // The axes of the view in the order of the source's, those of one window last.
-        let mut order: SmallVec<[i32; MAX_RANK]> = SmallVec::new();
-        let mut shape: SmallVec<[usize; MAX_RANK]> = SmallVec::new();
-        for strides in &self.along {
-            order.extend(strides.first().map(|s| s.seen as i32));
-            shape.push(strides.first().map_or(1, |s| s.size));
-        }
-        for strides in &self.along {
-            order.extend(strides.get(1).map(|s| s.seen as i32));
-            shape.extend(strides.get(1).map(|s| s.size));
-        }
+        // Axes within windows first, so that what lies side by side in the source does so here; then the source's.
+        let within = self.along.iter().filter_map(|strides| strides.get(1));
+        let places = self.along.iter().map(|strides| strides.first());
+        let mut order: SmallVec<[i32; MAX_RANK]> = within.clone().map(|s| s.seen as i32).collect();
+        order.extend(places.clone().flatten().map(|s| s.seen as i32));
+        let mut shape: SmallVec<[usize; MAX_RANK]> = within.clone().map(|s| s.size).collect();
+        shape.extend(places.map(|places| places.map_or(1, |s| s.size)));
         debug_assert_eq!(order.len(), seen.rank());
+        let mut n_windows = within.count();
         let mut g = g.permute(&order).reshape(&shape[..]);
         for (axis, strides) in self.along.iter().enumerate() {
+            let (size, at) = (source[axis], n_windows + axis);
             let Some(places) = strides.first() else {
-                g = padded(&g, axis, self.start[axis], source[axis] - 1 - self.start[axis]);
+                g = padded(&g, at, self.start[axis], size - 1 - self.start[axis]);
                 continue;
             };
             let reach = places.step.unsigned_abs() * (places.size - 1);
             let mut first = self.start[axis];
             if places.step < 0 {
-                g = g.flip(axis as i32);
+                g = g.flip(at as i32);
                 first -= reach;
             }
-            g = dilated(&g, axis, places.step.unsigned_abs());
+            g = dilated(&g, at, places.step.unsigned_abs());
             match strides.get(1) {
-                None => g = padded(&g, axis, first, source[axis] - first - reach - 1),
-                Some(within) => g = gathered(&g, axis, source, first, reach, within)?,
+                None => g = padded(&g, at, first, size - first - reach - 1),
+                Some(within) => {
+                    g = gathered(&g, at, size, first, reach, within)?;
+                    n_windows -= 1;
+                }
             }
         }
         Ok(g)
     }
 }
 
-/// With zeros around one axis: joined, as whole blocks are stored faster than each element is asked whether it is inside;
-/// along the last axis, where blocks would be short, padded.
+/// With zeros around one axis.
 fn padded(g: &Tensor, axis: usize, before: usize, after: usize) -> Tensor {
+    if before == 0 && after == 0 {
+        return g.clone();
+    }
     Tensor::attempt(|| {
-        let node = g.node()?;
-        if axis + 1 == node.shape.rank() {
-            let mut pads: SmallVec<[(usize, usize); MAX_RANK]> = (0..axis).map(|_| (0, 0)).collect();
-            pads.push((before, after));
-            return Ok(g.pad(&pads, 0.0));
-        }
-        let zeros = |n: usize| Tensor::zeros(node.shape.with(axis, n), node.dtype, &node.device);
-        Ok(Tensor::cat(&[&zeros(before), g, &zeros(after)], axis as i32))
+        let mut pads: SmallVec<[(usize, usize); MAX_RANK]> = g.node()?.shape.iter().map(|_| (0, 0)).collect();
+        pads[axis] = (before, after);
+        Ok(g.pad(&pads, 0.0))
     })
 }
 
@@ -164,19 +162,17 @@ fn dilated(g: &Tensor, axis: usize, step: usize) -> Tensor {
     })
 }
 
-/// Windows put back: `Σ_k g[i − k·step, k]` for each element `i` of the axis. The axis of the window is the first after
-/// those of the source.
-fn gathered(g: &Tensor, axis: usize, source: &Shape, first: usize, reach: usize, within: &Stride) -> Result<Tensor> {
-    let size = source[axis];
+/// Windows put back: `Σ_k g[k, i − k·step]` for each of the `size` elements `i` of the axis. The axis within the window is
+/// the first.
+fn gathered(g: &Tensor, axis: usize, size: usize, first: usize, reach: usize, within: &Stride) -> Result<Tensor> {
     let width = within.step as usize * (within.size - 1);
     // Element i of the padded axis is element i − width − first of g.
     let g = padded(g, axis, width + first, size - first - reach - 1);
-    let window = source.rank();
     if within.size <= UNROLLED {
         // Few: their sum is one map over shifted slices.
         let shifted = |k: usize| {
             let shift = width - k * within.step as usize;
-            g.select_index(window as i32, k).narrow(axis as i32, shift, size)
+            g.select_index(0, k as isize).narrow(axis as i32 - 1, shift, size)
         };
         return Ok((1..within.size).fold(shifted(0), |sum, k| sum.add(shifted(k))));
     }
@@ -184,12 +180,12 @@ fn gathered(g: &Tensor, axis: usize, source: &Shape, first: usize, reach: usize,
     let node = g.node()?;
     let steps = node.shape.strides();
     let skewed = node.shape.iter().zip(steps).enumerate().map(|(i, (&n, step))| match i {
+        0 => (n, step - within.step * steps[axis]),
         _ if i == axis => (size, step),
-        _ if i == window => (n, step - within.step * steps[axis]),
         _ => (n, step),
     });
     let view = View::from_axes(skewed, width as isize * steps[axis]);
-    Ok(Tensor::moved(node, view, Location::caller()).sum(window as i32))
+    Ok(Tensor::moved(node, view, Location::caller()).sum(0))
 }
 
 /// The longest window whose elements are added one by one.

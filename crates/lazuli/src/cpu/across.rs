@@ -69,7 +69,8 @@ unsafe fn spill_stored<S: Stored>(base: *mut u8, across: Across, val: Val, tile:
     }
 }
 
-const SIDE: usize = 4;
+/// Lanes along a side of a square.
+pub const SIDE: usize = 4;
 
 /// Calls `squares` for squares of rows and lanes and `rest` for single lanes, in the order of memory.
 #[inline(always)]
@@ -87,7 +88,7 @@ fn by_squares(can: bool, tile: &Tile, squares: impl Fn(usize, usize), rest: impl
 /// # Safety
 /// Both squares are there, and they are apart.
 #[inline(always)]
-unsafe fn square(from: *const u32, from_pitch: isize, to: *mut u32, to_pitch: isize) {
+pub unsafe fn square(from: *const u32, from_pitch: isize, to: *mut u32, to_pitch: isize) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: as promised by the caller; every x86-64 has these instructions.
     unsafe {

@@ -24,12 +24,22 @@ unsafe fn fill_stored<S: Stored>(walk: &Walk, base: *const u8, start: usize, lan
     });
 }
 
+/// Runs up to this long are copied element by element.
+const SHORT: usize = 16;
+
 #[inline]
 unsafe fn fill_run<S: Stored>(base: *const S, run: Run, lanes: &mut [u32]) {
     // SAFETY: every element of a valid run is within the memory at `base`.
     unsafe {
         match run {
             Run { valid: false, .. } => lanes.fill(0),
+            // A call to copy memory would take longer than so few elements.
+            Run { step: 1, source, len: ..=SHORT, .. } => {
+                let from = base.offset(source);
+                for (i, lane) in lanes.iter_mut().enumerate() {
+                    *lane = (*from.add(i)).lane();
+                }
+            }
             Run { step: 1, source, .. } => {
                 S::to_lanes(std::slice::from_raw_parts(base.offset(source), lanes.len()), lanes);
             }

@@ -9,6 +9,7 @@ use super::load;
 use super::map;
 use super::memory::{Pool, Storage};
 use super::nest::{Form, Nest};
+use super::panel::{self, Panels};
 use super::program::{Code, CodeInst};
 use super::skinny::{self, Skinny};
 use super::threads;
@@ -36,6 +37,8 @@ pub struct Matmul {
     bare: bool,
     /// For few rows: the sizes and steps of a product, still without its memory.
     skinny: Option<Skinny>,
+    /// For some dozen rows.
+    by_panels: bool,
     /// About how long it takes on one thread.
     pub nanos: f64,
 }
@@ -66,8 +69,10 @@ impl Matmul {
         let batch: usize = matmul.batch.iter().product();
         let products = batch as f64 * matmul.m as f64 * matmul.k as f64 * matmul.n as f64;
         let nanos = products * 0.03 + nest.nanos;
-        let skinny = few_rows(&matmul).filter(|_| lane == Lane::F32);
-        Matmul { nest, args: matmul, lane, in_output, bare, skinny, nanos }
+        let b_steps = (matmul.b.row_stride, matmul.b.col_stride);
+        let by_panels = lane == Lane::F32 && panel::fits(matmul.m, matmul.n, b_steps);
+        let skinny = few_rows(&matmul).filter(|_| lane == Lane::F32 && !by_panels);
+        Matmul { nest, args: matmul, lane, in_output, bare, skinny, by_panels, nanos }
     }
 
     /// Memory that a run needs beside its slots.
@@ -305,6 +310,13 @@ impl Product<'_> {
             let parts = self.parts.get().wrapping_add(batch_idx * (skinny.n_parts() - 1) * m * n);
             // SAFETY: as above.
             return unsafe { Skinny { m: rows, a, b, out, ..skinny }.run(parts.cast()) };
+        }
+        if self.matmul.by_panels {
+            let (a, b, out) = (a.cast_const().cast(), b.cast_const().cast(), out.cast());
+            let steps = |lies: &OperandArgs| (lies.row_stride, lies.col_stride);
+            let (a_steps, b_steps) = (steps(a_lies), steps(b_lies));
+            // SAFETY: as above.
+            return unsafe { Panels { m: rows, k, n, a, a_steps, b, b_steps, out }.run() };
         }
         let (a, b, out) = (Shared(a), Shared(b), Shared(out));
         let gemm = || {

@@ -22,6 +22,7 @@ mod line;
 // Forms of kernels.
 mod map;
 mod matmul;
+mod panel;
 mod skinny;
 mod reduce;
 mod routines;

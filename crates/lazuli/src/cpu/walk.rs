@@ -14,6 +14,8 @@ pub enum Walk {
     Flat(isize),
     /// By strides over axes, outermost first; neighbours that run on are merged.
     Strided { axes: Axes, offset: isize },
+    /// The same with a mask, or of other axes than those that are visited.
+    Masked(ChainView),
     /// Through views, source side first.
     Chain(Vec<ChainView>),
 }
@@ -39,9 +41,35 @@ struct ChainAxis {
     size: isize,
     stride: isize,
     /// How far apart neighbours along this axis are in the order the view is counted in.
-    pitch: isize,
+    pitch: Divisor,
     /// Coordinates that have an element.
     inside: (isize, isize),
+}
+
+/// Divides by one number many times, by a multiplication: each run of a chain is found by as many divisions as its views
+/// have axes, and a processor takes tens of cycles for one.
+#[derive(Clone, Copy, Debug)]
+struct Divisor {
+    by: isize,
+    /// 2⁶⁴ / by, rounded up.
+    inverse: u64,
+}
+
+impl Divisor {
+    fn new(by: isize) -> Divisor {
+        Divisor { by, inverse: (u64::MAX / by as u64).wrapping_add(1) }
+    }
+
+    /// `n / by`, for `n ≥ 0`.
+    #[inline]
+    fn quotient(self, n: isize) -> isize {
+        match n as u64 {
+            _ if self.by == 1 => n,
+            // Exact if both numbers have 32 bits; a greater divisor gives 0 then.
+            n if n >> 32 == 0 && self.by >> 32 == 0 => ((self.inverse as u128 * n as u128) >> 64) as isize,
+            _ => n / self.by,
+        }
+    }
 }
 
 /// Consecutive positions whose elements are a constant step apart, or which all have none.
@@ -59,14 +87,24 @@ impl Walk {
         if let Some(view) = map.strided() {
             return Walk::strided(order.iter().map(|&a| (view.shape[a], view.strides[a])), view.offset);
         }
-        let last = map.views().len() - 1;
+        // A last view that is visited in the order it counts in says nothing: positions are those of the view before.
         let in_order: Vec<usize> = (0..crate::shape::MAX_RANK).collect();
-        let views = map.views().iter().enumerate();
-        Walk::Chain(
-            views
-                .map(|(i, v)| ChainView::new(v, if i == last { order } else { &in_order[..v.shape.rank()] }))
-                .collect(),
-        )
+        let (mut views, mut order) = (map.views(), order);
+        while let [before @ .., last] = views
+            && !before.is_empty()
+            && is_counted(last, order)
+        {
+            views = before;
+            order = &in_order[..before[before.len() - 1].shape.rank()];
+        }
+        let last = views.len() - 1;
+        let chain_view =
+            |(i, v): (usize, &View)| ChainView::new(v, if i == last { order } else { &in_order[..v.shape.rank()] });
+        let mut views: Vec<ChainView> = views.iter().enumerate().map(chain_view).collect();
+        match views.len() == 1 && !views[0].axes.is_empty() {
+            true => Walk::Masked(views.swap_remove(0)),
+            false => Walk::Chain(views),
+        }
     }
 
     /// The walk over these axes, `(size, stride)`.
@@ -93,6 +131,7 @@ impl Walk {
             Walk::One(source) => f(0, Run { len, source: *source, step: 0, valid: true }),
             Walk::Flat(offset) => f(0, Run { len, source: offset + start as isize, step: 1, valid: true }),
             Walk::Strided { axes, offset } => strided_runs(axes, *offset, start, len, f),
+            Walk::Masked(view) => masked_runs(view, start, len, f),
             Walk::Chain(views) => {
                 let mut at = 0;
                 while at < len {
@@ -119,6 +158,7 @@ impl Walk {
                 }
                 source + rest as isize * axes[0].stride
             }
+            Walk::Masked(view) => chain_run(std::slice::from_ref(view), at as isize, 1).source,
             Walk::Chain(views) => chain_run(views, at as isize, 1).source,
         }
     }
@@ -129,7 +169,7 @@ impl Walk {
             Walk::One(_) => Some(0),
             Walk::Flat(_) => Some(1),
             Walk::Strided { axes, .. } => Some(axes[axes.len() - 1].stride),
-            Walk::Chain(_) => None,
+            Walk::Masked(_) | Walk::Chain(_) => None,
         }
     }
 
@@ -138,6 +178,13 @@ impl Walk {
         let reach = |offset: isize, spans: &mut dyn Iterator<Item = (isize, isize)>| {
             spans.fold((offset, offset), |(low, high), (a, b)| (low + a.min(b), high + a.max(b)))
         };
+        let reach_of = |views: &[ChainView]| {
+            if views.iter().any(|v| v.axes.iter().any(|a| a.inside.0 >= a.inside.1)) {
+                return None;
+            }
+            let axes = &mut views[0].axes.iter().map(|a| (a.inside.0 * a.stride, (a.inside.1 - 1) * a.stride));
+            Some(axes.fold((views[0].offset, views[0].offset), |(low, high), (a, b)| (low + a.min(b), high + a.max(b))))
+        };
         match self {
             _ if n == 0 => None,
             Walk::One(at) => Some((*at, *at)),
@@ -145,11 +192,8 @@ impl Walk {
             Walk::Strided { axes, offset } => {
                 Some(reach(*offset, &mut axes.iter().map(|a| (0, (a.size as isize - 1) * a.stride))))
             }
-            Walk::Chain(views) if views.iter().any(|v| v.axes.iter().any(|a| a.inside.0 >= a.inside.1)) => None,
-            Walk::Chain(views) => {
-                let axes = &mut views[0].axes.iter().map(|a| (a.inside.0 * a.stride, (a.inside.1 - 1) * a.stride));
-                Some(reach(views[0].offset, axes))
-            }
+            Walk::Masked(view) => reach_of(std::slice::from_ref(view)),
+            Walk::Chain(views) => reach_of(views),
         }
     }
 }
@@ -184,15 +228,75 @@ fn strided_runs(axes: &Axes, offset: isize, start: usize, len: usize, mut f: imp
     }
 }
 
+/// A row at a time: whether the coordinates of the other axes are inside is known when they change, so that a row is at
+/// most three runs.
+fn masked_runs(view: &ChainView, start: usize, len: usize, mut f: impl FnMut(usize, Run)) {
+    let axes = &view.axes[..];
+    let last = axes.len() - 1;
+    let inner = axes[last];
+    let is_inside = |axis: &ChainAxis, c: isize| axis.inside.0 <= c && c < axis.inside.1;
+    let mut coordinates = [0isize; crate::shape::MAX_RANK];
+    let (mut rest, mut source, mut n_outside) = (start as isize, view.offset, 0);
+    for (axis, a) in axes.iter().enumerate() {
+        let c = a.pitch.quotient(rest);
+        rest -= c * a.pitch.by;
+        coordinates[axis] = c;
+        source += c * a.stride;
+        n_outside += (axis < last && !is_inside(a, c)) as usize;
+    }
+    let (mut at, mut c) = (0, coordinates[last]);
+    source -= c * inner.stride;
+    let len = len as isize;
+    while at < len {
+        let end = inner.size.min(c + len - at);
+        if n_outside > 0 {
+            f(at as usize, Run { len: (end - c) as usize, source: 0, step: 0, valid: false });
+            at += end - c;
+        } else {
+            for (to, valid) in [(inner.inside.0, false), (inner.inside.1, true), (end, false)] {
+                let to = to.clamp(c, end);
+                if to > c {
+                    let (source, step) = if valid { (source + c * inner.stride, inner.stride) } else { (0, 0) };
+                    f(at as usize, Run { len: (to - c) as usize, source, step, valid });
+                    at += to - c;
+                    c = to;
+                }
+            }
+        }
+        c = 0;
+        for axis in (0..last).rev() {
+            let a = &axes[axis];
+            let was_inside = is_inside(a, coordinates[axis]);
+            coordinates[axis] += 1;
+            source += a.stride;
+            let is_next = coordinates[axis] < a.size;
+            if !is_next {
+                source -= coordinates[axis] * a.stride;
+                coordinates[axis] = 0;
+            }
+            n_outside += was_inside as usize;
+            n_outside -= is_inside(a, coordinates[axis]) as usize;
+            if is_next {
+                break;
+            }
+        }
+    }
+}
+
 impl ChainView {
     fn new(view: &View, order: &[usize]) -> ChainView {
-        let mut axes = SmallVec::new();
+        let mut axes: SmallVec<[ChainAxis; 4]> = SmallVec::new();
         let mut pitch = 1;
         for &axis in order.iter().rev() {
             let size = view.shape[axis] as isize;
             let inside = view.mask.as_ref().map_or((0, size), |m| (m[axis].0 as isize, m[axis].1 as isize));
-            if size != 1 || inside != (0, 1) {
-                axes.push(ChainAxis { size, stride: view.strides[axis], pitch, inside });
+            let stride = view.strides[axis];
+            let runs_on = |inner: &ChainAxis| inner.is_whole() && stride == inner.stride * inner.size;
+            if let Some(inner) = axes.last_mut().filter(|inner| runs_on(inner) && inside == (0, size)) {
+                inner.size *= size;
+                inner.inside.1 = inner.size;
+            } else if size != 1 || inside != (0, 1) {
+                axes.push(ChainAxis { size, stride, pitch: Divisor::new(pitch), inside });
             }
             pitch *= size.max(1);
         }
@@ -201,19 +305,39 @@ impl ChainView {
     }
 }
 
+impl ChainAxis {
+    fn is_whole(&self) -> bool {
+        self.inside == (0, self.size)
+    }
+}
+
+/// Whether a view, visited in this order, has its elements one after another from the first on.
+fn is_counted(view: &View, order: &[usize]) -> bool {
+    let mut pitch = 1;
+    let mut is_next = |axis: &usize| {
+        let size = view.shape[*axis] as isize;
+        let is_next = size == 1 || view.strides[*axis] == pitch;
+        pitch *= size.max(1);
+        is_next
+    };
+    view.offset == 0 && view.mask.is_none() && order.iter().rev().all(&mut is_next)
+}
+
 /// The run of a chain that starts at `position`, at most `len` long.
 fn chain_run(views: &[ChainView], position: isize, mut len: isize) -> Run {
-    let (mut linear, mut step) = (position, 1);
+    let (mut linear, mut step) = (position, 1isize);
     for view in views.iter().rev() {
         // A step moves along one axis: the outermost whose pitch divides it. It stays a step until that axis ends.
-        let moving = if step == 0 { None } else { view.axes.iter().position(|a| step % a.pitch == 0) };
+        let divides = |a: &ChainAxis| a.pitch.quotient(step.abs()) * a.pitch.by == step.abs();
+        let moving = if step == 0 { None } else { view.axes.iter().position(divides) };
         let (mut source, mut valid, mut next_step) = (view.offset, true, 0);
         for (i, axis) in view.axes.iter().enumerate() {
-            let c = linear / axis.pitch % axis.size;
+            let c = axis.pitch.quotient(linear);
+            linear -= c * axis.pitch.by;
             source += c * axis.stride;
             let inside = axis.inside.0 <= c && c < axis.inside.1;
             if moving == Some(i) {
-                let by = step / axis.pitch;
+                let by = axis.pitch.quotient(step.abs()) * step.signum();
                 len = len.min(steps_until(c, by, 0, axis.size));
                 len = len.min(if inside {
                     steps_until(c, by, axis.inside.0, axis.inside.1)
@@ -236,7 +360,8 @@ fn chain_run(views: &[ChainView], position: isize, mut len: isize) -> Run {
 fn steps_until(c: isize, by: isize, low: isize, high: isize) -> isize {
     match by {
         0 => isize::MAX,
-        1.. => (high - 1 - c) / by + 1,
+        1 => high - c,
+        2.. => (high - 1 - c) / by + 1,
         _ => (c - low) / -by + 1,
     }
 }

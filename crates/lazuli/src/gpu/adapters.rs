@@ -125,6 +125,7 @@ pub fn caps(limits: &wgpu::Limits, quirks: &Quirks) -> Caps {
         max_shared_bytes: limits.max_compute_workgroup_storage_size as usize,
         max_trips: quirks.max_trips,
         style: quirks.style,
+        tuned: Arc::default(),
     }
 }
 

@@ -1,6 +1,6 @@
-//! Compiled pipelines kept between runs of a program: the one place of the engine that writes files. They lie in
-//! `LAZULI_CACHE_DIR`, or in the system's folder for caches. Losing one costs time, nothing else, so whatever goes wrong
-//! here is passed over.
+//! What is kept between runs of a program, compiled pipelines and what tuning found: the one place of the engine that
+//! writes files. They lie in `LAZULI_CACHE_DIR`, or in the system's folder for caches. Losing one costs time, nothing
+//! else, so whatever goes wrong here is passed over.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ const MAGIC: &[u8; 8] = b"lazuli\x00\x01";
 /// More than this is not ours.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// Where the pipelines of a device are kept; None if there is no place for them.
-pub fn path(device_key: &str) -> Option<PathBuf> {
-    let name: String = device_key.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
-    Some(folder(|name| std::env::var_os(name).map(PathBuf::from))?.join(format!("{name}.pipelines")))
+/// Where something of a device is kept, `kind` being what; None if there is no place for it.
+pub fn path(device_key: &str, kind: &str) -> Option<PathBuf> {
+    let name: String = device_key.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).take(200).collect();
+    Some(folder(|name| std::env::var_os(name).map(PathBuf::from))?.join(format!("{name}.{kind}")))
 }
 
 /// The folder: what the user says, else what the system says. An empty `LAZULI_CACHE_DIR` means none.

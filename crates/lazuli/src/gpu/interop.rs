@@ -167,7 +167,7 @@ impl Batch {
 
 /// The device as what it is here.
 #[track_caller]
-fn gpu_of<'a>(op: &str, device: &'a Device) -> Result<&'a Gpu> {
+pub fn gpu_of<'a>(op: &str, device: &'a Device) -> Result<&'a Gpu> {
     let backend: &dyn Any = device.backend();
     match backend.downcast_ref::<Gpu>() {
         Some(gpu) => {

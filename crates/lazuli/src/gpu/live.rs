@@ -12,6 +12,7 @@ use super::pipelines::Pipelines;
 use super::quirks::Quirks;
 use super::signal::now;
 use super::status::Status;
+use super::tune::Tuning;
 use super::wait::{Waiter, may_wait};
 use crate::backend::Counters;
 use crate::error::{Error, Result};
@@ -31,6 +32,7 @@ pub struct Live {
     pub counters: Arc<Counters>,
     pub pool: Pool,
     pub pipelines: Pipelines,
+    pub tuning: Tuning,
     /// Checks of runs that have not reported yet.
     pub unknown: Mutex<Vec<Arc<Status>>>,
     pub waiter: Waiter,
@@ -87,6 +89,7 @@ impl Live {
             id: IDS.fetch_add(1, Ordering::Relaxed),
             pool: Pool::new(&limits, &caps, &quirks),
             pipelines: Pipelines::new(&device),
+            tuning: Tuning::open(&device.adapter_info()),
             waiter: Waiter::new(device.clone()),
             device,
             queue,

@@ -14,6 +14,7 @@ mod signal;
 mod quirks;
 mod pace;
 mod disk;
+mod tune;
 mod wait;
 mod live;
 mod memory;
@@ -38,6 +39,7 @@ pub(crate) use adapters::{found, hardware, software};
 pub use interop::{buffer, encode, from_buffer, from_wgpu, handles};
 use live::Live;
 use storage::{Budget, Storage};
+pub use tune::{TuneStep, tune};
 pub use wgpu;
 
 /// A GPU, or what stands in for one.
@@ -124,6 +126,7 @@ impl Backend for Gpu {
         for (kernel, program) in explain.kernels.iter_mut().zip(programs) {
             let texts: Vec<&str> = program.passes.iter().map(|pass| &*pass.text).collect();
             kernel.wgsl = Some(texts.join("\n"));
+            kernel.variant = program.variant;
         }
     }
 

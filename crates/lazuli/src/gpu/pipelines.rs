@@ -121,7 +121,7 @@ impl Kept {
         if !device.features().contains(wgpu::Features::PIPELINE_CACHE) {
             return None;
         }
-        let path = disk::path(&wgpu::util::pipeline_cache_key(&device.adapter_info())?)?;
+        let path = disk::path(&wgpu::util::pipeline_cache_key(&device.adapter_info())?, "pipelines")?;
         let data = disk::load(&path);
         let desc = wgpu::PipelineCacheDescriptor { label: Some("lazuli"), data: data.as_deref(), fallback: true };
         // SAFETY: the data is what an earlier program got from `get_data` for this adapter: the name of the file says

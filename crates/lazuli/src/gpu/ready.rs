@@ -9,11 +9,11 @@ use wgpu::BufferUsages;
 use super::live::Live;
 use super::memory::Block;
 use super::pipelines::Pipeline;
-use super::{pace, status};
+use super::{pace, status, tune};
 use crate::error::{Error, Result};
 use crate::kernel::{InstOp, Kernel};
 use crate::plan::{Launch, Plan};
-use crate::wgsl::{self, Bind, Pass, Place, Program};
+use crate::wgsl::{self, Bind, Caps, Pass, Place, Program};
 
 /// Every pass's numbers start at a multiple of this, which every device accepts.
 const BLOCK_WORDS: usize = 256 / 4;
@@ -78,13 +78,19 @@ impl Places<'_> {
 
 /// The passes of each launch of a plan.
 pub fn programs(plan: &Plan, live: &Live) -> Vec<Program> {
-    plan.launches.iter().map(|launch| wgsl::program(launch, &plan.slots, &live.caps)).collect()
+    let caps = Caps { tuned: live.tuning.tuned(), ..live.caps.clone() };
+    plan.launches.iter().map(|launch| wgsl::program(launch, &plan.slots, &caps)).collect()
 }
 
 impl Built {
     /// Compiles a plan.
     pub fn new(live: &Arc<Live>, plan: &Plan) -> Result<Built> {
-        let programs = programs(plan, live);
+        tune::first_use(live, plan);
+        Built::of(live, plan, programs(plan, live))
+    }
+
+    /// Compiles these passes for a plan's launches.
+    pub fn of(live: &Arc<Live>, plan: &Plan, programs: Vec<Program>) -> Result<Built> {
         let passes: Vec<&Pass> = programs.iter().flat_map(|p| &p.passes).collect();
         let pipelines = live.pipelines.get(live, &passes).map_err(|error| blame(plan, error))?;
         let cuts = pace::cuts(plan, live.quirks.pace);

@@ -318,7 +318,8 @@ fn record(
     encoder
 }
 
-fn dispatch(pass: &mut wgpu::ComputePass<'_>, step: &super::ready::Step, group: &wgpu::BindGroup) {
+/// Records one step.
+pub fn dispatch(pass: &mut wgpu::ComputePass<'_>, step: &super::ready::Step, group: &wgpu::BindGroup) {
     let [x, y, z] = step.groups;
     pass.set_pipeline(&step.pipeline.pipeline);
     pass.set_bind_group(0, group, &[]);

@@ -63,6 +63,8 @@ pub struct KernelInfo {
     pub flops: usize,
     /// The shader, on devices that have one.
     pub wgsl: Option<String>,
+    /// Which of several ways a device has for it was chosen and why, on devices that have several.
+    pub variant: Option<String>,
     /// The kernel in one line.
     pub text: String,
 }
@@ -134,10 +136,11 @@ impl Explain {
 impl KernelInfo {
     fn to_json(&self) -> String {
         let ops: Vec<String> = self.ops.iter().map(|op| quoted(op)).collect();
-        let wgsl = self.wgsl.as_ref().map_or("null".to_string(), |w| quoted(w));
+        let or_null = |text: &Option<String>| text.as_ref().map_or("null".to_string(), |t| quoted(t));
+        let (wgsl, variant) = (or_null(&self.wgsl), or_null(&self.variant));
         format!(
             "{{\"name\":{},\"form\":{},\"ops\":[{}],\"shape\":{:?},\"bytes_read\":{},\"bytes_written\":{},\"flops\":{},\
-             \"text\":{},\"wgsl\":{wgsl}}}",
+             \"text\":{},\"variant\":{variant},\"wgsl\":{wgsl}}}",
             quoted(&self.name),
             quoted(&self.form),
             ops.join(","),
@@ -192,6 +195,7 @@ fn kernel_info(plan: &Plan, launch: &Launch) -> KernelInfo {
         bytes_written,
         flops,
         wgsl: None,
+        variant: None,
         text: launch.kernel.text(args),
     }
 }
@@ -302,6 +306,9 @@ impl fmt::Display for Explain {
             let text: String = kernel.text.chars().take(300).collect();
             let dots = if text.len() < kernel.text.len() { " …" } else { "" };
             writeln!(f, "      {text}{dots}")?;
+            if let Some(variant) = &kernel.variant {
+                writeln!(f, "      tiles of {variant}")?;
+            }
         }
         for b in &self.boundaries {
             writeln!(f, "      {} and {} are two kernels: {}", b.before, b.after, b.why)?;

@@ -8,7 +8,7 @@
 //! store. A group that nobody loads from yet may still move up; one that somebody does is fixed.
 
 use super::Limits;
-use super::groups::{Form, Group, Groups, Part, Target, memory_of};
+use super::groups::{Form, Group, Groups, Part, Target, memory_of, widens};
 use crate::graph::{Graph, GraphNode, NodeIdx, Op};
 use crate::ops;
 use crate::shape::{AxisSet, Shape};
@@ -129,7 +129,7 @@ impl Fuser<'_> {
             Op::View(view) => self.place_view(idx, view),
             Op::Reduce(_, axes) => self.place_reduce(idx, *axes),
             Op::Matmul => {
-                let level = self.load_strided(node.inputs[0]).max(self.load_strided(node.inputs[1]));
+                let level = self.load_operand(node.inputs[0]).max(self.load_operand(node.inputs[1]));
                 self.open(idx, Form::Matmul(idx), level)
             }
             Op::Routine(..) => {
@@ -210,25 +210,49 @@ impl Fuser<'_> {
         self.store(source, "its reader needs it whole, in row-major order")
     }
 
-    /// Makes sure a node is memory seen through strides, as a contraction takes it. Returns the level.
+    /// Makes sure a node is memory seen through strides, as a gather takes it. Returns the level. If its source is seen in
+    /// another way, what is stored is the last view on the way to it that strides can look at: others may share it, such
+    /// as the transpose of the same matrix.
     fn load_strided(&mut self, idx: NodeIdx) -> u32 {
-        let mut source = idx;
+        self.load_through(idx, |_, _| false)
+    }
+
+    /// The same for an operand of a product: small floats are read as they are stored.
+    fn load_operand(&mut self, idx: NodeIdx) -> u32 {
+        self.load_through(idx, widens)
+    }
+
+    fn load_through(&mut self, idx: NodeIdx, looks_through: fn(&Graph, NodeIdx) -> bool) -> u32 {
+        let (mut source, mut stored) = (idx, idx);
         let mut map = IndexMap::identity(self.node(idx).shape);
-        while let Op::View(view) = &self.node(source).op
-            && !self.stored[source as usize]
-            // What a group sees through a view it cannot store any more.
-            && (self.is_reshape(source, view) || matches!(self.states[source as usize], State::Free { .. }))
-        {
-            map = map.of(view);
+        while !self.stored[source as usize] {
+            let is_free = matches!(self.states[source as usize], State::Free { .. });
+            match &self.node(source).op {
+                // What a group sees through a view it cannot store any more.
+                Op::View(view) if is_free || self.is_reshape(source, view) => map = map.of(view),
+                Op::Cast if is_free && looks_through(self.graph, source) => {}
+                _ => break,
+            }
             source = self.node(source).inputs[0];
+            let is_more = matches!(self.node(source).op, Op::View(_)) && self.n_elems(source) > self.n_elems(idx);
+            if map.strided().is_some() && !is_more {
+                stored = source;
+            }
         }
-        self.load_whole(if map.strided().is_some() { source } else { idx })
+        self.load_whole(if map.strided().is_some() { source } else { stored })
     }
 
     fn place_view(&mut self, idx: NodeIdx, view: &View) -> State {
         let source = self.node(idx).inputs[0];
         let Some(draft) = self.draft_of(source) else {
             let State::Free { cost, n_loads, level } = self.states[source as usize] else { unreachable!() };
+            // Windows over a pad: to ask of each element of each window whether it is inside costs more than to store it.
+            let repeats = self.n_elems(idx) >= 2 * self.n_elems(source) && !self.stored[source as usize];
+            if repeats && matches!(self.node(source).op, Op::Pad(_)) && self.limits.fuse {
+                self.states[source as usize] = self.open(source, Form::Map, level);
+                let level = self.store(source, "it is read several times with fill around it");
+                return State::Free { cost: 0, n_loads: 1, level };
+            }
             return State::Free { cost, n_loads, level };
         };
         // The same elements in the same order: still the same values of the same kernel.
@@ -380,7 +404,14 @@ impl Fuser<'_> {
                 level = level.max(self.store(input, "it is read with fill around it"));
             }
         }
-        self.open(idx, Form::Map, level)
+        // Memory with fill around it is as cheap to have as memory.
+        let fill = self.node(idx).inputs[1];
+        match self.states[fill as usize] {
+            State::Free { cost, n_loads: 0, .. } if self.limits.fuse && !self.wanted[idx as usize] => {
+                State::Free { cost: cost + ops::cost(&self.node(idx).op), n_loads: 1, level }
+            }
+            _ => self.open(idx, Form::Map, level),
+        }
     }
 
     /// The group that an elementwise node joins: those of its inputs, merged as far as they go together. Inputs whose

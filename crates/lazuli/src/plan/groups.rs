@@ -1,5 +1,6 @@
 //! Which nodes share a kernel, as `fuse` has decided and `lower` reads it. Plain data, and what follows from it.
 
+use crate::dtype::DType;
 use crate::graph::{Graph, NodeIdx, Op};
 use crate::shape::{AxisSet, Shape};
 use crate::view::{IndexMap, View};
@@ -65,13 +66,35 @@ impl Groups {
 
 /// The memory a node is, seen through strides: an input or a stored node, and the view of it.
 /// `is_stored` says which nodes count as memory besides inputs.
-pub fn strided_source(graph: &Graph, is_stored: impl Fn(NodeIdx) -> bool, mut idx: NodeIdx) -> Option<(NodeIdx, View)> {
+pub fn strided_source(graph: &Graph, is_stored: impl Fn(NodeIdx) -> bool, idx: NodeIdx) -> Option<(NodeIdx, View)> {
+    source(graph, is_stored, |_| false, idx)
+}
+
+/// The same for an operand of a product, which is widened while it is read.
+pub fn operand_source(graph: &Graph, is_stored: impl Fn(NodeIdx) -> bool, idx: NodeIdx) -> Option<(NodeIdx, View)> {
+    source(graph, is_stored, |i| widens(graph, i), idx)
+}
+
+/// Whether a node is only a small float as a large one, which loses nothing.
+pub fn widens(graph: &Graph, idx: NodeIdx) -> bool {
+    let node = &graph.nodes[idx as usize];
+    let is_small = |i: NodeIdx| matches!(graph.nodes[i as usize].dtype, DType::F16 | DType::BF16);
+    matches!(node.op, Op::Cast) && node.dtype == DType::F32 && is_small(node.inputs[0])
+}
+
+fn source(
+    graph: &Graph,
+    is_stored: impl Fn(NodeIdx) -> bool,
+    looks_through: impl Fn(NodeIdx) -> bool,
+    mut idx: NodeIdx,
+) -> Option<(NodeIdx, View)> {
     let mut map = IndexMap::identity(graph.nodes[idx as usize].shape);
     loop {
         let node = &graph.nodes[idx as usize];
         match &node.op {
             _ if is_stored(idx) => break,
             Op::Data => break,
+            Op::Cast if looks_through(idx) => idx = node.inputs[0],
             Op::View(view) => {
                 map = map.of(view);
                 idx = node.inputs[0];

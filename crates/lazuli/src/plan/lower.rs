@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use super::body::BodyBuilder;
-use super::groups::{Form, Group, Groups, Target, memory_of, strided_source};
+use super::groups::{Form, Group, Groups, Target, memory_of, operand_source};
 use super::{Limits, ValueId};
 use crate::dtype::{DType, Lane};
 use crate::graph::{Graph, NodeIdx, Op};
@@ -272,7 +272,7 @@ impl Lowering<'_> {
         let mut body = BodyBuilder::new(number, node.shape.to_vec(), Vec::new(), None);
         let operand = |this: &mut Self, input: NodeIdx| {
             let is_stored = |i| this.groups.is_memory_for(number, i);
-            let (source, view) = strided_source(this.graph, is_stored, input).expect("fusing saw to it");
+            let (source, view) = operand_source(this.graph, is_stored, input).expect("fusing saw to it");
             (this.value(source), view)
         };
         let (a_value, a) = operand(self, node.inputs[0]);

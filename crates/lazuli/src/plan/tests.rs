@@ -70,6 +70,16 @@ fn views_cost_no_kernel() {
 }
 
 #[test]
+fn a_product_reads_small_floats_as_they_are_stored() {
+    for dtype in [DType::F16, DType::BF16] {
+        let w = Tensor::ones([16, 8], dtype, &Device::cpu()).compute().expect("enough memory");
+        let plan = plan_with(&[&data([5, 8]).matmul(&w.to_dtype(DType::F32).t())], &limits());
+        assert_eq!(plan.launches.len(), 1, "\n{plan}");
+        assert_eq!(plan.launches[0].kernel.bindings().0, [DType::F32, dtype]);
+    }
+}
+
+#[test]
 fn matmul_takes_in_what_follows() {
     let (x, w, b, r) = (data([8, 16]), data([16, 32]), data([32]), data([8, 32]));
     let y = x.matmul(&w).add(&b).relu().mul(0.5).add(&r);

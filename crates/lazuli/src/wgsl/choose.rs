@@ -3,7 +3,7 @@
 //! that varies is a parameter.
 
 use super::{Caps, Style};
-use crate::kernel::{AccessForm, Args, Body, InstOp, MatmulArgs, OperandArgs, Order};
+use crate::kernel::{AccessForm, Args, Body, InstOp, Order};
 use crate::view::IndexMap;
 
 /// How an access meets the four elements that an invocation takes at once.
@@ -276,30 +276,4 @@ fn loops_of(body: &Body) -> usize {
     });
     // None makes more than one per bit.
     functions.filter(|text| text.contains("for (")).count() * 32
-}
-
-/// How a matmul is shared out: every invocation makes a tile of the result.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MatmulShape {
-    /// Rows and columns of a tile. Columns are 1 or 4.
-    pub rows: usize,
-    pub cols: usize,
-    /// Whether four elements of an operand are read at once: of `a` along k, of `b` along n.
-    pub a_by_four: bool,
-    pub b_by_four: bool,
-}
-
-/// The shape of a matmul.
-pub fn matmul_shape(matmul: &MatmulArgs) -> MatmulShape {
-    let starts_at_multiples = |lies: &OperandArgs, other: isize| {
-        lies.offset % 4 == 0 && other % 4 == 0 && lies.batch_strides.iter().all(|s| s % 4 == 0)
-    };
-    let (a, b) = (&matmul.a, &matmul.b);
-    let cols = if matmul.n.is_multiple_of(4) { 4 } else { 1 };
-    MatmulShape {
-        rows: if matmul.m == 1 { 1 } else { 4 },
-        cols,
-        a_by_four: matmul.k >= 4 && a.col_stride == 1 && starts_at_multiples(a, a.row_stride),
-        b_by_four: matmul.k > 0 && cols == 4 && b.col_stride == 1 && starts_at_multiples(b, b.row_stride),
-    }
 }

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use crate::kernel::Kernel;
 use crate::plan::{Launch, Slot, SlotId};
 use cut::Context;
+pub use matmul::variants::{Class, Operand, Tuned, VARIANTS, Variant, default_of, named};
 
 /// What a device can take and how it likes to work, as far as it changes a kernel's text.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +37,8 @@ pub struct Caps {
     pub max_trips: usize,
     /// How invocations should work together.
     pub style: Style,
+    /// What tuning found on this device.
+    pub tuned: Arc<Tuned>,
 }
 
 /// How a device likes its work to be shared out.
@@ -55,6 +58,8 @@ pub struct Program {
     /// Bytes of each piece of scratch memory that the passes need beside the plan's slots. Its contents are
     /// unspecified before the first pass.
     pub scratch: Vec<usize>,
+    /// Which of several ways was chosen and why, for people; None where there is one.
+    pub variant: Option<String>,
 }
 
 /// One dispatch.
@@ -108,7 +113,7 @@ pub fn program(launch: &Launch, slots: &[Slot], caps: &Caps) -> Program {
                 0 => map::passes(&context, args),
                 _ => vec![reduce::pass(&context, args)],
             };
-            Program { passes: context.parts().iter().flat_map(passes).collect(), scratch: Vec::new() }
+            Program { passes: context.parts().iter().flat_map(passes).collect(), scratch: Vec::new(), variant: None }
         }
         Kernel::Matmul(body) => matmul::program(&Context::new(launch, body, slots, caps)),
         Kernel::Routine(routine) => routines::program(launch, routine, caps)

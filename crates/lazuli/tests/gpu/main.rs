@@ -9,6 +9,7 @@ mod futures;
 mod interop;
 mod kernels;
 mod limits;
+mod matmuls;
 mod steady;
 mod training;
 

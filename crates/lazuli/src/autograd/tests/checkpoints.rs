@@ -1,7 +1,7 @@
 //! What a checkpoint promises: the same values and gradients, held for a shorter time.
 
 use super::leaf;
-use crate::{Device, Tensor, checkpoint};
+use crate::{Tensor, checkpoint};
 
 fn block(x: &Tensor, w: &Tensor) -> Tensor {
     (0..4).fold(x.clone(), |x, _| x.matmul(w).tanh().add(x.detach().mul(0.1)))
@@ -50,7 +50,7 @@ fn history_is_kept_and_let_go_as_elsewhere() {
 fn errors_inside_are_carried() {
     let x = leaf(&[2, 3], (0.0, 1.0), 1);
     assert!(checkpoint(&[&x], |x| x[0].matmul(&x[0])).check().is_err());
-    let words = Tensor::from_slice(&[1, 0], [2], &Device::cpu());
+    let words = Tensor::from_slice(&[1, 0], [2], &super::device());
     let y = checkpoint(&[&x, &words], |x| x[0].embedding(&x[1]).square()).sum(..);
     assert_eq!(values(&y.grad(&[&x])[0]), values(&x.mul(2.0)));
 }

@@ -1,7 +1,7 @@
 //! What is kept for gradients and what is let go; and what is said when a gradient cannot be had.
 
 use super::leaf;
-use crate::{DType, Device, Error, Tensor};
+use crate::{DType, Error, Tensor};
 
 fn values(x: &Tensor) -> Vec<f32> {
     x.to_vec().unwrap_or_else(|e| panic!("{e}"))
@@ -27,7 +27,7 @@ fn what_is_not_connected_has_zeros() {
 
 #[test]
 fn a_tensor_is_its_own_gradient_by_one() {
-    let x = Tensor::scalar(3.0, &Device::cpu());
+    let x = Tensor::scalar(3.0, &super::device());
     assert_eq!(values(&x.grad(&[&x, &x])[1]), [1.0]);
     // One element is enough, whatever the rank.
     assert_eq!(values(&x.reshape([1, 1]).square().grad(&[&x])[0]), [6.0]);
@@ -47,7 +47,7 @@ fn only_one_float_has_a_gradient() {
     let x = leaf(&[2, 3], (0.0, 1.0), 1);
     refused(&x.grad(&[&x]), "the loss has shape [2, 3], not one element; take .sum(..) or .mean(..) first");
     refused(&x.argmax(..).grad(&[&x]), "i32 has no gradient; cast it to a float with to_dtype first");
-    let whole = Tensor::from_slice(&[1, 2], [2], &Device::cpu());
+    let whole = Tensor::from_slice(&[1, 2], [2], &super::device());
     refused(&x.sum(..).grad(&[&whole]), "i32 has no gradient");
     // An error made on the way stays what it was.
     let error = x.matmul(&x).sum(..).grad(&[&x])[0].check().expect_err("does not fit");
@@ -106,7 +106,7 @@ fn data_computed_beforehand_is_no_lost_history() {
 #[test]
 fn a_million_ops_have_a_gradient_on_a_small_stack() {
     let run = || {
-        let w = Tensor::scalar(1.0, &Device::cpu());
+        let w = Tensor::scalar(1.0, &super::device());
         let mut y = w.clone();
         for _ in 0..500_000 {
             y = y.mul(1.000_001).add(0.5);
@@ -122,7 +122,7 @@ fn a_million_ops_have_a_gradient_on_a_small_stack() {
 #[test]
 fn a_shared_node_is_visited_once() {
     // 2³⁰ paths from end to start, 30 nodes: linear or never.
-    let w = Tensor::scalar(1.0, &Device::cpu());
+    let w = Tensor::scalar(1.0, &super::device());
     let mut y = w.clone();
     for _ in 0..30 {
         y = y.add(&y);
@@ -145,7 +145,7 @@ fn directional_derivatives() {
 #[test]
 fn seeds_must_fit() {
     let x = leaf(&[3], (0.5, 1.5), 1);
-    let seed = Tensor::scalar(2.0, &Device::cpu());
+    let seed = Tensor::scalar(2.0, &super::device());
     assert_eq!(values(&x.mul(3.0).grad_with(&[&x], &seed)[0]), [6.0; 3]);
     assert!(x.grad_with(&[&x], &leaf(&[2], (0.0, 1.0), 1))[0].check().is_err());
 }

@@ -1,6 +1,6 @@
 //! Gradients against central differences. Both are evaluated in double precision by an interpreter of the graph
 //! (`oracle`) that shares nothing with planner and backends, so that they must agree to many digits; then the engine's
-//! own f32 result must agree with the same numbers.
+//! own f32 result must agree with the same numbers, on the CPU or on what `LAZULI_TEST_DEVICE` names.
 
 mod checkpoints;
 mod history;
@@ -44,9 +44,17 @@ fn numbers(n: usize, (low, high): (f64, f64), seed: u64) -> Vec<f32> {
     out
 }
 
+/// The device that the tests run on.
+fn device() -> Device {
+    match std::env::var("LAZULI_TEST_DEVICE") {
+        Ok(name) => Device::open(&name).unwrap_or_else(|error| panic!("LAZULI_TEST_DEVICE: {error}")),
+        Err(_) => Device::cpu(),
+    }
+}
+
 fn leaf(shape: &[usize], range: (f64, f64), seed: u64) -> Tensor {
     let n = shape.iter().product();
-    Tensor::from_vec(numbers(n, range, seed), shape, &Device::cpu())
+    Tensor::from_vec(numbers(n, range, seed), shape, &device())
 }
 
 /// `Σ y · r` with fixed numbers `r`: every element has a say, and a different one.

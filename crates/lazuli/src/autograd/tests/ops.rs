@@ -7,7 +7,7 @@ use super::check;
 use crate::graph::{CustomOp, Op};
 use crate::ops::{ReduceRow, table};
 use crate::shape::{AxisSet, keep};
-use crate::{DType, Device, Tensor, einsum, s};
+use crate::{DType, Tensor, einsum, s};
 
 /// What the engine's f32 may differ by, relative to the largest gradient: a few roundings of well-conditioned formulas.
 const MAPS: f64 = 2e-5;
@@ -169,8 +169,55 @@ fn contraction() {
 }
 
 #[test]
+fn attention() {
+    // Queries, keys and values [heads, length, width]; a place sees those before it, or those the mask lets through.
+    let attend = |x: &[Tensor], seen: &Tensor| {
+        let scores = seen.select(x[0].matmul(&x[1].t()).mul(0.5), -1e9);
+        scores.softmax(-1).matmul(&x[2])
+    };
+    let shapes: &[&[usize]] = &[&[2, 3, 4], &[2, 3, 4], &[2, 3, 2]];
+    let causal = Tensor::ones([3, 3], DType::F32, &super::device()).tril().gt(0.0);
+    check("causal attention", Twice, shapes, (-1.5, 1.5), SUMS, |x| attend(x, &causal));
+    // The last row may look nowhere: all places alike, and finite gradients.
+    let mask =
+        Tensor::from_slice(&[true, false, true, false, true, true, false, false, false], [3, 3], &super::device());
+    check("masked attention", Twice, shapes, (-1.5, 1.5), SUMS, |x| attend(x, &mask));
+}
+
+#[test]
+fn windows_over_pads() {
+    // As a convolution sees them: [n, h, w, c] with zeros around, 2 × 3 windows in steps.
+    let windows = |x: &Tensor, step: usize| {
+        let x = x.pad(&[(0, 0), (1, 1), (2, 0), (0, 0)], 0.0).unfold(1, 2, step).unfold(2, 3, 1);
+        x.permute(&[0, 1, 2, 4, 5, 3])
+    };
+    for step in [1, 2] {
+        check(&format!("convolution by {step}"), Twice, &[&[1, 3, 4, 2], &[12, 2]], (-1.5, 1.5), SUMS, |x| {
+            let rows = windows(&x[0], step);
+            let n: usize = rows.shape().map_or(0, |s| s[..3].iter().product());
+            rows.reshape([n, 12]).matmul(&x[1]).tanh()
+        });
+    }
+}
+
+#[test]
+fn values_may_have_the_gradient_of_something_else() {
+    let x = super::leaf(&[2, 3], (-1.5, 1.5), 3).tracked();
+    let y = x.round().with_gradient_of(&x.mul(2.0));
+    assert_eq!(y.to_vec::<f64>().ok(), x.round().to_vec::<f64>().ok());
+    let got = y.square().sum(..).grad(&[&x])[0].to_vec::<f64>().expect("no mistake");
+    // 2y · 2
+    super::compare("round", &got, &x.round().mul(4.0).to_vec::<f64>().expect("no mistake"), 1e-6);
+    let error = y.with_gradient_of(&x.t()).check().expect_err("another shape");
+    assert!(
+        error.to_string().starts_with("with_gradient_of: f32 [2, 3] cannot have the gradient of f32 [3, 2]"),
+        "{error}"
+    );
+}
+
+#[test]
 fn indexing() {
-    let cpu = Device::cpu();
+    let cpu = super::device();
     let index = Tensor::from_slice(&[2, 0, 2, 1, 1, 0], [2, 3], &cpu);
     let words = Tensor::from_slice(&[2, 0, 2, 2], [2, 2], &cpu);
     let vector = Tensor::from_slice(&[3, 3, 0], [3], &cpu);

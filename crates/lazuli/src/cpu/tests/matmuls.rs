@@ -53,7 +53,7 @@ fn epilogue(case: &mut Case, acc: Reg, dtype: DType) -> Reg {
     case.binary(&ADD, y, residual)
 }
 
-const SHAPES: [[usize; 3]; 12] = [
+const SHAPES: [[usize; 3]; 15] = [
     [1, 1, 1],
     [3, 5, 7],
     [1, 300, 500],
@@ -66,6 +66,9 @@ const SHAPES: [[usize; 3]; 12] = [
     [257, 33, 10],
     [8, 512, 512],
     [600, 40, 600],
+    [2, 300, 400],
+    [19, 257, 390],
+    [65, 520, 433],
 ];
 
 #[test]

@@ -14,7 +14,7 @@ pub fn cumsum(job: &Job) -> Program {
     let block = BLOCK.max(lines.n.div_ceil(half)).min(half);
     let n_blocks = lines.n.div_ceil(block);
     if n_blocks == 1 {
-        return Program { passes: vec![blocks(job, lines, block, 1)], scratch: Vec::new() };
+        return Program { passes: vec![blocks(job, lines, block, 1)], ..Program::default() };
     }
     let n_words = lines.count() * n_blocks * Sum::words(job.routine.outputs[0]);
     Program {
@@ -24,6 +24,7 @@ pub fn cumsum(job: &Job) -> Program {
             blocks(job, lines, block, n_blocks),
         ],
         scratch: vec![n_words * 4],
+        ..Program::default()
     }
 }
 

@@ -11,7 +11,7 @@ use crate::wgsl::{Pass, Program};
 pub fn scatter_add(job: &Job) -> Program {
     let from = Lines::new(&job.args.input_shapes[1], job.axis());
     if from.n * from.count() == 0 {
-        return Program { passes: vec![add(job, None, (0, 0), (0, 0))], scratch: Vec::new() };
+        return Program { passes: vec![add(job, None, (0, 0), (0, 0))], ..Program::default() };
     }
     let sorting = Sorting::new(from);
     let bound = job.args.output_shape[job.axis()];
@@ -29,7 +29,7 @@ pub fn scatter_add(job: &Job) -> Program {
             passes.push(add(job, Some((&sorting, from)), (first, n_lines), (start, per_pass)));
         }
     }
-    Program { passes, scratch: sorting.scratch() }
+    Program { passes, scratch: sorting.scratch(), ..Program::default() }
 }
 
 /// Notes indices out of range.

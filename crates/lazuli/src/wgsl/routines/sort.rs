@@ -50,7 +50,7 @@ fn put_in_order(job: &Job, made: fn(&mut Shader, &Memory, Lines) -> String) -> P
             shader.line(store);
         }));
     }
-    Program { passes, scratch: sorting.scratch() }
+    Program { passes, scratch: sorting.scratch(), ..Program::default() }
 }
 
 /// The expression for the order of a lane: NaN above all, −0 as 0.

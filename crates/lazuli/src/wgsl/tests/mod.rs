@@ -2,6 +2,7 @@
 //! no GPU is needed. What they compute is tested where they are run.
 
 mod expressions;
+mod products;
 mod promises;
 mod random;
 
@@ -19,6 +20,7 @@ fn caps(style: Style) -> Caps {
         max_shared_bytes: 16 << 10,
         max_trips: 65535,
         style,
+        tuned: Arc::default(),
     }
 }
 

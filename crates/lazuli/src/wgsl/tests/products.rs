@@ -1,0 +1,105 @@
+//! Products of many sizes and layouts have valid texts, and few of them.
+
+use super::*;
+
+fn product(m: usize, k: usize, n: usize, layout: (bool, bool), dtype: DType) -> Tensor {
+    let matrix = |rows: usize, cols: usize, transposed: bool| match transposed {
+        true => data([cols, rows], dtype).t(),
+        false => data([rows, cols], dtype),
+    };
+    matrix(m, k, layout.0).matmul(&matrix(k, n, layout.1))
+}
+
+#[test]
+fn every_tile_in_every_layout() {
+    for layout in [(false, false), (false, true), (true, false), (true, true)] {
+        for (m, k, n) in [(1, 64, 64), (1, 7, 5), (2, 2048, 12), (3, 5, 7), (8, 64, 1024), (17, 63, 65), (256, 16, 512)]
+        {
+            check(&[&product(m, k, n, layout, DType::F32)]);
+        }
+        check(&[&product(24, 32, 20, layout, DType::F16)]);
+        check(&[&product(24, 33, 21, layout, DType::I32)]);
+    }
+}
+
+/// Forced or not: whatever the table has can be printed for any product that it fits.
+#[test]
+fn every_variant_in_every_layout() {
+    for layout in [(false, false), (false, true), (true, false), (true, true)] {
+        for (m, k, n, dtype) in [(65, 67, 135, DType::F32), (64, 64, 64, DType::BF16), (33, 1030, 36, DType::I32)] {
+            let y = product(m, k, n, layout, dtype).to_dtype(DType::F32) * 0.5 + data([n], DType::F32);
+            let plan = plan(&[&y]);
+            for variant in VARIANTS {
+                let tuned = Arc::new(Tuned { forced: Some(variant), ..Tuned::default() });
+                let caps = Caps { tuned, ..caps(Style::Shared) };
+                for pass in passes(&plan, &caps) {
+                    validate(&pass.text);
+                    check_bindings(&pass, &plan, &caps);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn defaults_go_by_device_and_shape() {
+    let told = |m: usize, k: usize, n: usize, right_transposed: bool, style: Style| {
+        let plan = plan(&[&product(m, k, n, (false, right_transposed), DType::F32)]);
+        program(&plan.launches[0], &plan.slots, &caps(style)).variant.expect("products have variants")
+    };
+    let on_cpu = ": default for drivers that run on the CPU";
+    for (m, k, n, transposed, expect) in [
+        (1024, 64, 1024, false, "16x16"),
+        (256, 256, 256, false, "16x8"),
+        (8, 64, 1536, false, "8x8"),
+        (1, 64, 1536, false, "1x16"),
+        (1, 64, 1536, true, "1x4"),
+        (3, 5, 2, false, "4x1"),
+    ] {
+        assert_eq!(told(m, k, n, transposed, Style::Alone), format!("{expect}{on_cpu}"));
+    }
+    for (m, k, n, transposed, expect) in [
+        (1024, 64, 1024, false, "4x4 of 64x64, 16 deep"),
+        (64, 64, 512, false, "4x4 of 32x32, 16 deep"),
+        (1, 512, 512, true, "1x4 by 32 lanes"),
+        (1, 512, 512, false, "1x4"),
+    ] {
+        assert_eq!(told(m, k, n, transposed, Style::Shared), format!("{expect}: default for hardware"));
+    }
+    assert!(told(1, 70_000, 8, false, Style::Alone).starts_with("1x4, k in 32 parts: "));
+}
+
+#[test]
+fn what_tuning_found_is_used_where_it_fits() {
+    let told = |name: &str, n: usize| {
+        let plan = plan(&[&product(8, 64, n, (false, true), DType::F32)]);
+        let matmul = plan.launches[0].args.matmul.as_ref().expect("a product");
+        let class = Class::of(matmul, [DType::F32; 2]).expect("it is tuned");
+        let mut tuned = Tuned::default();
+        tuned.by_class.insert(class, (named(name).expect("it is in the table"), "2026-11-16".to_string()));
+        let caps = Caps { tuned: Arc::new(tuned), ..caps(Style::Alone) };
+        program(&plan.launches[0], &plan.slots, &caps).variant.expect("products have variants")
+    };
+    assert_eq!(told("2x4", 64), "2x4: tuned 2026-11-16");
+    assert_eq!(told("4x4 of 32x32, 16 deep", 64), "4x4 of 32x32, 16 deep: tuned 2026-11-16");
+    // Fours of columns need four columns.
+    assert_eq!(told("2x4", 3), "4x1: default for drivers that run on the CPU");
+}
+
+#[test]
+fn a_product_and_what_follows_it_in_any_tile() {
+    for (m, k, n) in [(1, 64, 64), (5, 5, 6), (4, 4096, 8), (256, 16, 512)] {
+        let x = product(m, k, n, (false, false), DType::F32);
+        let y = (x + data([n], DType::F32)).gelu() * 0.5 + data([m, n], DType::F32);
+        check(&[&y]);
+    }
+}
+
+#[test]
+fn few_results_of_long_sums_are_shared_out() {
+    let plan = plan(&[&product(8, 70_000, 8, (false, false), DType::F32)]);
+    let program = program(&plan.launches[0], &plan.slots, &caps(Style::Alone));
+    assert_eq!(program.passes.len(), 2);
+    // Eight invocations in a group; both of two cores have several.
+    assert!(program.passes[0].n_groups >= 8);
+}
