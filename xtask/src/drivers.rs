@@ -13,12 +13,19 @@ const FOLDER: &str = "target/drivers";
 pub struct Driver {
     pub name: &'static str,
     pub environment: Vec<(&'static str, String)>,
+    /// Tests that it cannot run, each with the reason.
+    pub faults: &'static [(&'static str, &'static str)],
 }
+
+const SWIFTSHADER_FAULTS: &[(&str, &str)] = &[(
+    "a_long_reduction_may_use_the_result_of_another",
+    "takes more than ten minutes and gigabytes to compile exp in a reduction that shares workgroup memory",
+)];
 
 /// The drivers to test with: what the system has, and with `all` SwiftShader beside it, both watched by Vulkan's
 /// validation layer.
 pub fn drivers(all: bool) -> Result<Vec<Driver>, String> {
-    let system = Driver { name: "system", environment: Vec::new() };
+    let system = Driver { name: "system", environment: Vec::new(), faults: &[] };
     if n_gpus(&system)? == 0 {
         install()?;
         if n_gpus(&system)? == 0 {
@@ -75,8 +82,8 @@ fn apt(words: &[&str]) -> Result<(), String> {
 /// Google's driver that runs on the processor, out of Debian's chromium-common.
 fn swiftshader() -> Result<Driver, String> {
     let file = unpack("chromium-common")?.join("usr/lib/chromium/vk_swiftshader_icd.json");
-    let driver =
-        Driver { name: "swiftshader", environment: vec![("VK_DRIVER_FILES", file.to_string_lossy().into_owned())] };
+    let environment = vec![("VK_DRIVER_FILES", file.to_string_lossy().into_owned())];
+    let driver = Driver { name: "swiftshader", environment, faults: SWIFTSHADER_FAULTS };
     match n_gpus(&driver)? {
         0 => Err("SwiftShader was unpacked, but the engine does not find it".into()),
         _ => Ok(driver),

@@ -146,6 +146,11 @@ fn test(driver: &Driver, names: &[&str]) -> Command {
     for name in names {
         command.args(["--test", name]);
     }
+    command.arg("--");
+    for (name, reason) in driver.faults {
+        println!("{}: without {name}: {reason}", driver.name);
+        command.args(["--skip", name]);
+    }
     command
 }
 
