@@ -28,14 +28,15 @@ const BLOCK: usize = 1 << 12;
 
 /// Writes, in the order of the elements of each line, what `payload` makes of their places and bits.
 fn put_in_order(call: RoutineCall<'_>, payload: impl Fn(u32, u32) -> u32 + Sync) {
-    let Lines { outer, n, inner } = Lines::new(&call.args.output_shape, call.args.params[0] as usize);
-    if outer * n * inner == 0 {
+    let lines = Lines::new(&call.args.output_shape, call.args.params[0] as usize);
+    let (Lines { n, inner, .. }, n_elems) = (lines, lines.count() * lines.n);
+    if n_elems == 0 {
         return;
     }
     let (x, dtype) = call.inputs[0];
     let descending = call.args.params[1] != 0;
     // Per block of `n · inner` elements one group of lines after another, each group row by row.
-    let mut sorted = vec![0u32; outer * n * inner];
+    let mut sorted = vec![0u32; n_elems];
     let blocks = sorted.par_chunks_mut(n * inner).enumerate().with_min_len(BLOCK.div_ceil(n * inner));
     blocks.for_each_init(Vec::new, |keys, (block, groups)| {
         let sort_group = |keys: &mut Vec<u64>, group: usize, out: &mut [u32]| {

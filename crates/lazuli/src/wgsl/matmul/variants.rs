@@ -364,14 +364,18 @@ fn variant_of(matmul: &MatmulArgs, n: usize, dtypes: [DType; 2], caps: &Caps) ->
     (default_of(matmul, n, caps), Why::Default(caps.style))
 }
 
-/// A product of fewer multiplications is done before it matters how: it gets the same variant whatever its rows, so that
-/// no number of them compiles another.
-const SMALL: usize = 1 << 17;
+/// With a matrix this small on the right a product is done before it matters how: it gets the same variant whatever its
+/// rows, so that no number of them compiles another.
+const SMALL: usize = 64 * 64;
 
 /// What a product gets before anything was tuned.
 pub fn default_of(matmul: &MatmulArgs, n: usize, caps: &Caps) -> &'static Variant {
-    if matmul.batch.iter().product::<usize>() * matmul.m * matmul.k * matmul.n < SMALL {
-        return if n.is_multiple_of(4) { &R4X4 } else { &R4X1 };
+    if matmul.k * matmul.n <= SMALL {
+        return match caps.style {
+            _ if !n.is_multiple_of(4) => &R4X1,
+            Style::Alone => &R8X4,
+            Style::Shared => &R4X4,
+        };
     }
     let defaults: &[(&'static Variant, usize)] = match caps.style {
         Style::Alone => &DEFAULTS_ALONE,
