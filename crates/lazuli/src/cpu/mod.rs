@@ -15,6 +15,7 @@ mod convert;
 mod stream;
 mod load;
 mod across;
+#[cfg_attr(not(target_arch = "x86_64"), allow(unused, reason = "its loops are there for x86 alone"))]
 mod chain;
 mod tile;
 mod line;
@@ -22,7 +23,9 @@ mod line;
 // Forms of kernels.
 mod map;
 mod matmul;
+#[cfg_attr(not(target_arch = "x86_64"), allow(unused, reason = "its loops are there for x86 alone"))]
 mod panel;
+#[cfg_attr(not(target_arch = "x86_64"), allow(unused, reason = "its loops are there for x86 alone"))]
 mod skinny;
 mod reduce;
 mod routines;

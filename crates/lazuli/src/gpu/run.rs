@@ -22,7 +22,7 @@ use crate::plan::{Plan, SlotKind};
 const BRING_ALONG: usize = 64 << 20;
 
 /// No GPU has this much memory.
-const MOST_BYTES: usize = 1 << 42;
+const MOST_BYTES: usize = if usize::BITS > 42 { 1usize.unbounded_shl(42) } else { usize::MAX };
 
 /// A plan made ready.
 pub struct Ready {

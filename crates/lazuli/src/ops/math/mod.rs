@@ -76,6 +76,7 @@ pub trait Level: Copy + 'static {
 /// One rounding per multiply-add. Use it only inside `#[target_feature(enable = "fma")]` functions (or where the
 /// target always has the instruction): elsewhere each multiply-add becomes a call of the C library.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "other processors are not asked"))]
 pub struct Fused;
 
 /// A multiplication, then an addition: what every processor has.
