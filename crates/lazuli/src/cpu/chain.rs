@@ -7,7 +7,7 @@ use crate::ops::math::{self, Level};
 use crate::ops::{Isa, ReduceLoops, Step, isa, max_f32, min_f32};
 
 #[cfg(target_arch = "x86_64")]
-use math::{F32x8, F32x16, Vector};
+use math::{F32x8, F32x16, Vector, fetch};
 
 /// One step, with its operand's lanes, if it has one.
 #[derive(Clone, Copy)]
@@ -498,7 +498,7 @@ unsafe fn values<V: Vector, const FLIGHT: usize, const FUNCTIONS: bool>(
                         let lanes: *const f32 = step.lanes.add(at).cast();
                         if start.ahead > 0 {
                             for i in 0..FLIGHT {
-                                fetch(lanes.wrapping_add(start.ahead + i * V::LANES).cast());
+                                fetch(lanes.wrapping_add(start.ahead + i * V::LANES));
                             }
                         }
                         for i in 0..FLIGHT {
@@ -534,15 +534,6 @@ unsafe fn values<V: Vector, const FLIGHT: usize, const FUNCTIONS: bool>(
         }
         v
     }
-}
-
-/// Asks for the memory around an address, which need not exist.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-fn fetch(lanes: *const u32) {
-    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    // SAFETY: a hint; it never faults.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(lanes.cast()) }
 }
 
 /// The loops above, compiled for one instruction set.

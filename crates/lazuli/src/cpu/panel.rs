@@ -9,7 +9,7 @@ use super::threads;
 use crate::ops::{Isa, isa};
 
 #[cfg(target_arch = "x86_64")]
-use crate::ops::math::{F32x8, F32x16, Vector};
+use crate::ops::math::{F32x8, F32x16, Vector, fetch};
 
 /// Beyond this many rows a GEMM is as good.
 const MAX_ROWS: usize = 512;
@@ -258,15 +258,6 @@ unsafe fn tile_of<V: Vector, const ROWS: usize, const ASK: usize>(x: &Panels, pi
             }
         }
     }
-}
-
-/// Asks for the memory around an address, which need not exist.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-fn fetch(at: *const f32) {
-    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    // SAFETY: a hint; it never faults.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
 }
 
 /// The loops above, compiled for one instruction set.

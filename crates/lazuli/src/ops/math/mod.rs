@@ -60,7 +60,7 @@ pub use rem::{rem, rem_fast, rem_needs_slow};
 pub use special::{cbrt, erf};
 pub use trig::{cos, cos_slow, sin, sin_slow, tan, tan_slow, trig_needs_slow};
 #[cfg(target_arch = "x86_64")]
-pub use vector::{F32x8, F32x16, Vector};
+pub use vector::{F32x8, F32x16, Vector, fetch};
 
 /// An instruction-set level: says how `a · b + c` is done, so that one source serves AVX-512, AVX2 and the baseline.
 pub trait Level: Copy + 'static {

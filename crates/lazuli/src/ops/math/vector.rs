@@ -37,6 +37,15 @@ pub unsafe trait Vector: Copy {
     unsafe fn scale(self, t: Self) -> Self;
 }
 
+/// Asks for the memory around an address, which need not exist.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub fn fetch<T>(at: *const T) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    // SAFETY: a hint; it never faults.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+}
+
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::Vector;
