@@ -131,19 +131,21 @@ unsafe fn columns<V: Vector, const ROWS: usize>(x: &Panels, columns: std::ops::R
                 for tile in 0..n_tiles {
                     let (from, to) = (tile * height, ((tile + 1) * height).min(x.m));
                     let at = At { row: from, column, l, n_columns };
-                    // What comes next is asked for on the way: a column of vectors with each of the first tiles, or
-                    // all with the only one.
+                    // What comes next is asked for on the way: a column of vectors with each tile, or all with the
+                    // only one. (Of columns that must be turned, a part.)
                     let mut piece = piece;
-                    piece.next = piece.next.wrapping_add(if n_tiles == 1 { 0 } else { tile * V::LANES });
+                    piece.next =
+                        piece.next.wrapping_add(if n_tiles == 1 { 0 } else { tile.min(ACROSS - 1) * V::LANES });
                     macro_rules! of_height {
                         ($($rows:literal),*) => {
-                            match (to - from, n_tiles == 1, tile < ACROSS && column_step == 1) {
+                            match (to - from, n_tiles == 1) {
                                 $(
-                                    ($rows, true, _) if $rows <= ROWS => tile_of::<V, $rows, ACROSS>(x, piece, at),
-                                    ($rows, false, true) if $rows <= ROWS => tile_of::<V, $rows, 1>(x, piece, at),
-                                    ($rows, false, false) if $rows <= ROWS => tile_of::<V, $rows, 0>(x, piece, at),
+                                    ($rows, true) if const { $rows <= ROWS } => {
+                                        tile_of::<V, $rows, ACROSS>(x, piece, at);
+                                    }
+                                    ($rows, false) if const { $rows <= ROWS } => tile_of::<V, $rows, 1>(x, piece, at),
                                 )*
-                                (0, ..) => {}
+                                (0, _) => {}
                                 _ => unreachable!("tiles are no higher than that"),
                             }
                         };
