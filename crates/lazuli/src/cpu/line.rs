@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::across::{self, Across};
 use super::chain::{self, Operand, Start, Write};
 use super::convert;
+use super::fold;
 use super::load::{self, Lookup};
 use super::pass::{Dst, Line, Link, Work};
 use super::program::CodeInst;
@@ -310,7 +311,7 @@ impl Frame<'_> {
                     None => chain::run(from, &steps, std::slice::from_raw_parts_mut(to, len), out.write),
                     Some((idx, step, apply)) => {
                         let to = if out.ptr.is_null() { out.ptr } else { to };
-                        self.folded[idx].push(chain::fold(from, &steps, to, len, (step, apply)));
+                        self.folded[idx].push(fold::fold(from, &steps, to, len, (step, apply)));
                     }
                 }
             };

@@ -17,6 +17,8 @@ mod load;
 mod across;
 #[cfg_attr(not(target_arch = "x86_64"), allow(unused, reason = "its loops are there for x86 alone"))]
 mod chain;
+#[cfg_attr(not(target_arch = "x86_64"), allow(unused, reason = "its loops are there for x86 alone"))]
+mod fold;
 mod tile;
 mod line;
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::chain;
+use super::fold;
 use super::pass::{Facts, Pass, Passes};
 use super::program::{Code, CodeInst};
 use super::stream;
@@ -329,7 +329,7 @@ impl Nest {
             is_inner: &is_inner,
             aliased,
             streams: &streams,
-            folds_rows: !axes.columns && chain::folds(),
+            folds_rows: !axes.columns && fold::folds(),
         };
         let mut passes = Passes::new(&code, &known, true);
         if passes.n_kept * sizes.inner > MAX_KEPT {

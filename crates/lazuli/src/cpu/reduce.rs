@@ -2,6 +2,7 @@
 //! earlier one is kept in scratch where it fits. Sums are pairwise: over the blocks of a tile, over tiles, over rows.
 
 use super::chain;
+use super::fold;
 use super::nest::{Cut, Form, Nest, SERIAL};
 use super::pass::{Fold, Pass};
 use super::program::CodeInst;
@@ -122,18 +123,18 @@ unsafe fn fold_tile(frame: &mut Frame, (i, fold): (usize, &Fold), tile: &Tile, o
     unsafe {
         let (nest, source) = (frame.bound.nest, frame.spread(fold.source, tile));
         let loops = loops(nest, fold.reg);
-        let step = step(nest, fold.reg).filter(|_| chain::folds());
+        let step = step(nest, fold.reg).filter(|_| fold::folds());
         if let Some(step) = step
             && tile.len >= LONG_ROW
         {
-            return chain::fold_rows((source.ptr, source.pitch), tile.len, out, (step, loops));
+            return fold::fold_rows((source.ptr, source.pitch), tile.len, out, (step, loops));
         }
         for (row, out) in out.iter_mut().enumerate() {
             let lanes = source.row(row, tile.len);
             *out = match step {
                 Some(step) => {
                     let start = chain::Start { lanes: lanes.as_ptr(), single: false, ahead: 0 };
-                    chain::fold(start, &[], std::ptr::null_mut(), tile.len, (step, loops))
+                    fold::fold(start, &[], std::ptr::null_mut(), tile.len, (step, loops))
                 }
                 None => (loops.fold)(lanes),
             };
@@ -143,15 +144,15 @@ unsafe fn fold_tile(frame: &mut Frame, (i, fold): (usize, &Fold), tile: &Tile, o
 
 /// A part of a row, reduced. What comes from memory is read as several shorter rows side by side.
 unsafe fn fold_part(frame: &mut Frame, (i, fold): (usize, &Fold), part: &Tile) -> u32 {
-    const N: usize = chain::ABREAST;
+    const N: usize = fold::ABREAST;
     let (nest, len) = (frame.bound.nest, part.len / N);
     let mut sums = [0; N + 1];
     // SAFETY: the shorter rows are the part, but for a few lanes; the rest as promised by the caller.
     unsafe {
         match step(nest, fold.reg) {
-            Some(step) if chain::folds() && len >= LONG_ROW / N && frame.folded[i].is_empty() => {
+            Some(step) if fold::folds() && len >= LONG_ROW / N && frame.folded[i].is_empty() => {
                 let (lanes, loops) = (frame.spread(fold.source, part).ptr, loops(nest, fold.reg));
-                chain::fold_rows((lanes, len as isize), len, &mut sums[..N], (step, loops));
+                fold::fold_rows((lanes, len as isize), len, &mut sums[..N], (step, loops));
                 sums[N] = (loops.fold)(std::slice::from_raw_parts(lanes.add(N * len), part.len - N * len));
                 (loops.fold)(&sums)
             }
@@ -343,7 +344,7 @@ unsafe fn accumulate(acc: &mut [u32], rows: Rows, (step, loops): (Option<Step>, 
     // SAFETY: as promised by the caller.
     unsafe {
         match step {
-            Some(step) if chain::folds() => chain::accumulate(acc, (rows.first, rows.pitch), rows.n, step),
+            Some(step) if fold::folds() => fold::accumulate(acc, (rows.first, rows.pitch), rows.n, step),
             _ => {
                 for r in 0..rows.n {
                     let row = rows.first.offset(r as isize * rows.pitch);
