@@ -75,6 +75,39 @@ impl Matmul {
         Matmul { nest, args: matmul, lane, in_output, bare, skinny, by_panels, nanos }
     }
 
+    /// Bytes for sums that have no place in an output. They are looked at before the next ones are made, so all
+    /// products of a plan can use the same.
+    pub fn sums_bytes(&self) -> usize {
+        let MatmulArgs { m, n, .. } = self.args;
+        match self.in_output {
+            Some(_) => 0,
+            None if self.by_batch() => self.n_batch() * m * n * 4,
+            None => self.panel_rows().min(m) * n * 4,
+        }
+    }
+
+    fn n_batch(&self) -> usize {
+        self.args.batch.iter().product()
+    }
+
+    /// Whether a thread takes whole matrices.
+    fn by_batch(&self) -> bool {
+        self.n_batch() > 1 && self.work() < 64 * SMALL
+    }
+
+    /// Multiplications of one matrix.
+    fn work(&self) -> usize {
+        let MatmulArgs { m, k, n, .. } = self.args;
+        m * n * k.max(1)
+    }
+
+    /// Rows whose sums are made before they are looked at again.
+    fn panel_rows(&self) -> usize {
+        let MatmulArgs { m, n, .. } = self.args;
+        let panel = (PANEL_BYTES / 4 / n.max(1)).next_multiple_of(64).clamp(64, m.max(64));
+        if self.bare { m } else { panel }
+    }
+
     /// Memory that a run needs beside its slots.
     pub fn scratch(&self, pool: &Arc<Pool>) -> Result<Scratch> {
         let body = &self.nest.code.body;
@@ -88,39 +121,33 @@ impl Matmul {
         };
         let MatmulArgs { m, k, n, ref a, ref b, .. } = self.args;
         let n_batch = self.args.batch.iter().product::<usize>();
-        let sums = match self.in_output {
-            Some(_) => None,
-            None => Some(pool.take(n_batch * m * n * 4)?),
-        };
         let n_parts = self.skinny.map_or(1, |skinny| skinny.n_parts());
         let parts = match n_parts > 1 {
             true => Some(pool.take(n_batch * (n_parts - 1) * m * n * 4)?),
             false => None,
         };
-        Ok(Scratch { a: operand(0, a, m, k)?, b: operand(1, b, k, n)?, sums, parts })
+        Ok(Scratch { a: operand(0, a, m, k)?, b: operand(1, b, k, n)?, parts })
     }
 
     /// Runs it on the threads this is called in.
     ///
     /// # Safety
-    /// The memory is as large as the plan says.
-    pub unsafe fn run(&self, bound: &Bound, scratch: &Scratch) {
-        let MatmulArgs { m, n, ref batch, .. } = self.args;
-        let n_batch: usize = batch.iter().product();
+    /// The memory is as large as the plan says, and `sums` as [`sums_bytes`](Matmul::sums_bytes) does.
+    pub unsafe fn run(&self, bound: &Bound, scratch: &Scratch, sums: *mut u8) {
+        let MatmulArgs { m, n, .. } = self.args;
+        let n_batch = self.n_batch();
         // SAFETY: as promised by the caller; widened operands hold every element that is read.
         unsafe {
             let a = self.operand(bound, 0, &self.args.a, scratch.a.as_ref());
             let b = self.operand(bound, 1, &self.args.b, scratch.b.as_ref());
-            let sums: *mut u32 = match (&scratch.sums, self.in_output) {
-                (Some(storage), _) => storage.ptr().cast(),
-                (None, Some((output, offset))) => bound.outputs[output].cast::<u32>().offset(offset),
-                (None, None) => unreachable!("sums are somewhere"),
+            let sums: *mut u32 = match self.in_output {
+                Some((output, offset)) => bound.outputs[output].cast::<u32>().offset(offset),
+                None => sums.cast(),
             };
             let parts = scratch.parts.as_ref().map_or(std::ptr::null_mut(), |storage| storage.ptr().cast());
             let product = Product { matmul: self, a, b, sums: Shared(sums), parts: Shared(parts) };
-            let work = m * n * self.args.k.max(1);
-            if n_batch > 1 && work < 64 * SMALL {
-                let per_task = (SMALL / work.max(1)).clamp(1, n_batch);
+            if self.by_batch() {
+                let per_task = (SMALL / self.work().max(1)).clamp(1, n_batch);
                 threads::for_each(n_batch.div_ceil(per_task), &|task| {
                     for i in task * per_task..((task + 1) * per_task).min(n_batch) {
                         product.rows(i, 0, m, Parallelism::None);
@@ -129,16 +156,18 @@ impl Matmul {
                 });
                 return;
             }
+            let panel = self.panel_rows();
             for i in 0..n_batch {
-                let panel = (PANEL_BYTES / 4 / n.max(1)).next_multiple_of(64).clamp(64, m.max(64));
-                let panel = if self.bare { m } else { panel };
                 for row in (0..m).step_by(panel.max(1)) {
                     let rows = panel.min(m - row);
                     let n_threads = threads::count();
-                    let how = match n_threads > 1 && work > SMALL {
+                    let how = match n_threads > 1 && self.work() > SMALL {
                         true => Parallelism::Rayon(n_threads),
                         false => Parallelism::None,
                     };
+                    // Sums with no place of their own start where those of the panel before did.
+                    let before = if self.in_output.is_some() { 0 } else { (i * m + row) * n };
+                    let product = Product { sums: Shared(sums.wrapping_sub(before)), ..product };
                     product.rows(i, row, rows, how);
                     self.follow(bound, product.sums, (i * m + row) * n, rows, how);
                 }
@@ -211,7 +240,6 @@ impl Matmul {
 pub struct Scratch {
     a: Option<Wide>,
     b: Option<Wide>,
-    sums: Option<Storage>,
     /// Partial results of few rows.
     parts: Option<Storage>,
 }
@@ -282,6 +310,7 @@ impl Operand<'_> {
     }
 }
 
+#[derive(Clone, Copy)]
 struct Product<'a> {
     matmul: &'a Matmul,
     a: Operand<'a>,

@@ -42,6 +42,15 @@ enum Work {
     Routine { routine: Routine, args: RoutineArgs, inputs: Vec<DType>, output: DType },
 }
 
+impl ReadyLaunch {
+    fn sums_bytes(&self) -> usize {
+        match &self.work {
+            Work::Matmul(matmul) => matmul.sums_bytes(),
+            _ => 0,
+        }
+    }
+}
+
 impl Ready {
     /// Binds every launch of a plan to its program.
     pub fn new(cpu: Arc<Shared>, plan: Arc<Plan>) -> Result<Ready> {
@@ -59,7 +68,7 @@ impl Ready {
         self.plan.slots.iter().map(slot).collect()
     }
 
-    fn run_all(&self, slots: &[*mut u8], scratch: &[Option<matmul::Scratch>], constants: &[u32], faults: &Faults) {
+    fn run_all(&self, Memory { slots, scratch, sums }: &Memory, constants: &[u32], faults: &Faults) {
         for (idx, (ready, launch)) in self.launches.iter().zip(&self.plan.launches).enumerate() {
             let at = |id: &SlotId| slots[id.0 as usize];
             match &ready.work {
@@ -85,7 +94,7 @@ impl Ready {
                     // SAFETY: as above.
                     unsafe {
                         bound.evaluate_uniforms();
-                        matmul.run(&bound, scratch);
+                        matmul.run(&bound, scratch, *sums);
                     }
                 }
             }
@@ -150,6 +159,8 @@ impl Runnable for Ready {
                 _ => None,
             });
         }
+        let sums_bytes = self.launches.iter().map(ReadyLaunch::sums_bytes).max().unwrap_or(0);
+        let sums = if sums_bytes > 0 { Some(self.cpu.pool.take(sums_bytes)?) } else { None };
         let slots: SmallVec<[*mut u8; 16]> = (buffers.iter().zip(&self.plan.slots))
             .map(|(buffer, slot)| {
                 let storage = buffer.storage::<Storage>().expect("memory of this device");
@@ -161,8 +172,8 @@ impl Runnable for Ready {
         Counters::count(&counters.submits, 1);
         Counters::count(&counters.dispatches, self.launches.len() as u64);
         let faults = Faults::default();
-        let slots = Slots(slots);
-        let run = || self.run_all(slots.get(), &scratch, constants, &faults);
+        let memory = Memory { slots, scratch, sums: sums.as_ref().map_or(std::ptr::null_mut(), Storage::ptr) };
+        let run = || self.run_all(&memory, constants, &faults);
         if self.nanos < INLINE_NANOS {
             run()
         } else {
@@ -176,14 +187,15 @@ impl Runnable for Ready {
     }
 }
 
-/// Where the slots are, for whichever thread runs the plan.
-struct Slots(SmallVec<[*mut u8; 16]>);
+/// What a run works on, for whichever thread it is on.
+struct Memory {
+    /// Where the slots are.
+    slots: SmallVec<[*mut u8; 16]>,
+    /// Per launch, for products.
+    scratch: SmallVec<[Option<matmul::Scratch>; 8]>,
+    /// For sums that have no place in a slot: one product at a time uses it.
+    sums: *mut u8,
+}
 
 // SAFETY: the run holds the memory, and one launch at a time uses it.
-unsafe impl Sync for Slots {}
-
-impl Slots {
-    fn get(&self) -> &[*mut u8] {
-        &self.0
-    }
-}
+unsafe impl Sync for Memory {}
