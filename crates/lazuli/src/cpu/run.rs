@@ -5,13 +5,14 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Shared;
+use super::gemm::Rooms;
 use super::matmul::{self, Matmul};
 use super::memory::Storage;
 use super::nest::{Form, Nest};
 use super::program::Program;
 use super::routines::{self, Routine, RoutineCall};
 use super::tile::{Bound, Faults};
-use super::{map, reduce, threads};
+use super::{map, reduce};
 use crate::backend::{Counters, Outcome, Run, Runnable};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -29,6 +30,10 @@ pub struct Ready {
     launches: Vec<ReadyLaunch>,
     /// About how long it takes on one thread.
     nanos: f64,
+    /// Values that each thread needs room for, in products.
+    room: usize,
+    /// Bytes for the sums of the product that needs most.
+    sums_bytes: usize,
 }
 
 struct ReadyLaunch {
@@ -39,16 +44,7 @@ struct ReadyLaunch {
 enum Work {
     Loop(Box<Nest>),
     Matmul(Box<Matmul>),
-    Routine { routine: Routine, args: RoutineArgs, inputs: Vec<DType>, output: DType },
-}
-
-impl ReadyLaunch {
-    fn sums_bytes(&self) -> usize {
-        match &self.work {
-            Work::Matmul(matmul) => matmul.sums_bytes(),
-            _ => 0,
-        }
-    }
+    Routine { routine: &'static Routine, args: RoutineArgs, inputs: Vec<DType>, output: DType },
 }
 
 impl Ready {
@@ -56,7 +52,10 @@ impl Ready {
     pub fn new(cpu: Arc<Shared>, plan: Arc<Plan>) -> Result<Ready> {
         let launches = plan.launches.iter().map(|l| ready(&cpu, l)).collect::<Result<Vec<ReadyLaunch>>>()?;
         let nanos = launches.iter().map(|l| l.nanos).sum();
-        Ok(Ready { cpu, plan, launches, nanos })
+        let products = || launches.iter().filter_map(|l| if let Work::Matmul(m) = &l.work { Some(m) } else { None });
+        let room = products().map(|m| m.room()).max().unwrap_or(0);
+        let sums_bytes = products().map(|m| m.sums_bytes()).max().unwrap_or(0);
+        Ok(Ready { cpu, plan, launches, nanos, room, sums_bytes })
     }
 
     /// The memory of every slot. All of it before anything runs, so that running out of it spoils nothing.
@@ -68,7 +67,8 @@ impl Ready {
         self.plan.slots.iter().map(slot).collect()
     }
 
-    fn run_all(&self, Memory { slots, scratch, sums }: &Memory, constants: &[u32], faults: &Faults) {
+    fn run_all(&self, memory: &Memory, constants: &[u32], faults: &Faults) {
+        let Memory { slots, scratch, sums, rooms } = memory;
         for (idx, (ready, launch)) in self.launches.iter().zip(&self.plan.launches).enumerate() {
             let at = |id: &SlotId| slots[id.0 as usize];
             match &ready.work {
@@ -94,7 +94,7 @@ impl Ready {
                     // SAFETY: as above.
                     unsafe {
                         bound.evaluate_uniforms();
-                        matmul.run(&bound, scratch, *sums);
+                        matmul.run(&bound, scratch, *sums, *rooms);
                     }
                 }
             }
@@ -116,7 +116,7 @@ impl Ready {
             output_dtype: *output,
             args,
         };
-        if let Err(failed) = threads::install(|| routine(call)) {
+        if let Err(failed) = (routine.run)(call) {
             faults.index_out_of_range(idx, 0, failed);
         }
     }
@@ -156,11 +156,13 @@ impl Runnable for Ready {
         for launch in &self.launches {
             scratch.push(match &launch.work {
                 Work::Matmul(matmul) => Some(matmul.scratch(&self.cpu.pool)?),
-                _ => None,
+                Work::Routine { routine, args, .. } => {
+                    self.cpu.pool.spare((routine.scratch)(args))?;
+                    None
+                }
+                Work::Loop(_) => None,
             });
         }
-        let sums_bytes = self.launches.iter().map(ReadyLaunch::sums_bytes).max().unwrap_or(0);
-        let sums = if sums_bytes > 0 { Some(self.cpu.pool.take(sums_bytes)?) } else { None };
         let slots: SmallVec<[*mut u8; 16]> = (buffers.iter().zip(&self.plan.slots))
             .map(|(buffer, slot)| {
                 let storage = buffer.storage::<Storage>().expect("memory of this device");
@@ -172,9 +174,21 @@ impl Runnable for Ready {
         Counters::count(&counters.submits, 1);
         Counters::count(&counters.dispatches, self.launches.len() as u64);
         let faults = Faults::default();
-        let memory = Memory { slots, scratch, sums: sums.as_ref().map_or(std::ptr::null_mut(), Storage::ptr) };
+        let alone = self.nanos < INLINE_NANOS;
+        let n_workers = if alone { 1 } else { self.cpu.threads.count() };
+        let rooms = match self.room {
+            0 => None,
+            room => Some(self.cpu.pool.take(n_workers * room * 4)?),
+        };
+        let sums = match self.sums_bytes {
+            0 => None,
+            bytes => Some(self.cpu.pool.take(bytes)?),
+        };
+        let sums_at = sums.as_ref().map_or(std::ptr::null_mut(), |sums| sums.ptr());
+        let first = rooms.as_ref().map_or(std::ptr::null_mut(), |rooms| rooms.ptr().cast());
+        let memory = Memory { slots, scratch, sums: sums_at, rooms: Rooms { first, size: self.room } };
         let run = || self.run_all(&memory, constants, &faults);
-        if self.nanos < INLINE_NANOS {
+        if alone {
             run()
         } else {
             self.cpu.threads.enter(run)
@@ -187,15 +201,11 @@ impl Runnable for Ready {
     }
 }
 
-/// What a run works on, for whichever thread it is on.
+/// The memory of a run, for whichever thread runs the plan.
 struct Memory {
-    /// Where the slots are.
     slots: SmallVec<[*mut u8; 16]>,
-    /// Per launch, for products.
     scratch: SmallVec<[Option<matmul::Scratch>; 8]>,
     /// For sums that have no place in a slot: one product at a time uses it.
     sums: *mut u8,
+    rooms: Rooms,
 }
-
-// SAFETY: the run holds the memory, and one launch at a time uses it.
-unsafe impl Sync for Memory {}
