@@ -130,7 +130,8 @@ impl Matmul {
                 return;
             }
             for i in 0..n_batch {
-                let panel = (PANEL_BYTES / 4 / n.max(1)).next_multiple_of(64).clamp(64, m.max(64));
+                // Few rows would make too little of the other operand.
+                let panel = (PANEL_BYTES / 4 / n.max(1)).next_multiple_of(64).clamp(256, m.max(256));
                 let panel = if self.bare { m } else { panel };
                 for row in (0..m).step_by(panel.max(1)) {
                     let rows = panel.min(m - row);
