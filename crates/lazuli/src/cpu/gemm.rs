@@ -15,6 +15,10 @@ use crate::ops::math::{F32x8, F32x16};
 
 /// Rows of `b` in a block. Results are added up block by block.
 const DEPTH: usize = 512;
+/// Up to so many rows of `a`, `b` is multiplied as it lies: laying it out would take longer than it saves.
+const MAX_LYING: usize = 64;
+/// Rows of such a block: what is used again must be found where it was.
+const LYING_DEPTH: usize = 256;
 /// Vectors across a panel: the columns of a tile.
 const ACROSS: usize = 3;
 /// Panels in a block: half a megabyte of the widest, for a second-level cache.
@@ -139,17 +143,17 @@ unsafe fn multiply<V: Floats, const ROWS: usize>(x: &Gemm, rows: Range<usize>, c
     let width = ACROSS * V::LANES;
     let mut left = [MaybeUninit::<f32>::uninit(); DEPTH * MANY_ROWS];
     let left: *mut f32 = left.as_mut_ptr().cast();
-    // What one tile uses once is read as it lies.
-    let lies = rows.len() <= ROWS && x.b_steps.1 == 1;
+    let lies = x.m <= MAX_LYING && x.b_steps.1 == 1;
+    let max_depth = if lies { LYING_DEPTH } else { DEPTH };
     for from in columns.clone().step_by(MAX_PANELS * width) {
         let block = from..columns.end.min(from + MAX_PANELS * width);
-        for l in (0..x.k).step_by(DEPTH) {
-            let depth = DEPTH.min(x.k - l);
+        // Vectors must not reach past the end of rows.
+        let laid = if lies { from + block.len() / width * width } else { from };
+        for l in (0..x.k).step_by(max_depth) {
+            let depth = max_depth.min(x.k - l);
             // SAFETY: as promised by the caller; the room holds a block, and `left` a tile's rows.
             unsafe {
-                if !lies {
-                    lay_out::<V>(x, l..l + depth, block.clone(), room.first);
-                }
+                lay_out::<V>(x, l..l + depth, laid..block.end, room.first);
                 for row in rows.clone().step_by(ROWS) {
                     let n_rows = ROWS.min(rows.end - row);
                     let (mut a, mut a_steps) = (x.a(row, l), x.a_steps);
@@ -160,14 +164,13 @@ unsafe fn multiply<V: Floats, const ROWS: usize>(x: &Gemm, rows: Range<usize>, c
                     for column in block.clone().step_by(width) {
                         let n_columns = width.min(block.end - column);
                         let across = n_columns.div_ceil(V::LANES);
-                        let mut b = room.first.wrapping_add(depth * (column - from)).cast_const();
-                        let mut b_pitch = (across * V::LANES) as isize;
-                        if lies && n_columns == width {
-                            (b, b_pitch) = (x.b(l, column), x.b_steps.0);
-                        } else if lies {
-                            lay_out::<V>(x, l..l + depth, column..block.end, room.first);
-                            b = room.first;
-                        }
+                        let (b, b_pitch) = match column < laid {
+                            true => (x.b(l, column), x.b_steps.0),
+                            false => {
+                                let panel = room.first.wrapping_add(depth * (column - laid));
+                                (panel.cast_const(), (across * V::LANES) as isize)
+                            }
+                        };
                         let out = x.out.add(row * x.n + column);
                         let tile = Tile { a, a_steps, b, b_pitch, depth, out, pitch: x.n, n_rows, n_columns, l };
                         macro_rules! tiles {

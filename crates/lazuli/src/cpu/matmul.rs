@@ -104,7 +104,8 @@ impl Matmul {
     /// Rows whose sums are made before they are looked at again.
     fn panel_rows(&self) -> usize {
         let MatmulArgs { m, n, .. } = self.args;
-        let panel = (PANEL_BYTES / 4 / n.max(1)).next_multiple_of(64).clamp(64, m.max(64));
+        // Few rows would make too little of the other operand.
+        let panel = (PANEL_BYTES / 4 / n.max(1)).next_multiple_of(64).clamp(256, m.max(256));
         if self.bare { m } else { panel }
     }
 
