@@ -18,10 +18,10 @@ pub mod workload;
 pub mod burn_side;
 #[cfg(feature = "candle")]
 pub mod candle_side;
-#[cfg(feature = "gpu")]
-pub mod gpu;
 #[cfg(feature = "gpu-matmul")]
 pub mod gpu_matmul;
+#[cfg(feature = "gpu")]
+pub mod gpu;
 #[cfg(feature = "lazuli")]
 pub mod lazuli_side;
 

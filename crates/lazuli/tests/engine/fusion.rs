@@ -332,6 +332,15 @@ fn a_product_that_updates_what_it_is_added_to_gives_the_same_bits_in_place() {
 }
 
 #[test]
+fn a_stream_to_which_products_are_added_is_held_once() {
+    let _device = shared();
+    let (x, w) = (data(&[16, 16]), data(&[16, 16]));
+    let out = (0..10).fold(x.clone(), |h, _| h.softmax(-1).matmul(&w).add(&h));
+    // What is multiplied; the stream is where the result will be.
+    assert_eq!(out.explain().unwrap().peak_temp_bytes, 4 * 16 * 16);
+}
+
+#[test]
 fn what_is_copied_beside_an_update_in_place_is_the_old_value() {
     let _device = shared();
     for (axis, shapes) in [(0, [&[300][..], &[200]]), (1, [&[20, 70], &[20, 65]])] {
