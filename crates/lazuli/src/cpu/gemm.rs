@@ -99,33 +99,43 @@ impl Gemm {
             // SAFETY: as promised by the caller.
             return unsafe { self.out.write_bytes(0, self.m * self.n) };
         }
-        let width = ACROSS * lanes();
-        let (n_panels, n_tiles) = (self.n.div_ceil(width), self.m.div_ceil(MANY_ROWS));
+        let (n_panels, n_tiles) = (self.n_panels(lanes()), self.m.div_ceil(MANY_ROWS));
         let n_threads = threads::count();
         let worth = (self.m * self.k * self.n / TASK).clamp(1, TASKS_PER_THREAD * n_threads);
         let n_tasks = if worth == 1 { 1 } else { worth.next_multiple_of(n_threads) };
         // Rows are cut only if there are too few columns: what is laid out serves all rows of a task.
         let n_wide = n_tasks.min(n_panels).max(1);
-        let n_tall = (n_tasks / n_wide).min(n_tiles.div_ceil(MANY_ROWS)).max(1);
+        let n_tall = if n_wide < 2 * n_threads { n_tasks / n_wide } else { 1 };
+        let n_tall = n_tall.min(n_tiles.div_ceil(MANY_ROWS)).max(1);
         threads::for_each_on(n_wide * n_tall, &|worker, task| {
             let panels = share(n_panels, n_wide, task / n_tall);
             let tiles = share(n_tiles, n_tall, task % n_tall);
             let rows = tiles.start * MANY_ROWS..(tiles.end * MANY_ROWS).min(self.m);
-            let columns = panels.start * width..(panels.end * width).min(self.n);
             // SAFETY: the instruction set is there; the rest as promised by the caller.
             unsafe {
                 match isa() {
                     #[cfg(target_arch = "x86_64")]
-                    Isa::Avx512 => multiply_avx512(self, rows, columns, rooms.of(worker)),
+                    Isa::Avx512 => multiply_avx512(self, rows, panels, rooms.of(worker)),
                     #[cfg(target_arch = "x86_64")]
-                    Isa::Avx2 => multiply_avx2(self, rows, columns, rooms.of(worker)),
+                    Isa::Avx2 => multiply_avx2(self, rows, panels, rooms.of(worker)),
                     _ if cfg!(target_arch = "aarch64") => {
-                        multiply::<F32x4, MANY_ROWS>(self, rows, columns, rooms.of(worker));
+                        multiply::<F32x4, MANY_ROWS>(self, rows, panels, rooms.of(worker));
                     }
-                    _ => multiply::<F32x4, FEW_ROWS>(self, rows, columns, rooms.of(worker)),
+                    _ => multiply::<F32x4, FEW_ROWS>(self, rows, panels, rooms.of(worker)),
                 }
             }
         });
+    }
+
+    fn n_panels(&self, lanes: usize) -> usize {
+        self.n.div_ceil(ACROSS * lanes)
+    }
+
+    /// The columns of panels: vectors are shared among all, so that none is much narrower than others.
+    fn columns(&self, panels: Range<usize>, lanes: usize) -> Range<usize> {
+        let n_panels = self.n_panels(lanes);
+        let edge = |panel: usize| (self.n.div_ceil(lanes) * panel / n_panels * lanes).min(self.n);
+        edge(panels.start)..edge(panels.end)
     }
 
     fn a(&self, row: usize, l: usize) -> *const f32 {
@@ -137,18 +147,28 @@ impl Gemm {
     }
 }
 
-/// Some rows and columns of the result, with tiles of up to `ROWS` rows.
+/// Some rows and panels of the result, with tiles of up to `ROWS` rows.
 #[inline(always)]
-unsafe fn multiply<V: Floats, const ROWS: usize>(x: &Gemm, rows: Range<usize>, columns: Range<usize>, room: Rooms) {
-    let width = ACROSS * V::LANES;
+unsafe fn multiply<V: Floats, const ROWS: usize>(x: &Gemm, rows: Range<usize>, panels: Range<usize>, room: Rooms) {
     let mut left = [MaybeUninit::<f32>::uninit(); DEPTH * MANY_ROWS];
     let left: *mut f32 = left.as_mut_ptr().cast();
     let lies = x.m <= MAX_LYING && x.b_steps.1 == 1;
     let max_depth = if lies { LYING_DEPTH } else { DEPTH };
-    for from in columns.clone().step_by(MAX_PANELS * width) {
-        let block = from..columns.end.min(from + MAX_PANELS * width);
-        // Vectors must not reach past the end of rows.
-        let laid = if lies { from + block.len() / width * width } else { from };
+    for first in panels.clone().step_by(MAX_PANELS) {
+        let block = first..panels.end.min(first + MAX_PANELS);
+        // A vector must not reach past the end of its row.
+        let last_is_whole = x.columns(block.clone(), V::LANES).end.is_multiple_of(V::LANES);
+        let laid = match lies {
+            true => {
+                if last_is_whole {
+                    block.end
+                } else {
+                    block.end - 1
+                }
+            }
+            false => first,
+        };
+        let laid_from = x.columns(laid..block.end, V::LANES).start;
         for l in (0..x.k).step_by(max_depth) {
             let depth = max_depth.min(x.k - l);
             // SAFETY: as promised by the caller; the room holds a block, and `left` a tile's rows.
@@ -161,17 +181,18 @@ unsafe fn multiply<V: Floats, const ROWS: usize>(x: &Gemm, rows: Range<usize>, c
                         turn_left(x, row..row + n_rows, l..l + depth, left);
                         (a, a_steps) = (left, (1, n_rows as isize));
                     }
-                    for column in block.clone().step_by(width) {
-                        let n_columns = width.min(block.end - column);
-                        let across = n_columns.div_ceil(V::LANES);
-                        let (b, b_pitch) = match column < laid {
-                            true => (x.b(l, column), x.b_steps.0),
+                    for panel in block.clone() {
+                        let columns = x.columns(panel..panel + 1, V::LANES);
+                        let across = columns.len().div_ceil(V::LANES);
+                        let (b, b_pitch) = match panel < laid {
+                            true => (x.b(l, columns.start), x.b_steps.0),
                             false => {
-                                let panel = room.first.wrapping_add(depth * (column - laid));
+                                let panel = room.first.wrapping_add(depth * (columns.start - laid_from));
                                 (panel.cast_const(), (across * V::LANES) as isize)
                             }
                         };
-                        let out = x.out.add(row * x.n + column);
+                        let out = x.out.add(row * x.n + columns.start);
+                        let n_columns = columns.len();
                         let tile = Tile { a, a_steps, b, b_pitch, depth, out, pitch: x.n, n_rows, n_columns, l };
                         macro_rules! tiles {
                             ($($rows:literal: $($across:literal)*;)*) => {
@@ -191,35 +212,32 @@ unsafe fn multiply<V: Floats, const ROWS: usize>(x: &Gemm, rows: Range<usize>, c
     }
 }
 
-/// Lays out a block of `b` panel by panel, each row of a panel padded with zeros to whole vectors.
+/// Lays out rows of `b`, panel by panel, each row of a panel padded with zeros to whole vectors.
 #[inline(always)]
-unsafe fn lay_out<V: Floats>(x: &Gemm, rows: Range<usize>, columns: Range<usize>, room: *mut f32) {
-    let width = ACROSS * V::LANES;
+unsafe fn lay_out<V: Floats>(x: &Gemm, rows: Range<usize>, panels: Range<usize>, room: *mut f32) {
     let depth = rows.len();
-    let panel = |column: usize| room.wrapping_add(depth * (column - columns.start));
-    let last = columns.start + columns.len() / width * width;
-    let n_last = columns.end - last;
+    let mut edges = [0; MAX_PANELS + 1];
+    for i in 0..=panels.len() {
+        edges[i] = x.columns(panels.start..panels.start + i, V::LANES).end;
+    }
     // SAFETY: as promised by the caller.
     unsafe {
         if x.b_steps.1 == 1 {
             // Memory is read straight on.
             for (i, l) in rows.enumerate() {
-                for column in (columns.start..last).step_by(width) {
-                    let (from, to) = (x.b(l, column), panel(column).add(i * width));
-                    for j in 0..ACROSS {
-                        V::load(from.add(j * V::LANES)).store(to.add(j * V::LANES));
+                for p in 0..panels.len() {
+                    let (column, n_columns) = (edges[p], edges[p + 1] - edges[p]);
+                    let at = depth * (column - edges[0]) + i * n_columns.next_multiple_of(V::LANES);
+                    for j in (0..n_columns).step_by(V::LANES) {
+                        V::load_first(x.b(l, column + j), V::LANES.min(n_columns - j)).store(room.add(at + j));
                     }
-                }
-                let (from, to) = (x.b(l, last), panel(last).add(i * n_last.next_multiple_of(V::LANES)));
-                for j in (0..n_last).step_by(V::LANES) {
-                    V::load_first(from.add(j), V::LANES.min(n_last - j)).store(to.add(j));
                 }
             }
             return;
         }
-        for column in columns.clone().step_by(width) {
-            let n_columns = width.min(columns.end - column);
-            let (to, pitch) = (panel(column), n_columns.next_multiple_of(V::LANES));
+        for p in 0..panels.len() {
+            let (column, n_columns) = (edges[p], edges[p + 1] - edges[p]);
+            let (to, pitch) = (room.add(depth * (column - edges[0])), n_columns.next_multiple_of(V::LANES));
             turn(x.b(rows.start, column), x.b_steps, (depth, n_columns), to, pitch);
             if pitch > n_columns {
                 (0..depth).for_each(|l| to.add(l * pitch + n_columns).write_bytes(0, pitch - n_columns));
@@ -344,9 +362,9 @@ macro_rules! compiled {
     ($multiply:ident, $features:literal, $vector:ty, $rows:expr) => {
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $features)]
-        unsafe fn $multiply(x: &Gemm, rows: Range<usize>, columns: Range<usize>, room: Rooms) {
+        unsafe fn $multiply(x: &Gemm, rows: Range<usize>, panels: Range<usize>, room: Rooms) {
             // SAFETY: as promised by the caller.
-            unsafe { multiply::<$vector, { $rows }>(x, rows, columns, room) }
+            unsafe { multiply::<$vector, { $rows }>(x, rows, panels, room) }
         }
     };
 }

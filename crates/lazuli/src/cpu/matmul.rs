@@ -333,6 +333,13 @@ impl Product<'_> {
             return unsafe { Skinny { m: rows, a, b, out, ..skinny }.run(parts.cast()) };
         }
         let (a, b, out) = (a.cast_const().cast(), b.cast_const().cast(), out.cast());
+        // A matrix times a column is the column, as a row, times the matrix by its columns.
+        if n == 1 && b_lies.row_stride == 1 && a_lies.col_stride == 1 && skinny::fits(1, (k as isize, 1), (1, 0)) {
+            let b_pitch = a_lies.row_stride;
+            let turned = Skinny { m: 1, k, n: rows, a: b, a_pitch: 0, b: a, b_pitch, by_columns: true, out };
+            // SAFETY: as above.
+            return unsafe { turned.run(std::ptr::null_mut()) };
+        }
         let steps = |lies: &OperandArgs| (lies.row_stride, lies.col_stride);
         let (a_steps, b_steps) = (steps(a_lies), steps(b_lies));
         // SAFETY: as above.
