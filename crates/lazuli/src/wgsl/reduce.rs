@@ -146,8 +146,7 @@ impl<'a> Reduction<'a> {
             _ => (format!("(group_idx * {items}u + lane / {lanes}u)"), format!("lane % {lanes}u")),
         };
         let each = if self.per_item() > 1 { format!(" * {}u", self.per_item()) } else { String::new() };
-        if items > 1 && lanes > 1 {
-            // Barriers want every invocation: those beyond the end do the last row again and store nothing.
+        if self.repeats_last() {
             shader.line(format!("let wanted = {item}{each};"));
             shader.line(format!("let row = min(wanted, {n_outer} - {}u);", self.per_item()));
         } else {
@@ -159,11 +158,20 @@ impl<'a> Reduction<'a> {
         }
     }
 
+    /// Whether invocations beyond the end do the last row again and store nothing, rather than return. Barriers want
+    /// every invocation; and some drivers take longer for all that follows a return, more than one condition at the end.
+    fn repeats_last(&self) -> bool {
+        let ReduceShape { items, lanes, .. } = self.shape;
+        let n_outer = self.args.outer.len();
+        let stores_once = |s: &Store| self.args.accesses[s.access as usize].shape().rank() <= n_outer;
+        items > 1 && (lanes > 1 || self.context.body.stores.iter().all(stores_once))
+    }
+
     /// The condition under which an invocation stores; None if it always does.
     fn guard(&self, once_a_row: bool) -> Option<String> {
-        let ReduceShape { items, lanes, .. } = self.shape;
+        let lanes = self.shape.lanes;
         let mut conditions = Vec::new();
-        if items > 1 && lanes > 1 {
+        if self.repeats_last() {
             conditions.push("row == wanted");
         }
         if lanes > 1 && once_a_row {
