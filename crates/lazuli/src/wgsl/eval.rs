@@ -82,6 +82,10 @@ impl<'a> Eval<'a> {
                 let lines = self.memory.store4(shader, output, at, &value.as_four());
                 lines.iter().for_each(|line| shader.line(line));
             }
+            At::Four(at) => {
+                let lines = self.memory.store_four(shader, output, at, &value.as_four());
+                lines.iter().for_each(|line| shader.line(line));
+            }
             At::Lanes(at) => {
                 for (at, lane) in at.iter().zip(LANES) {
                     let line = self.memory.store(shader, output, at, &value.lane_text(lane));
@@ -186,6 +190,7 @@ impl<'a> Eval<'a> {
         match &found.at {
             At::One(at) => (self.memory.load(shader, idx, at), false),
             At::Run(at) => (self.memory.load4(shader, idx, at), true),
+            At::Four(at) => (self.memory.load_four(shader, idx, at), true),
             At::Lanes(at) => {
                 let each: Vec<String> = at.iter().map(|at| self.memory.load(shader, idx, at)).collect();
                 (format!("vec4<{lane}>({})", each.join(", ")), true)
@@ -236,6 +241,7 @@ impl<'a> Eval<'a> {
             At::One(at) if !index.four => return (format!("{name}({at}, {})", index.text), false),
             At::One(at) => [0; 4].map(|_| at.clone()),
             At::Run(at) => [0, 1, 2, 3].map(|k| super::memory::plus(at, k)),
+            At::Four(at) => [0, 1, 2, 3].map(|k| format!("({at}) * 4u + {k}u")),
             At::Lanes(at) => at.clone(),
             At::Turned { .. } => unreachable!("bug: only loads are turned"),
         };
@@ -308,6 +314,10 @@ impl Found {
             At::One(at) => (f(at), false),
             At::Run(at) => {
                 let each = [0, 1, 2, 3].map(|k| f(&super::memory::plus(at, k)));
+                (format!("vec4<{lane}>({})", each.join(", ")), true)
+            }
+            At::Four(at) => {
+                let each = [0, 1, 2, 3].map(|k| f(&format!("({at}) * 4u + {k}u")));
                 (format!("vec4<{lane}>({})", each.join(", ")), true)
             }
             At::Lanes(at) => {
