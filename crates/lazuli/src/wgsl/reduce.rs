@@ -163,9 +163,10 @@ impl<'a> Reduction<'a> {
     }
 
     /// Whether invocations beyond the end do the last row again and store nothing, rather than return. Barriers want
-    /// every invocation; and some drivers take longer for all that follows a return, more than one condition at the end.
+    /// every invocation; and some drivers take longer for all that follows a return, more than one condition at the end (of
+    /// columns side by side there would be many).
     fn repeats_last(&self) -> bool {
-        self.shape.items > 1 && (self.shape.lanes > 1 || self.stores_once())
+        self.shape.items > 1 && (self.shape.lanes > 1 || (self.stores_once() && !self.columns))
     }
 
     /// Whether all that is stored is a row's result.
