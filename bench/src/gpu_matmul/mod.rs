@@ -8,6 +8,7 @@ pub use hand::{Right, Sizes};
 use lazuli::{Device, Tensor};
 
 use crate::contender::{Case, Fresh, Result};
+use crate::gpu::Hand;
 use crate::inputs::values;
 use crate::measure::{Effort, Runner, run_in_turns};
 use crate::reference::compare;
@@ -46,15 +47,18 @@ const CHECKED_ROWS: usize = 64;
 pub fn measure(product: &Product, device: &Device, effort: Effort) -> Result<Vec<Row>> {
     let Sizes { m, k, n } = product.sizes;
     let (a, b) = (values(0, m * k), values(1, k * n));
-    let handles = lazuli::gpu::handles(device).map_err(|error| error.to_string())?;
+    let hand = Hand::new(device)?;
     let mut runners = Vec::new();
     let mut names = Vec::new();
     for kernel in hand::kernels(product.sizes, product.right) {
         names.push(format!("hand {}", kernel.name));
-        let raw = raw::Raw::new(handles.clone(), &kernel, product.sizes, [&a, &b]);
-        runners.push(Runner::new("hand", Ok(Box::new(raw) as Box<dyn Case>)));
+        runners.push(Runner::new("hand", Ok(raw::case(&hand, &kernel, product.sizes, [&a, &b]))));
     }
     runners.push(Runner::new("lazuli", Ok(lazuli_case(product, device, &a, &b))));
+    #[cfg(feature = "burn-wgpu")]
+    if product.right == Right::Plain {
+        runners.push(burn_runner(product, device, &a, &b));
+    }
     run_in_turns(&mut runners, effort);
 
     let right = reference(product, &a, &b);
@@ -103,6 +107,18 @@ fn lazuli_case(product: &Product, device: &Device, a: &[f32], b: &[f32]) -> Box<
         Ok(y)
     };
     Fresh::case(Box::new(run), |y: &Tensor| y.to_vec().map_err(|error| error.to_string()))
+}
+
+/// burn, after its own tuning.
+#[cfg(feature = "burn-wgpu")]
+fn burn_runner(product: &Product, device: &Device, a: &[f32], b: &[f32]) -> Runner {
+    use crate::contender::Contender;
+    use crate::inputs::Input;
+    let Sizes { m, k, n } = product.sizes;
+    let inputs = [Input { shape: vec![m, k], data: a.to_vec() }, Input { shape: vec![k, n], data: b.to_vec() }];
+    let burn = crate::burn_side::Burn::wgpu(device.info().kind);
+    let case = burn.prepare(crate::workload::Work::Matmul { m, k, n }, &inputs);
+    Runner::new(burn.name(), case.unwrap_or(Err("takes no part".into())))
 }
 
 fn checked_rows(m: usize) -> impl Iterator<Item = usize> {

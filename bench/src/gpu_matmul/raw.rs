@@ -1,93 +1,13 @@
-//! A hand-written kernel on wgpu with nothing in between: everything is made beforehand, a call is one submit.
-
-use lazuli::gpu::wgpu;
-use wgpu::BufferUsages;
+//! A hand-written product, compiled and bound on raw wgpu.
 
 use super::hand::{Kernel, Sizes};
-use crate::contender::{Case, Result};
+use crate::contender::Case;
+use crate::gpu::Hand;
 
-/// A kernel ready to run.
-pub struct Raw {
-    device: wgpu::Device,
-    queue: wgpu::Queue,
-    pipeline: wgpu::ComputePipeline,
-    group: wgpu::BindGroup,
-    n_groups: u32,
-    y: wgpu::Buffer,
-}
-
-impl Raw {
-    /// Compiles a kernel and uploads its inputs.
-    pub fn new(
-        (device, queue): (wgpu::Device, wgpu::Queue),
-        kernel: &Kernel,
-        sizes: Sizes,
-        [a, b]: [&[f32]; 2],
-    ) -> Raw {
-        let source = wgpu::ShaderSource::Wgsl(kernel.text.as_str().into());
-        let module = device.create_shader_module(wgpu::ShaderModuleDescriptor { label: None, source });
-        let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
-            label: None,
-            layout: None,
-            module: &module,
-            entry_point: Some("main"),
-            compilation_options: Default::default(),
-            cache: None,
-        });
-        let filled = |bytes: &[u8], usage: BufferUsages| {
-            let size = bytes.len() as u64;
-            let usage = usage | BufferUsages::COPY_DST;
-            let desc = wgpu::BufferDescriptor { label: None, size, usage, mapped_at_creation: false };
-            let buffer = device.create_buffer(&desc);
-            queue.write_buffer(&buffer, 0, bytes);
-            buffer
-        };
-        let bytes_of = |values: &[f32]| values.iter().flat_map(|v| v.to_ne_bytes()).collect::<Vec<u8>>();
-        let words = [sizes.m, sizes.k, sizes.n, 0].map(|size| (size as u32).to_ne_bytes());
-        let y = vec![0; sizes.m * sizes.n * 4];
-        let buffers = [
-            filled(&words.concat(), BufferUsages::UNIFORM),
-            filled(&bytes_of(a), BufferUsages::STORAGE),
-            filled(&bytes_of(b), BufferUsages::STORAGE),
-            filled(&y, BufferUsages::STORAGE | BufferUsages::COPY_SRC),
-        ];
-        let mut entries = Vec::new();
-        for (i, buffer) in buffers.iter().enumerate() {
-            entries.push(wgpu::BindGroupEntry { binding: i as u32, resource: buffer.as_entire_binding() });
-        }
-        let layout = &pipeline.get_bind_group_layout(0);
-        let group = device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout, entries: &entries });
-        let [.., y] = buffers;
-        Raw { device, queue, pipeline, group, n_groups: kernel.n_groups, y }
-    }
-
-    fn wait(&self) -> Result<()> {
-        self.device.poll(wgpu::PollType::wait_indefinitely()).map(|_| ()).map_err(|error| error.to_string())
-    }
-}
-
-impl Case for Raw {
-    fn call(&mut self) -> Result<()> {
-        let mut encoder = self.device.create_command_encoder(&Default::default());
-        let mut pass = encoder.begin_compute_pass(&Default::default());
-        pass.set_pipeline(&self.pipeline);
-        pass.set_bind_group(0, &self.group, &[]);
-        pass.dispatch_workgroups(self.n_groups, 1, 1);
-        drop(pass);
-        self.queue.submit([encoder.finish()]);
-        self.wait()
-    }
-
-    fn result(&mut self) -> Result<Vec<f32>> {
-        let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
-        let desc = wgpu::BufferDescriptor { label: None, size: self.y.size(), usage, mapped_at_creation: false };
-        let staging = self.device.create_buffer(&desc);
-        let mut encoder = self.device.create_command_encoder(&Default::default());
-        encoder.copy_buffer_to_buffer(&self.y, 0, &staging, 0, self.y.size());
-        self.queue.submit([encoder.finish()]);
-        staging.map_async(wgpu::MapMode::Read, .., |_| ());
-        self.wait()?;
-        let bytes = staging.get_mapped_range(..).map_err(|error| error.to_string())?;
-        Ok(bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect())
-    }
+/// A kernel with its inputs, ready to be called.
+pub fn case(hand: &Hand, kernel: &Kernel, sizes: Sizes, [a, b]: [&[f32]; 2]) -> Box<dyn Case> {
+    let Sizes { m, k, n } = sizes;
+    let (sizes, y) = (hand.uniform(&[m as u32, k as u32, n as u32, 0]), hand.buffer(m * n));
+    let step = hand.step(&kernel.text, &[&sizes, &hand.upload(a), &hand.upload(b), &y], kernel.n_groups);
+    hand.case(vec![step], y, m * n)
 }

@@ -55,6 +55,15 @@ fn a_reduction_over_the_first_axis_goes_by_column() {
 }
 
 #[test]
+fn columns_are_cut_into_pieces_only_where_one_reduction_is_all() {
+    let x = data([64, 32]);
+    let launches = |y: &Tensor| plan_with(&[y], &Limits { max_column: 16, ..limits() }).launches.len();
+    assert_eq!(launches(&x.sum(0)), 2);
+    // A mean of each piece would not be the mean.
+    assert_eq!(launches(&x.var(0, 0)), 1);
+}
+
+#[test]
 fn a_long_reduction_is_cut_into_pieces() {
     check_plan(
         &[&data([200_000]).square().sum(..).sqrt()],
