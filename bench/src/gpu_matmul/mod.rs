@@ -49,7 +49,10 @@ pub fn measure(product: &Product, device: &Device, effort: Effort) -> Result<Vec
     let handles = lazuli::gpu::handles(device).map_err(|error| error.to_string())?;
     let mut runners = Vec::new();
     let mut names = Vec::new();
-    for kernel in hand::kernels(product.sizes, product.right) {
+    let has_subgroups = handles.0.features().contains(lazuli::gpu::wgpu::Features::SUBGROUP);
+    let is_eight = has_subgroups && handles.0.adapter_info().subgroup_max_size == 8;
+    let can_run = |kernel: &hand::Kernel| is_eight || !kernel.text.contains("subgroup");
+    for kernel in hand::kernels(product.sizes, product.right).into_iter().filter(can_run) {
         names.push(format!("hand {}", kernel.name));
         let raw = raw::Raw::new(handles.clone(), &kernel, product.sizes, [&a, &b]);
         runners.push(Runner::new("hand", Ok(Box::new(raw) as Box<dyn Case>)));
