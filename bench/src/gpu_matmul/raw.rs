@@ -13,6 +13,7 @@ pub struct Raw {
     pipeline: wgpu::ComputePipeline,
     group: wgpu::BindGroup,
     n_groups: u32,
+    a: wgpu::Buffer,
     y: wgpu::Buffer,
 }
 
@@ -57,31 +58,40 @@ impl Raw {
         }
         let layout = &pipeline.get_bind_group_layout(0);
         let group = device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout, entries: &entries });
-        let [.., y] = buffers;
-        Raw { device, queue, pipeline, group, n_groups: kernel.n_groups, y }
+        let [_, a, _, y] = buffers;
+        Raw { device, queue, pipeline, group, n_groups: kernel.n_groups, a, y }
     }
 
     fn wait(&self) -> Result<()> {
         self.device.poll(wgpu::PollType::wait_indefinitely()).map(|_| ()).map_err(|error| error.to_string())
     }
-}
 
-impl Case for Raw {
-    fn call(&mut self) -> Result<()> {
+    fn recorded(&self) -> wgpu::CommandEncoder {
         let mut encoder = self.device.create_command_encoder(&Default::default());
         let mut pass = encoder.begin_compute_pass(&Default::default());
         pass.set_pipeline(&self.pipeline);
         pass.set_bind_group(0, &self.group, &[]);
         pass.dispatch_workgroups(self.n_groups, 1, 1);
         drop(pass);
-        self.queue.submit([encoder.finish()]);
+        encoder
+    }
+
+    /// Memory that the result can be copied to and read from.
+    fn staging(&self) -> wgpu::Buffer {
+        let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
+        let desc = wgpu::BufferDescriptor { label: None, size: self.y.size(), usage, mapped_at_creation: false };
+        self.device.create_buffer(&desc)
+    }
+}
+
+impl Case for Raw {
+    fn call(&mut self) -> Result<()> {
+        self.queue.submit([self.recorded().finish()]);
         self.wait()
     }
 
     fn result(&mut self) -> Result<Vec<f32>> {
-        let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
-        let desc = wgpu::BufferDescriptor { label: None, size: self.y.size(), usage, mapped_at_creation: false };
-        let staging = self.device.create_buffer(&desc);
+        let staging = self.staging();
         let mut encoder = self.device.create_command_encoder(&Default::default());
         encoder.copy_buffer_to_buffer(&self.y, 0, &staging, 0, self.y.size());
         self.queue.submit([encoder.finish()]);
@@ -89,5 +99,44 @@ impl Case for Raw {
         self.wait()?;
         let bytes = staging.get_mapped_range(..).map_err(|error| error.to_string())?;
         Ok(bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect())
+    }
+}
+
+/// The same with its left matrix written and its result read in every call.
+pub struct RoundTrip {
+    raw: Raw,
+    staging: wgpu::Buffer,
+    input: Vec<f32>,
+    output: Vec<f32>,
+}
+
+impl RoundTrip {
+    pub fn new(raw: Raw, input: &[f32]) -> RoundTrip {
+        let (staging, output) = (raw.staging(), vec![0.0; raw.y.size() as usize / 4]);
+        RoundTrip { raw, staging, input: input.to_vec(), output }
+    }
+}
+
+impl Case for RoundTrip {
+    fn call(&mut self) -> Result<()> {
+        let RoundTrip { raw, staging, input, output } = self;
+        // SAFETY: floats have no padding, and any bytes are floats.
+        let bytes = unsafe { std::slice::from_raw_parts(input.as_ptr().cast::<u8>(), size_of_val(&input[..])) };
+        raw.queue.write_buffer(&raw.a, 0, bytes);
+        let mut encoder = raw.recorded();
+        encoder.copy_buffer_to_buffer(&raw.y, 0, staging, 0, staging.size());
+        raw.queue.submit([encoder.finish()]);
+        staging.map_async(wgpu::MapMode::Read, .., |_| ());
+        raw.wait()?;
+        let bytes = staging.get_mapped_range(..).map_err(|error| error.to_string())?;
+        let numbers = bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
+        output.iter_mut().zip(numbers).for_each(|(to, number)| *to = number);
+        drop(bytes);
+        staging.unmap();
+        Ok(())
+    }
+
+    fn result(&mut self) -> Result<Vec<f32>> {
+        Ok(self.output.clone())
     }
 }

@@ -105,19 +105,21 @@ static L1X4: Variant = lanes("1x4 by 32 lanes", 1, 32);
 static L4X4: Variant = lanes("4x4 by 32 lanes", 4, 32);
 // Rows that a subgroup reads together. Its size is that of llvmpipe's on every processor with AVX.
 static S32X8: Variant = subgroup("32x8 by subgroup", 32, 2);
+static S32X4: Variant = subgroup("32x4 by subgroup", 32, 1);
 static S16X8: Variant = subgroup("16x8 by subgroup", 16, 2);
 static S8X16: Variant = subgroup("8x16 by subgroup", 8, 4);
 
 /// The table. Tuning tries those that fit; nothing outside it is ever run.
-pub static VARIANTS: [&Variant; 19] = [
+pub static VARIANTS: [&Variant; 20] = [
     &R16X8, &R8X8, &R8X4, &R4X4, &R2X4, &R1X16, &R1X4, &R4X1, &R2X1, &R1X1, &T32, &T64, &T64X8, &T128, &L1X4, &L4X4,
-    &S32X8, &S16X8, &S8X16,
+    &S32X8, &S32X4, &S16X8, &S8X16,
 ];
 
 /// Defaults where invocations work alone, tried in order: a variant, and how many tiles there must be so that every
 /// core has some.
-static DEFAULTS_ALONE: [(&Variant, usize); 14] = [
+static DEFAULTS_ALONE: [(&Variant, usize); 15] = [
     (&S32X8, 0),
+    (&S32X4, 0),
     (&S16X8, 0),
     (&S8X16, 0),
     (&R16X16, 320),
@@ -409,7 +411,9 @@ pub fn default_of(matmul: &MatmulArgs, n: usize, caps: &Caps) -> &'static Varian
             // Sixteen rows of stored weights at once are too many for a cache.
             Team::Alone if variant.rows == 1 && variant.cols == Cols::Fours(4) => b_read(matmul, n) != Read::AlongK,
             Team::Alone => matmul.m > variant.rows / 2,
-            Team::Tile { .. } | Team::Subgroup(_) => variant.is_sensible(matmul, n),
+            // Where few tiles share what is read of `b`, narrow ones are faster.
+            Team::Subgroup(_) => variant.is_sensible(matmul, n) && (variant != &S32X8 || matmul.m > 64),
+            Team::Tile { .. } => variant.is_sensible(matmul, n),
             // Rows of stored weights are read side by side; few rows of the result want nothing else.
             Team::Lanes(_) => {
                 let few = matmul.m <= 4 && matmul.m > variant.rows / 2;

@@ -63,11 +63,12 @@ fn defaults_go_by_device_and_shape() {
     let with_subgroups = Caps { subgroup: Some(8), ..caps(Style::Alone) };
     for (m, n, expect) in [
         (1024, 1024, "32x8 by subgroup"),
-        (17, 1536, "32x8 by subgroup"),
+        (64, 1536, "32x4 by subgroup"),
+        (17, 1536, "32x4 by subgroup"),
         (16, 1536, "16x8 by subgroup"),
         (8, 1536, "8x16 by subgroup"),
         (4, 1536, "4x4"),
-        (1024, 16, "8x4"),
+        (1024, 16, "8x8"),
     ] {
         assert_eq!(told_by(m, 512, n, false, &with_subgroups), format!("{expect}{on_cpu}"));
     }
