@@ -126,11 +126,7 @@ impl Frame<'_> {
                 }
                 CodeInst::Unary { apply, x, .. } => self.apply([*x], out, tile, |[x], y| apply(x, y)),
                 CodeInst::Binary { apply, x, y, .. } => {
-                    self.apply([*x, *y], out, tile, |[x, y], out| match (x.len() == out.len(), y.len() == out.len()) {
-                        (true, true) => (apply.vv)(x, y, out),
-                        (true, false) => (apply.vs)(x, y, out),
-                        (false, _) => (apply.sv)(x, y, out),
-                    })
+                    self.apply([*x, *y], out, tile, |[x, y], out| crate::ops::apply(*apply, x, y, out))
                 }
                 CodeInst::Select { cond, a, b } => {
                     self.apply([*cond, *a, *b], out, tile, |[cond, a, b], y| match cond.len() == y.len() {

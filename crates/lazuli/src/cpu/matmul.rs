@@ -1,15 +1,13 @@
-//! Contractions: panels of rows by a maintained GEMM, each followed by what the kernel does with the sums while they
-//! are in cache. Sums do not depend on the number of threads: each is made by one thread, in one order.
+//! Contractions: panels of rows, each followed by what the kernel does with the sums while they are in cache. Sums do
+//! not depend on the number of threads: each is made by one thread, in one order.
 
 use std::sync::Arc;
 
-use gemm_common::Parallelism;
-
+use super::gemm::{self, Gemm, Rooms};
 use super::load;
 use super::map;
 use super::memory::{Pool, Storage};
 use super::nest::{Form, Nest};
-use super::panel::{self, Panels};
 use super::program::{Code, CodeInst};
 use super::skinny::{self, Skinny};
 use super::threads;
@@ -37,8 +35,6 @@ pub struct Matmul {
     bare: bool,
     /// For few rows: the sizes and steps of a product, still without its memory.
     skinny: Option<Skinny>,
-    /// For some dozen rows.
-    by_panels: bool,
     /// About how long it takes on one thread.
     pub nanos: f64,
 }
@@ -69,10 +65,14 @@ impl Matmul {
         let batch: usize = matmul.batch.iter().product();
         let products = batch as f64 * matmul.m as f64 * matmul.k as f64 * matmul.n as f64;
         let nanos = products * 0.03 + nest.nanos;
-        let b_steps = (matmul.b.row_stride, matmul.b.col_stride);
-        let by_panels = lane == Lane::F32 && panel::fits(matmul.m, matmul.n, b_steps);
-        let skinny = few_rows(&matmul).filter(|_| lane == Lane::F32 && !by_panels);
-        Matmul { nest, args: matmul, lane, in_output, bare, skinny, by_panels, nanos }
+        let skinny = few_rows(&matmul).filter(|_| lane == Lane::F32);
+        Matmul { nest, args: matmul, lane, in_output, bare, skinny, nanos }
+    }
+
+    /// Values that each thread needs room for.
+    pub fn room(&self) -> usize {
+        let MatmulArgs { k, n, .. } = self.args;
+        if self.lane == Lane::F32 && self.skinny.is_none() { gemm::room(k, n) } else { 0 }
     }
 
     /// Memory that a run needs beside its slots.
@@ -103,8 +103,8 @@ impl Matmul {
     /// Runs it on the threads this is called in.
     ///
     /// # Safety
-    /// The memory is as large as the plan says.
-    pub unsafe fn run(&self, bound: &Bound, scratch: &Scratch) {
+    /// The memory is as large as the plan says, and rooms as [`room`](Matmul::room) does.
+    pub unsafe fn run(&self, bound: &Bound, scratch: &Scratch, rooms: Rooms) {
         let MatmulArgs { m, n, ref batch, .. } = self.args;
         let n_batch: usize = batch.iter().product();
         // SAFETY: as promised by the caller; widened operands hold every element that is read.
@@ -121,33 +121,29 @@ impl Matmul {
             let work = m * n * self.args.k.max(1);
             if n_batch > 1 && work < 64 * SMALL {
                 let per_task = (SMALL / work.max(1)).clamp(1, n_batch);
-                threads::for_each(n_batch.div_ceil(per_task), &|task| {
+                threads::for_each_on(n_batch.div_ceil(per_task), &|worker, task| {
                     for i in task * per_task..((task + 1) * per_task).min(n_batch) {
-                        product.rows(i, 0, m, Parallelism::None);
-                        self.follow(bound, product.sums, i * m * n, m, Parallelism::None);
+                        product.rows(i, 0, m, rooms.of(worker));
+                        self.follow(bound, product.sums, i * m * n, m);
                     }
                 });
                 return;
             }
             for i in 0..n_batch {
-                let panel = (PANEL_BYTES / 4 / n.max(1)).next_multiple_of(64).clamp(64, m.max(64));
+                // Few rows would make too little of the other operand.
+                let panel = (PANEL_BYTES / 4 / n.max(1)).next_multiple_of(64).clamp(256, m.max(256));
                 let panel = if self.bare { m } else { panel };
                 for row in (0..m).step_by(panel.max(1)) {
                     let rows = panel.min(m - row);
-                    let n_threads = threads::count();
-                    let how = match n_threads > 1 && work > SMALL {
-                        true => Parallelism::Rayon(n_threads),
-                        false => Parallelism::None,
-                    };
-                    product.rows(i, row, rows, how);
-                    self.follow(bound, product.sums, (i * m + row) * n, rows, how);
+                    product.rows(i, row, rows, rooms);
+                    self.follow(bound, product.sums, (i * m + row) * n, rows);
                 }
             }
         }
     }
 
     /// Does to the sums of `rows` rows from position `start` on what the kernel does with them.
-    unsafe fn follow(&self, bound: &Bound, sums: Shared, start: usize, rows: usize, how: Parallelism) {
+    unsafe fn follow(&self, bound: &Bound, sums: Shared, start: usize, rows: usize) {
         let Form::Map(grid) = self.nest.form else { unreachable!("what follows a matmul is a map") };
         if self.bare {
             return;
@@ -177,14 +173,9 @@ impl Matmul {
         };
         let piece = (16 * 1024usize).div_ceil(n) * n;
         let end = start + rows * n;
-        match how {
-            Parallelism::Rayon(_) => {
-                threads::for_each((end - start).div_ceil(piece), &|i| {
-                    tiles(start + i * piece, (start + (i + 1) * piece).min(end))
-                });
-            }
-            Parallelism::None => tiles(start, end),
-        }
+        threads::for_each((end - start).div_ceil(piece), &|i| {
+            tiles(start + i * piece, (start + (i + 1) * piece).min(end))
+        });
     }
 
     /// An operand as 32-bit lanes, converted first if it is stored narrower.
@@ -292,7 +283,7 @@ struct Product<'a> {
 
 impl Product<'_> {
     /// Sums of `rows` rows of a batch's matrix, from `row` on.
-    unsafe fn rows(&self, batch_idx: usize, row: usize, rows: usize, how: Parallelism) {
+    unsafe fn rows(&self, batch_idx: usize, row: usize, rows: usize, rooms: Rooms) {
         let MatmulArgs { m, k, n, ref batch, .. } = self.matmul.args;
         if rows == 0 || n == 0 {
             return;
@@ -303,7 +294,7 @@ impl Product<'_> {
         let (a_lies, b_lies) = (self.a.lies, self.b.lies);
         if self.matmul.lane != Lane::F32 {
             // SAFETY: the matrices are within their memory, and nobody else writes these rows.
-            return unsafe { integers(a, a_lies, b, b_lies, out, (rows, k, n), how) };
+            return unsafe { integers(a, a_lies, b, b_lies, out, (rows, k, n)) };
         }
         if let Some(skinny) = self.matmul.skinny {
             let (a, b, out) = (a.cast_const().cast(), b.cast_const().cast(), out.cast());
@@ -311,45 +302,11 @@ impl Product<'_> {
             // SAFETY: as above.
             return unsafe { Skinny { m: rows, a, b, out, ..skinny }.run(parts.cast()) };
         }
-        if self.matmul.by_panels {
-            let (a, b, out) = (a.cast_const().cast(), b.cast_const().cast(), out.cast());
-            let steps = |lies: &OperandArgs| (lies.row_stride, lies.col_stride);
-            let (a_steps, b_steps) = (steps(a_lies), steps(b_lies));
-            // SAFETY: as above.
-            return unsafe { Panels { m: rows, k, n, a, a_steps, b, b_steps, out }.run() };
-        }
-        let (a, b, out) = (Shared(a), Shared(b), Shared(out));
-        let gemm = || {
-            // SAFETY: as above.
-            unsafe {
-                gemm_f32::gemm::f32::get_gemm_fn()(
-                    // The result is row-major; GEMM likes columns, so it makes the transposed one of swapped operands.
-                    n,
-                    rows,
-                    k,
-                    out.get().cast(),
-                    n as isize,
-                    1,
-                    false,
-                    b.get().cast_const().cast(),
-                    b_lies.row_stride,
-                    b_lies.col_stride,
-                    a.get().cast_const().cast(),
-                    a_lies.row_stride,
-                    a_lies.col_stride,
-                    0.0,
-                    1.0,
-                    false,
-                    false,
-                    false,
-                    how,
-                )
-            }
-        };
-        match how {
-            Parallelism::None => gemm(),
-            Parallelism::Rayon(_) => threads::install(gemm),
-        }
+        let (a, b, out) = (a.cast_const().cast(), b.cast_const().cast(), out.cast());
+        let steps = |lies: &OperandArgs| (lies.row_stride, lies.col_stride);
+        let (a_steps, b_steps) = (steps(a_lies), steps(b_lies));
+        // SAFETY: as above.
+        unsafe { Gemm { m: rows, k, n, a, a_steps, b, b_steps, out }.run(rooms) };
     }
 }
 
@@ -361,7 +318,6 @@ unsafe fn integers(
     b_lies: &OperandArgs,
     out: *mut u32,
     (m, k, n): (usize, usize, usize),
-    how: Parallelism,
 ) {
     let (a, b, out) = (Shared(a), Shared(b), Shared(out));
     let row = |i: usize| {
@@ -383,8 +339,8 @@ unsafe fn integers(
             }
         }
     };
-    match how {
-        Parallelism::None => (0..m).for_each(row),
-        Parallelism::Rayon(_) => threads::for_each(m, &row),
+    match m * k * n > SMALL {
+        true => threads::for_each(m, &row),
+        false => (0..m).for_each(row),
     }
 }

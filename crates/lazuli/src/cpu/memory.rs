@@ -124,16 +124,27 @@ impl Pool {
         Some(block)
     }
 
-    fn allocate(&self, class: usize) -> Option<NonNull<u8>> {
-        if class > self.total || isize::try_from(class).is_err() {
-            return None;
+    /// Fails if the machine has not that much left, for what is allocated outside of the pool.
+    pub fn spare(&self, size_bytes: usize) -> Result<()> {
+        if self.has(size_bytes) { Ok(()) } else { Err(self.refusal(size_bytes)) }
+    }
+
+    /// Linux hands out more than it has and kills the process later: this asks first, and lets go of what is idle.
+    fn has(&self, size_bytes: usize) -> bool {
+        let lacks = || system_bytes("MemAvailable:").is_some_and(|left| size_bytes > left);
+        if size_bytes > self.total || isize::try_from(size_bytes).is_err() {
+            return false;
         }
-        // Linux hands out more than it has and kills the process later: ask first, and let go of what is idle.
-        if class >= ASK_ABOVE && system_bytes("MemAvailable:").is_some_and(|left| class > left) {
+        if size_bytes >= ASK_ABOVE && lacks() {
             self.trim(0);
-            if system_bytes("MemAvailable:").is_some_and(|left| class > left) {
-                return None;
-            }
+            return !lacks();
+        }
+        true
+    }
+
+    fn allocate(&self, class: usize) -> Option<NonNull<u8>> {
+        if !self.has(class) {
+            return None;
         }
         let layout = layout_of(class);
         // SAFETY: the layout is not empty.

@@ -25,8 +25,7 @@ mod line;
 // Forms of kernels.
 mod map;
 mod matmul;
-#[cfg_attr(not(target_arch = "x86_64"), allow(unused, reason = "its loops are there for x86 alone"))]
-mod panel;
+mod gemm;
 #[cfg_attr(not(target_arch = "x86_64"), allow(unused, reason = "its loops are there for x86 alone"))]
 mod skinny;
 mod reduce;
@@ -39,8 +38,6 @@ mod tests;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-
-use rayon::prelude::*;
 
 use crate::backend::{Backend, Counters, HostBytes, Runnable};
 use crate::device::{DeviceInfo, DeviceKind};
@@ -162,11 +159,8 @@ impl Backend for Cpu {
             return Ok(());
         }
         self.shared.threads.enter(|| {
-            threads::install(|| {
-                out.par_chunks_mut(COPY_SHARED / 4)
-                    .zip(bytes.par_chunks(COPY_SHARED / 4))
-                    .for_each(|(to, from)| to.copy_from_slice(from));
-            });
+            const PIECE: usize = COPY_SHARED / 4;
+            threads::for_each_chunk(out, PIECE, PIECE, &|i, to| to.copy_from_slice(&bytes[i * PIECE..][..to.len()]));
         });
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::dtype::{DType, Lane};
 use crate::graph::CustomRef;
 use crate::kernel::{Body, InstOp, Kernel, Reg, RoutineKernel, Scope};
-use crate::ops::{BinaryLoops, ReduceLoops, Step, UnaryLoop, isa};
+use crate::ops::{BinaryLoop, ReduceLoops, Step, UnaryLoop, isa};
 
 /// What a kernel compiles to.
 pub enum Program {
@@ -52,7 +52,7 @@ pub enum CodeInst {
         step: Option<Step>,
     },
     Binary {
-        apply: BinaryLoops,
+        apply: BinaryLoop,
         x: Reg,
         y: Reg,
         step: Option<Step>,

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Shared;
+use super::gemm::Rooms;
 use super::matmul::{self, Matmul};
 use super::memory::Storage;
 use super::nest::{Form, Nest};
 use super::program::Program;
 use super::routines::{self, Routine, RoutineCall};
 use super::tile::{Bound, Faults};
-use super::{map, reduce, threads};
+use super::{map, reduce};
 use crate::backend::{Counters, Outcome, Run, Runnable};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -29,6 +30,8 @@ pub struct Ready {
     launches: Vec<ReadyLaunch>,
     /// About how long it takes on one thread.
     nanos: f64,
+    /// Values that each thread needs room for, in products.
+    room: usize,
 }
 
 struct ReadyLaunch {
@@ -39,7 +42,7 @@ struct ReadyLaunch {
 enum Work {
     Loop(Box<Nest>),
     Matmul(Box<Matmul>),
-    Routine { routine: Routine, args: RoutineArgs, inputs: Vec<DType>, output: DType },
+    Routine { routine: &'static Routine, args: RoutineArgs, inputs: Vec<DType>, output: DType },
 }
 
 impl Ready {
@@ -47,7 +50,12 @@ impl Ready {
     pub fn new(cpu: Arc<Shared>, plan: Arc<Plan>) -> Result<Ready> {
         let launches = plan.launches.iter().map(|l| ready(&cpu, l)).collect::<Result<Vec<ReadyLaunch>>>()?;
         let nanos = launches.iter().map(|l| l.nanos).sum();
-        Ok(Ready { cpu, plan, launches, nanos })
+        let rooms = launches.iter().map(|l| match &l.work {
+            Work::Matmul(matmul) => matmul.room(),
+            _ => 0,
+        });
+        let room = rooms.max().unwrap_or(0);
+        Ok(Ready { cpu, plan, launches, nanos, room })
     }
 
     /// The memory of every slot. All of it before anything runs, so that running out of it spoils nothing.
@@ -59,7 +67,8 @@ impl Ready {
         self.plan.slots.iter().map(slot).collect()
     }
 
-    fn run_all(&self, slots: &[*mut u8], scratch: &[Option<matmul::Scratch>], constants: &[u32], faults: &Faults) {
+    fn run_all(&self, memory: &Memory, constants: &[u32], faults: &Faults) {
+        let Memory { slots, scratch, rooms } = memory;
         for (idx, (ready, launch)) in self.launches.iter().zip(&self.plan.launches).enumerate() {
             let at = |id: &SlotId| slots[id.0 as usize];
             match &ready.work {
@@ -85,7 +94,7 @@ impl Ready {
                     // SAFETY: as above.
                     unsafe {
                         bound.evaluate_uniforms();
-                        matmul.run(&bound, scratch);
+                        matmul.run(&bound, scratch, *rooms);
                     }
                 }
             }
@@ -107,7 +116,7 @@ impl Ready {
             output_dtype: *output,
             args,
         };
-        if let Err(failed) = threads::install(|| routine(call)) {
+        if let Err(failed) = (routine.run)(call) {
             faults.index_out_of_range(idx, 0, failed);
         }
     }
@@ -147,7 +156,11 @@ impl Runnable for Ready {
         for launch in &self.launches {
             scratch.push(match &launch.work {
                 Work::Matmul(matmul) => Some(matmul.scratch(&self.cpu.pool)?),
-                _ => None,
+                Work::Routine { routine, args, .. } => {
+                    self.cpu.pool.spare((routine.scratch)(args))?;
+                    None
+                }
+                Work::Loop(_) => None,
             });
         }
         let slots: SmallVec<[*mut u8; 16]> = (buffers.iter().zip(&self.plan.slots))
@@ -161,9 +174,16 @@ impl Runnable for Ready {
         Counters::count(&counters.submits, 1);
         Counters::count(&counters.dispatches, self.launches.len() as u64);
         let faults = Faults::default();
-        let slots = Slots(slots);
-        let run = || self.run_all(slots.get(), &scratch, constants, &faults);
-        if self.nanos < INLINE_NANOS {
+        let alone = self.nanos < INLINE_NANOS;
+        let n_workers = if alone { 1 } else { self.cpu.threads.count() };
+        let rooms = match self.room {
+            0 => None,
+            room => Some(self.cpu.pool.take(n_workers * room * 4)?),
+        };
+        let first = rooms.as_ref().map_or(std::ptr::null_mut(), |rooms| rooms.ptr().cast());
+        let memory = Memory { slots, scratch, rooms: Rooms { first, size: self.room } };
+        let run = || self.run_all(&memory, constants, &faults);
+        if alone {
             run()
         } else {
             self.cpu.threads.enter(run)
@@ -176,14 +196,9 @@ impl Runnable for Ready {
     }
 }
 
-/// Where the slots are, for whichever thread runs the plan.
-struct Slots(SmallVec<[*mut u8; 16]>);
-
-// SAFETY: the run holds the memory, and one launch at a time uses it.
-unsafe impl Sync for Slots {}
-
-impl Slots {
-    fn get(&self) -> &[*mut u8] {
-        &self.0
-    }
+/// The memory of a run, for whichever thread runs the plan.
+struct Memory {
+    slots: SmallVec<[*mut u8; 16]>,
+    scratch: SmallVec<[Option<matmul::Scratch>; 8]>,
+    rooms: Rooms,
 }

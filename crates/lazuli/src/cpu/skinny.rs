@@ -5,7 +5,7 @@ use super::threads;
 use crate::ops::{Isa, isa};
 
 #[cfg(target_arch = "x86_64")]
-use crate::ops::math::{F32x8, F32x16, Vector};
+use crate::ops::math::{F32x8, F32x16, Floats};
 
 /// More rows than this are worth a GEMM.
 const MAX_ROWS: usize = 16;
@@ -40,7 +40,8 @@ unsafe impl Sync for Skinny {}
 
 /// Whether a product of this many rows, with operands of these steps `(row, column)`, is best done here.
 pub fn fits(m: usize, (_, a_column): (isize, isize), (b_row, b_column): (isize, isize)) -> bool {
-    m <= MAX_ROWS && isa() > Isa::Baseline && a_column == 1 && (b_row == 1 || b_column == 1)
+    let max_m = if b_column == 1 { 1 } else { MAX_ROWS };
+    m <= max_m && isa() > Isa::Baseline && a_column == 1 && (b_row == 1 || b_column == 1)
 }
 
 impl Skinny {
@@ -146,7 +147,7 @@ impl Parts {
 /// `b` row by row: a few rows at a time, scaled and added to the results of up to [`ABREAST`] rows of `a`.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn rows<V: Vector>(x: &Skinny, from: usize, to: usize, out: *mut f32) {
+unsafe fn rows<V: Floats>(x: &Skinny, from: usize, to: usize, out: *mut f32) {
     let mut l = from;
     while l < to {
         let n_rows = TOGETHER.min(to - l);
@@ -171,7 +172,7 @@ unsafe fn rows<V: Vector>(x: &Skinny, from: usize, to: usize, out: *mut f32) {
 /// `M` rows of results from row `i` on plus `n_rows` rows of `b` from `l` on, `W` vectors of columns at a time.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn some_rows<V: Vector, const M: usize, const W: usize>(
+unsafe fn some_rows<V: Floats, const M: usize, const W: usize>(
     x: &Skinny,
     (i, l, n_rows): (usize, usize, usize),
     out: *mut f32,
@@ -222,7 +223,7 @@ unsafe fn some_rows<V: Vector, const M: usize, const W: usize>(
 /// `b` column by column: each a dot product with every row of `a`, several columns at a time.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn columns<V: Vector>(x: &Skinny, from: usize, to: usize) {
+unsafe fn columns<V: Floats>(x: &Skinny, from: usize, to: usize) {
     let mut j = from;
     while j < to {
         let n_columns = if to - j >= 4 { 4 } else { 1 };
@@ -251,7 +252,7 @@ unsafe fn columns<V: Vector>(x: &Skinny, from: usize, to: usize) {
 /// `M` rows of `a` from `i` on times `N` columns of `b` from `j` on, with `U` sums each.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn dots<V: Vector, const M: usize, const N: usize, const U: usize>(x: &Skinny, i: usize, j: usize) {
+unsafe fn dots<V: Floats, const M: usize, const N: usize, const U: usize>(x: &Skinny, i: usize, j: usize) {
     let a = |row: usize| x.a.wrapping_offset((i + row) as isize * x.a_pitch);
     let b = |column: usize| x.b.wrapping_offset((j + column) as isize * x.b_pitch);
     let mut at = 0;

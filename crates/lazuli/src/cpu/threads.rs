@@ -7,7 +7,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::available_parallelism;
 
-use rayon::{ThreadPool, ThreadPoolBuilder};
+use rayon_core::{ThreadPool, ThreadPoolBuilder};
 
 /// A pool of threads, or none where one is all there is.
 pub struct Threads {
@@ -38,7 +38,7 @@ impl Threads {
         self.pool.as_ref().map_or(1, ThreadPool::current_num_threads)
     }
 
-    /// Runs `f` here, where [`for_each`] and [`install`] find the threads.
+    /// Runs `f` here, where [`for_each`] finds the threads.
     pub fn enter<R>(&self, f: impl FnOnce() -> R) -> R {
         let _back = Entered::new(self.pool.as_ref().map_or(ptr::null(), ptr::from_ref));
         f()
@@ -72,11 +72,16 @@ pub fn count() -> usize {
 
 /// Calls `f` with `0..n_tasks`, on the threads of the pool this is called in; in order on this one if there is none.
 pub fn for_each(n_tasks: usize, f: &(dyn Fn(usize) + Sync)) {
+    for_each_on(n_tasks, &|_, task| f(task));
+}
+
+/// The same with the number of the worker that takes the task, less than [`count`]: no two work at once under one.
+pub fn for_each_on(n_tasks: usize, f: &(dyn Fn(usize, usize) + Sync)) {
     let Some(pool) = pool().filter(|_| n_tasks > 1) else {
-        return (0..n_tasks).for_each(f);
+        return (0..n_tasks).for_each(|task| f(0, task));
     };
     let next = AtomicUsize::new(0);
-    let work = || {
+    let work = |worker: usize| {
         // What a task does is not shared out again.
         let _back = Entered::new(ptr::null());
         loop {
@@ -84,20 +89,47 @@ pub fn for_each(n_tasks: usize, f: &(dyn Fn(usize) + Sync)) {
             if task >= n_tasks {
                 break;
             }
-            f(task);
+            f(worker, task);
         }
     };
     pool.in_place_scope(|scope| {
         let n_helpers = pool.current_num_threads().min(n_tasks) - 1;
-        (0..n_helpers).for_each(|_| scope.spawn(|_| work()));
-        work();
+        let work = &work;
+        (1..=n_helpers).for_each(|worker| scope.spawn(move |_| work(worker)));
+        work(0);
     });
 }
 
-/// Runs `f` on a thread of the pool this is called in, for what shares out its own work through rayon.
-pub fn install<R: Send>(f: impl FnOnce() -> R + Send) -> R {
-    match pool() {
-        Some(pool) => pool.install(f),
-        None => f(),
+/// Calls `f` with every chunk of `len` elements and its number; a task is `worth` elements or more.
+pub fn for_each_chunk<T: Send>(all: &mut [T], len: usize, worth: usize, f: &(dyn Fn(usize, &mut [T]) + Sync)) {
+    let n_chunks = all.len().div_ceil(len);
+    let per_task = worth.div_ceil(len).max(1);
+    let chunks = Chunks { first: all.as_mut_ptr(), len, n_elems: all.len() };
+    for_each(n_chunks.div_ceil(per_task), &|task| {
+        for i in task * per_task..((task + 1) * per_task).min(n_chunks) {
+            // SAFETY: every chunk is taken once.
+            f(i, unsafe { chunks.get(i) });
+        }
+    });
+}
+
+/// A slice in chunks that tasks take apart.
+struct Chunks<T> {
+    first: *mut T,
+    len: usize,
+    n_elems: usize,
+}
+
+// SAFETY: a chunk is taken by one task.
+unsafe impl<T: Send> Sync for Chunks<T> {}
+
+impl<T> Chunks<T> {
+    /// # Safety
+    /// Nobody else takes this chunk.
+    #[allow(clippy::mut_from_ref, reason = "every chunk is taken once")]
+    unsafe fn get(&self, idx: usize) -> &mut [T] {
+        let from = idx * self.len;
+        // SAFETY: within the slice; the rest as promised by the caller.
+        unsafe { std::slice::from_raw_parts_mut(self.first.add(from), self.len.min(self.n_elems - from)) }
     }
 }

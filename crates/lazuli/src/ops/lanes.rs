@@ -5,7 +5,7 @@
 use std::sync::OnceLock;
 
 use super::math::Level;
-use super::row::{BinaryLoops, Isa, PerIsa, ReduceLoops, UnaryLoop};
+use super::row::{BinaryLoop, Isa, PerIsa, ReduceLoops, UnaryLoop};
 
 /// What a 32-bit lane can be read as.
 ///
@@ -61,8 +61,8 @@ pub const fn unary<F: Unary<X, Y>, X: Word, Y: Word>() -> PerIsa<UnaryLoop> {
 }
 
 /// The loops of a binary op.
-pub const fn binary<F: Binary<X, Y>, X: Word, Y: Word>() -> PerIsa<BinaryLoops> {
-    [baseline::binary::<F, X, Y>(), avx2::binary::<F, X, Y>(), avx512::binary::<F, X, Y>()]
+pub const fn binary<F: Binary<X, Y>, X: Word, Y: Word>() -> PerIsa<BinaryLoop> {
+    [baseline::binary::<F, X, Y>, avx2::binary::<F, X, Y>, avx512::binary::<F, X, Y>]
 }
 
 /// The loops of a reduction; `identity` is [`Combine::IDENTITY`] as bits.
@@ -122,30 +122,9 @@ macro_rules! versions {
             pub unsafe fn unary<F: Unary<X, Y>, X: Word, Y: Word>(x: &[u32], y: &mut [u32]) {
                 unary_loop::<$level, F, X, Y>(words(x), words_mut(y));
             }
-            pub const fn binary<F: Binary<X, Y>, X: Word, Y: Word>() -> BinaryLoops {
-                BinaryLoops { vv: vv::<F, X, Y>, vs: vs::<F, X, Y>, sv: sv::<F, X, Y> }
-            }
-            #[inline(never)]
             $(#[target_feature(enable = $features)])?
-            unsafe fn vv<F: Binary<X, Y>, X: Word, Y: Word>(x: &[u32], y: &[u32], out: &mut [u32]) {
-                vv_loop::<$level, F, X, Y>(words(x), words(y), words_mut(out));
-            }
-            /// A single lane is spread over a short block: one loop serves all three forms, which keeps the crate
-            /// quick to build, and the block stays in the nearest cache.
-            unsafe fn vs<F: Binary<X, Y>, X: Word, Y: Word>(x: &[u32], y: &[u32], out: &mut [u32]) {
-                let spread = [y[0]; SPREAD];
-                for (x, out) in x.chunks(SPREAD).zip(out.chunks_mut(SPREAD)) {
-                    // SAFETY: the caller has made sure of the instruction set.
-                    unsafe { vv::<F, X, Y>(x, &spread[..out.len()], out) };
-                }
-            }
-            /// As `vs`, from the other side.
-            unsafe fn sv<F: Binary<X, Y>, X: Word, Y: Word>(x: &[u32], y: &[u32], out: &mut [u32]) {
-                let spread = [x[0]; SPREAD];
-                for (y, out) in y.chunks(SPREAD).zip(out.chunks_mut(SPREAD)) {
-                    // SAFETY: the caller has made sure of the instruction set.
-                    unsafe { vv::<F, X, Y>(&spread[..out.len()], y, out) };
-                }
+            pub unsafe fn binary<F: Binary<X, Y>, X: Word, Y: Word>(x: &[u32], y: &[u32], out: &mut [u32]) {
+                binary_loop::<$level, F, X, Y>(words(x), words(y), words_mut(out));
             }
             $(#[target_feature(enable = $features)])?
             pub unsafe fn accumulate<F: Combine<X>, X: Word>(acc: &mut [u32], x: &[u32]) {
@@ -166,9 +145,9 @@ macro_rules! versions {
             $(#[target_feature(enable = $features)])?
             unsafe fn tree<F: Combine<X>, X: Word>(rows: &[[X; WIDTH]]) -> [X; WIDTH] {
                 if rows.len() <= DEPTH {
-                    return fold_rows::<F, X, WIDTH>(rows);
+                    return if $level::VECTORISE { fold_rows::<F, X, WIDTH>(rows) } else { fold_small::<F, X>(rows) };
                 }
-                if rows.len() == STREAMS * DEPTH {
+                if $level::VECTORISE && rows.len() == STREAMS * DEPTH {
                     return fold_streams::<F, X>(rows);
                 }
                 // The left half is the largest power of two of blocks that leaves something for the right.
@@ -241,12 +220,18 @@ fn one<L: Level, F: Unary<X, Y>, X, Y>(x: X) -> Y {
     F::eval::<L>(x)
 }
 
+/// As `one`.
+#[inline(never)]
+fn one_of_two<L: Level, F: Binary<X, Y>, X, Y>(x: X, y: X) -> Y {
+    F::eval::<L>(x, y)
+}
+
 #[inline(always)]
-fn vv_loop<L: Level, F: Binary<X, Y>, X: Word, Y: Word>(x: &[X], y: &[X], out: &mut [Y]) {
+fn binary_loop<L: Level, F: Binary<X, Y>, X: Word, Y: Word>(x: &[X], y: &[X], out: &mut [Y]) {
     let n = out.len();
     let (x, y) = (&x[..n], &y[..n]);
     for i in 0..n {
-        out[i] = F::eval::<L>(x[i], y[i]);
+        out[i] = if L::VECTORISE { F::eval::<L>(x[i], y[i]) } else { one_of_two::<L, F, X, Y>(x[i], y[i]) };
     }
     if F::HAS_SLOW {
         let mut any = false;
@@ -268,8 +253,33 @@ fn accumulate_loop<F: Combine<X>, X: Word>(acc: &mut [X], x: &[X]) {
     }
 }
 
-/// How many lanes a single one is spread over.
+/// How many lanes a single one is spread over: a short block, which stays in the nearest cache.
 const SPREAD: usize = 256;
+
+/// A binary loop over two operands, either of which may be a single lane. A loop for each form would be little faster,
+/// and the crate slower to build.
+///
+/// # Safety
+/// As for the loop.
+pub unsafe fn apply(loops: BinaryLoop, x: &[u32], y: &[u32], out: &mut [u32]) {
+    let n = out.len();
+    // SAFETY: as promised by the caller.
+    unsafe {
+        if x.len() == n && y.len() == n {
+            return loops(x, y, out);
+        }
+        let spread = [if x.len() == n { y[0] } else { x[0] }; SPREAD];
+        for (i, out) in out.chunks_mut(SPREAD).enumerate() {
+            let (from, spread) = (i * SPREAD, &spread[..out.len()]);
+            match x.len() == n {
+                true => loops(&x[from..][..out.len()], spread, out),
+                // One lane each is a lane.
+                false if y.len() < n => loops(spread, &[y[0]; SPREAD][..out.len()], out),
+                false => loops(spread, &y[from..][..out.len()], out),
+            }
+        }
+    }
+}
 
 /// How many accumulators a fold has: enough vectors that none waits for the one before it.
 const WIDTH: usize = 64;
@@ -289,6 +299,19 @@ fn fold_rows<F: Combine<X>, X: Word, const N: usize>(rows: &[[X; N]]) -> [X; N] 
         combine::<F, X, N>(&mut acc, row);
     }
     acc
+}
+
+/// The same in little code.
+#[inline(never)]
+fn fold_small<F: Combine<X>, X: Word>(rows: &[[X; WIDTH]]) -> [X; WIDTH] {
+    let mut acc = [F::IDENTITY; WIDTH];
+    rows.iter().for_each(|row| one_row::<F, X>(&mut acc, row));
+    acc
+}
+
+#[inline(never)]
+fn one_row<F: Combine<X>, X: Word>(acc: &mut [X], row: &[X]) {
+    accumulate_loop::<F, X>(acc, row);
 }
 
 /// [`STREAMS`] blocks side by side, each a page of its own, so that memory is asked for several at a time. The result is

@@ -39,7 +39,7 @@ pub use binary::*;
 pub use compare::*;
 pub use einsum::einsum;
 pub use indexing::SCATTER_ADD;
-pub use lanes::{isa, isas};
+pub use lanes::{apply, isa, isas};
 pub use operand::{Number, Operand};
 pub use reduce::{MAX, MIN, PROD, SUM};
 pub use row::*;

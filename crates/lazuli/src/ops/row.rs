@@ -49,23 +49,12 @@ pub type PerIsa<T> = [T; 3];
 
 /// `y[i] = f(x[i])`. Both have one length. Unsafe to call only because the instruction set must be there.
 pub type UnaryLoop = unsafe fn(x: &[u32], y: &mut [u32]);
-/// `out[i] = f(x[i], y[i])`; in the `vs` and `sv` forms one side is a single lane.
+/// `out[i] = f(x[i], y[i])`. All have one length.
 pub type BinaryLoop = unsafe fn(x: &[u32], y: &[u32], out: &mut [u32]);
 /// All of `x` combined by the op in a fixed order, pairwise or better.
 pub type FoldLoop = unsafe fn(x: &[u32]) -> u32;
 /// `acc[i] = f(acc[i], x[i])`.
 pub type AccumulateLoop = unsafe fn(acc: &mut [u32], x: &[u32]);
-
-/// The forms of a binary loop: vector or single lane on either side.
-#[derive(Clone, Copy)]
-pub struct BinaryLoops {
-    /// Vector and vector.
-    pub vv: BinaryLoop,
-    /// Vector and single lane.
-    pub vs: BinaryLoop,
-    /// Single lane and vector.
-    pub sv: BinaryLoop,
-}
 
 /// The forms of a reduction's loops.
 #[derive(Clone, Copy)]
@@ -179,7 +168,7 @@ pub struct BinaryRow {
     /// The chained form for f32, where there is one.
     pub step: Option<Step>,
     /// The loops.
-    pub cpu: PerLane<PerIsa<BinaryLoops>>,
+    pub cpu: PerLane<PerIsa<BinaryLoop>>,
     /// The function in double precision, to test against.
     pub oracle: fn(f64, f64) -> f64,
     /// For integers, where it differs from `oracle`. Values are i64 so that wrapping is left to the caller.

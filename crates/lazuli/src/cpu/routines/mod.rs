@@ -23,15 +23,24 @@ pub struct RoutineCall<'a> {
 }
 
 /// What a routine is to the CPU.
-pub type Routine = fn(RoutineCall<'_>) -> Result<(), FailedCheck>;
-
-/// The routine of a row, if there is one here.
-pub fn find(row: &RoutineRow) -> Option<Routine> {
-    ROUTINES.iter().find(|(known, _)| *known == row).map(|(_, routine)| *routine)
+pub struct Routine {
+    row: &'static RoutineRow,
+    pub run: fn(RoutineCall<'_>) -> Result<(), FailedCheck>,
+    /// About how many bytes it allocates for itself.
+    pub scratch: fn(&RoutineArgs) -> usize,
 }
 
-static ROUTINES: [(&RoutineRow, Routine); 4] =
-    [(&CUMSUM, scan::cumsum), (&SORT, sort::sort), (&ARGSORT, sort::argsort), (&SCATTER_ADD, scatter::scatter_add)];
+/// The routine of a row, if there is one here.
+pub fn find(row: &RoutineRow) -> Option<&'static Routine> {
+    ROUTINES.iter().find(|routine| routine.row == row)
+}
+
+static ROUTINES: [Routine; 4] = [
+    Routine { row: &CUMSUM, run: scan::cumsum, scratch: scan::scratch },
+    Routine { row: &SORT, run: sort::sort, scratch: sort::scratch },
+    Routine { row: &ARGSORT, run: sort::argsort, scratch: sort::scratch },
+    Routine { row: &SCATTER_ADD, run: scatter::scatter_add, scratch: scatter::scratch },
+];
 
 /// An element in memory, and the wider number it is summed in.
 trait Stored: Copy + Send + Sync {
@@ -120,7 +129,7 @@ mod tests {
         };
         let mut out = vec![0u8; output.1.n_elems() * output.0.size()];
         let call = RoutineCall { inputs: &bound, output: &mut out, output_dtype: output.0, args: &args };
-        find(row).expect("is in the table")(call).expect("indices are in range");
+        (find(row).expect("is in the table").run)(call).expect("indices are in range");
         (0..output.1.n_elems())
             .map(|i| if output.0 == DType::F32 { f32::read(&out, i) } else { i32::read(&out, i) as f64 })
             .collect()

@@ -1,11 +1,11 @@
 //! Running sums. Floats are summed in f64 and rounded once; long lines are cut into blocks whose size depends on the
 //! shape alone, so that threads can share them without changing a bit.
 
-use rayon::prelude::*;
-
 use super::{Lines, RoutineCall, Stored, for_stored};
 use crate::backend::FailedCheck;
+use crate::cpu::threads;
 use crate::dtype::DType;
+use crate::kernel::RoutineArgs;
 
 /// Elements of a block: enough to be worth a thread's while.
 const BLOCK: usize = 1 << 14;
@@ -19,12 +19,18 @@ pub fn cumsum(call: RoutineCall<'_>) -> Result<(), FailedCheck> {
     Ok(())
 }
 
+/// Bytes that running sums need beside their input and output: the totals of all blocks.
+pub fn scratch(args: &RoutineArgs) -> usize {
+    let Lines { outer, n, inner } = Lines::new(&args.output_shape, args.params[0] as usize);
+    let n_blocks = n.div_ceil(BLOCK.div_ceil(inner.max(1)));
+    outer * (n_blocks + 1) * inner * 8
+}
+
 fn scan<T: Stored>(lines: Lines, x: &[u8], y: &mut [u8]) {
     let size_bytes = lines.n * lines.inner * T::SIZE;
-    y.par_chunks_mut(size_bytes)
-        .zip(x.par_chunks(size_bytes))
-        .with_min_len((BLOCK * T::SIZE).div_ceil(size_bytes))
-        .for_each(|(y, x)| scan_rows::<T>(lines.inner, x, y));
+    threads::for_each_chunk(y, size_bytes, BLOCK * T::SIZE, &|i, y| {
+        scan_rows::<T>(lines.inner, &x[i * size_bytes..][..size_bytes], y);
+    });
 }
 
 /// Sums row onto row, for rows of `inner` elements: first each block's total, then every block from where it starts.
@@ -34,30 +40,33 @@ fn scan_rows<T: Stored>(inner: usize, x: &[u8], y: &mut [u8]) {
     if x.len() <= block_bytes {
         return scan_block::<T>(&mut vec![T::NOTHING; inner], x, y);
     }
-    let mut starts: Vec<Vec<T::Sum>> = x.par_chunks(block_bytes).map(|x| total::<T>(inner, x)).collect();
+    let block = |i: usize| &x[i * block_bytes..x.len().min((i + 1) * block_bytes)];
+    // The last block's total starts nothing.
+    let mut starts = vec![T::NOTHING; x.len().div_ceil(block_bytes) * inner];
+    threads::for_each_chunk(&mut starts, inner, inner, &|i, sums| total::<T>(sums, block(i)));
     let mut start = vec![T::NOTHING; inner];
-    for total in &mut starts {
+    for total in starts.chunks_mut(inner) {
         for (start, total) in start.iter_mut().zip(total) {
             (*start, *total) = (T::add(*start, *total), *start);
         }
     }
-    y.par_chunks_mut(block_bytes)
-        .zip(x.par_chunks(block_bytes))
-        .zip(starts)
-        .for_each(|((y, x), mut start)| scan_block::<T>(&mut start, x, y));
+    threads::for_each_chunk(y, block_bytes, block_bytes, &|i, y| {
+        scan_block::<T>(&mut starts[i * inner..][..inner].to_vec(), block(i), y);
+    });
 }
 
-fn total<T: Stored>(inner: usize, x: &[u8]) -> Vec<T::Sum> {
-    if inner == 1 {
-        return vec![(0..x.len() / T::SIZE).fold(T::NOTHING, |sum, i| T::add(sum, T::read(x, i)))];
+/// Adds all rows to `sums`.
+fn total<T: Stored>(sums: &mut [T::Sum], x: &[u8]) {
+    // One sum stays in a register.
+    if let [sum] = sums {
+        *sum = (0..x.len() / T::SIZE).fold(*sum, |sum, i| T::add(sum, T::read(x, i)));
+        return;
     }
-    let mut sums = vec![T::NOTHING; inner];
-    for row in x.chunks_exact(inner * T::SIZE) {
+    for row in x.chunks_exact(sums.len() * T::SIZE) {
         for (i, sum) in sums.iter_mut().enumerate() {
             *sum = T::add(*sum, T::read(row, i));
         }
     }
-    sums
 }
 
 fn scan_block<T: Stored>(sums: &mut [T::Sum], x: &[u8], y: &mut [u8]) {

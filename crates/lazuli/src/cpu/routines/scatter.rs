@@ -1,11 +1,13 @@
 //! Adding at named places. Each thread owns a range of the output and adds, in the order of the index, what falls into
 //! it: no two write to one place, and the order of additions does not depend on who does them.
 
-use rayon::prelude::*;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{Lines, RoutineCall, Stored, for_stored};
 use crate::backend::FailedCheck;
+use crate::cpu::threads;
 use crate::dtype::DType;
+use crate::kernel::RoutineArgs;
 
 /// `y = x`, then `y[…, index[…, i, …], …] += src[…, i, …]` along an axis.
 pub fn scatter_add(call: RoutineCall<'_>) -> Result<(), FailedCheck> {
@@ -14,6 +16,18 @@ pub fn scatter_add(call: RoutineCall<'_>) -> Result<(), FailedCheck> {
         for_stored!(call.output_dtype, add(&scatter, call.inputs[0].0, call.inputs[2].0, call.output));
     }
     Ok(())
+}
+
+/// Bytes that it needs beside its inputs and output: wide sums, and what is known of the index.
+pub fn scratch(args: &RoutineArgs) -> usize {
+    let (to, index) = (&args.output_shape, &args.input_shapes[1]);
+    let axis = args.params[0] as usize;
+    let rows = Lines::new(index, axis);
+    // Sums are of what is added to, or of all.
+    8 * to.n_elems()
+        + 4 * Lines::new(to, axis).n
+        + 8 * rows.outer * rows.n
+        + 16 * (Lines::new(to, axis).outer + rows.inner)
 }
 
 /// An index that was looked through: where its parts belong in the output, and which rows each of its rows touches.
@@ -45,8 +59,14 @@ impl<'a> Scatter<'a> {
             let at = i32::from_ne_bytes(*word);
             at < 0 || at as usize >= to.n
         };
-        let first_outside = |words: &'a [[u8; 4]]| words.iter().find(|word| is_outside(word));
-        if let Some(word) = words.par_chunks(BLOCK).find_map_first(first_outside) {
+        let first = AtomicUsize::new(usize::MAX);
+        threads::for_each(words.len().div_ceil(BLOCK), &|block| {
+            let words = words[block * BLOCK..].iter().take(BLOCK);
+            if let Some((i, _)) = words.enumerate().find(|(_, word)| is_outside(word)) {
+                first.fetch_min(block * BLOCK + i, Ordering::Relaxed);
+            }
+        });
+        if let Some(word) = words.get(first.into_inner()) {
             let index = i32::from_ne_bytes(*word) as i64;
             return Err(FailedCheck { check: call.args.check, index, bound: to.n });
         }
@@ -58,7 +78,15 @@ impl<'a> Scatter<'a> {
         };
         let ranges = match from.inner {
             0 | 1 => Vec::new(),
-            inner => words.par_chunks(inner).with_min_len(BLOCK.div_ceil(inner)).map(range).collect(),
+            inner => {
+                let mut ranges = vec![(0, 0); words.len() / inner];
+                let len = BLOCK.div_ceil(inner);
+                threads::for_each_chunk(&mut ranges, len, len, &|i, ranges| {
+                    let rows = words[i * len * inner..].chunks(inner);
+                    ranges.iter_mut().zip(rows).for_each(|(to, row)| *to = range(row));
+                });
+                ranges
+            }
         };
         Ok(Scatter { index: words, from, to, outer, inner, ranges })
     }
@@ -74,14 +102,13 @@ fn inside(small: &[usize], large: &[usize]) -> Vec<usize> {
 fn add<T: Stored>(scatter: &Scatter, x: &[u8], src: &[u8], y: &mut [u8]) {
     let Lines { outer, n, inner } = scatter.to;
     // A range per thread, since each looks through the whole index of its block.
-    let n_ranges = rayon::current_num_threads().div_ceil(outer);
+    let n_ranges = threads::count().div_ceil(outer);
     let range_rows = n.div_ceil(n_ranges).max(BLOCK.div_ceil(inner)).min(n);
     let (block_bytes, range_bytes) = (n * inner * T::SIZE, range_rows * inner * T::SIZE);
-    let blocks = y.par_chunks_mut(block_bytes).zip(x.par_chunks(block_bytes)).enumerate();
-    blocks.with_min_len((BLOCK * T::SIZE).div_ceil(block_bytes)).for_each(|(block, (y, x))| {
-        y.copy_from_slice(x);
+    threads::for_each_chunk(y, block_bytes, BLOCK * T::SIZE, &|block, y| {
+        y.copy_from_slice(&x[block * block_bytes..][..block_bytes]);
         let Some(from) = scatter.outer[block] else { return };
-        y.par_chunks_mut(range_bytes).enumerate().for_each(|(i, y)| {
+        threads::for_each_chunk(y, range_bytes, range_bytes, &|i, y| {
             add_range::<T>(scatter, from, i * range_rows, src, y);
         });
     });

@@ -2,11 +2,12 @@
 //! written in its place. The sort is stable, so its result is the only one possible, whoever computes it.
 
 use half::{bf16, f16};
-use rayon::prelude::*;
 
 use super::{Lines, RoutineCall};
 use crate::backend::FailedCheck;
+use crate::cpu::threads;
 use crate::dtype::DType;
+use crate::kernel::RoutineArgs;
 
 /// Elements in order.
 pub fn sort(call: RoutineCall<'_>) -> Result<(), FailedCheck> {
@@ -20,6 +21,12 @@ pub fn argsort(call: RoutineCall<'_>) -> Result<(), FailedCheck> {
     Ok(())
 }
 
+/// Bytes that sorting needs beside its input and output: all of it in order, and the keys of a line per thread.
+pub fn scratch(args: &RoutineArgs) -> usize {
+    let lines = Lines::new(&args.output_shape, args.params[0] as usize);
+    4 * lines.count() * lines.n + threads::count().min(lines.count()) * 16 * lines.n
+}
+
 /// Lines next to each other are sorted in groups of this many, so that memory is read and written in whole cache lines.
 const GROUP: usize = 16;
 
@@ -27,7 +34,7 @@ const GROUP: usize = 16;
 const BLOCK: usize = 1 << 12;
 
 /// Writes, in the order of the elements of each line, what `payload` makes of their places and bits.
-fn put_in_order(call: RoutineCall<'_>, payload: impl Fn(u32, u32) -> u32 + Sync) {
+fn put_in_order(call: RoutineCall<'_>, payload: fn(u32, u32) -> u32) {
     let lines = Lines::new(&call.args.output_shape, call.args.params[0] as usize);
     let (Lines { n, inner, .. }, n_elems) = (lines, lines.count() * lines.n);
     if n_elems == 0 {
@@ -37,24 +44,17 @@ fn put_in_order(call: RoutineCall<'_>, payload: impl Fn(u32, u32) -> u32 + Sync)
     let descending = call.args.params[1] != 0;
     // Per block of `n · inner` elements one group of lines after another, each group row by row.
     let mut sorted = vec![0u32; n_elems];
-    let blocks = sorted.par_chunks_mut(n * inner).enumerate().with_min_len(BLOCK.div_ceil(n * inner));
-    blocks.for_each_init(Vec::new, |keys, (block, groups)| {
-        let sort_group = |keys: &mut Vec<u64>, group: usize, out: &mut [u32]| {
+    threads::for_each_chunk(&mut sorted, n * inner, BLOCK, &|block, groups| {
+        threads::for_each_chunk(groups, n * GROUP.min(inner), BLOCK, &|group, out| {
+            let mut keys = Vec::with_capacity(n);
             let width = out.len() / n;
             for column in 0..width {
                 let first = block * n * inner + group * GROUP + column;
-                fill_keys(keys, x, dtype, descending, (first..).step_by(inner).take(n), &payload);
-                sort_keys(keys);
-                out[column..].iter_mut().step_by(width).zip(keys.iter()).for_each(|(out, key)| *out = *key as u32);
+                fill_keys(&mut keys, x, dtype, descending, (first..).step_by(inner).take(n), payload);
+                sort_keys(&mut keys);
+                out[column..].iter_mut().step_by(width).zip(&keys).for_each(|(out, key)| *out = *key as u32);
             }
-        };
-        match inner {
-            ..=GROUP => sort_group(keys, 0, groups),
-            _ => groups
-                .par_chunks_mut(n * GROUP)
-                .enumerate()
-                .for_each_init(Vec::new, |keys, (group, out)| sort_group(keys, group, out)),
-        }
+        });
     });
     match call.output_dtype.size() {
         4 => ungroup::<4>(n, inner, &sorted, call.output),
@@ -69,9 +69,11 @@ fn ungroup<const SIZE: usize>(n: usize, inner: usize, sorted: &[u32], output: &m
     let output = output.as_chunks_mut::<SIZE>().0;
     if inner <= GROUP {
         // One group is row-major already.
-        return output.par_iter_mut().zip(sorted).with_min_len(BLOCK).for_each(|(out, value)| store(out, value));
+        return threads::for_each_chunk(output, BLOCK, BLOCK, &|i, out| {
+            out.iter_mut().zip(&sorted[i * BLOCK..]).for_each(|(out, value)| store(out, value));
+        });
     }
-    output.par_chunks_mut(inner).enumerate().with_min_len(BLOCK.div_ceil(inner)).for_each(|(row, out)| {
+    threads::for_each_chunk(output, inner, BLOCK, &|row, out| {
         let (block, row) = (row / n, row % n);
         for (group, out) in out.chunks_mut(GROUP).enumerate() {
             let from = (block * inner + group * GROUP) * n + row * out.len();
@@ -87,7 +89,7 @@ fn fill_keys(
     dtype: DType,
     descending: bool,
     line: impl Iterator<Item = usize>,
-    payload: impl Fn(u32, u32) -> u32,
+    payload: fn(u32, u32) -> u32,
 ) {
     keys.clear();
     let key = |place: usize, order: u32, bits: u32| (order as u64) << 32 | payload(place as u32, bits) as u64;

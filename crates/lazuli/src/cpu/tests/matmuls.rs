@@ -9,18 +9,24 @@ use crate::ops::*;
 enum Lies {
     Rows,
     Columns,
+    /// With gaps between rows and between columns.
+    Apart,
 }
 
 fn operand(batch: &[usize], rows: usize, cols: usize, lies: Lies, shared: bool) -> (OperandArgs, usize) {
     let mut batch_strides = vec![0; batch.len()];
-    let mut step = (rows * cols) as isize;
+    let mut step = (rows * cols) as isize * if lies == Lies::Apart { 6 } else { 1 };
     if !shared {
         for axis in (0..batch.len()).rev() {
             batch_strides[axis] = step;
             step *= batch[axis] as isize;
         }
     }
-    let (row_stride, col_stride) = if lies == Lies::Rows { (cols as isize, 1) } else { (1, rows as isize) };
+    let (row_stride, col_stride) = match lies {
+        Lies::Rows => (cols as isize, 1),
+        Lies::Columns => (1, rows as isize),
+        Lies::Apart => (3 * cols as isize, 2),
+    };
     (OperandArgs { batch_strides, row_stride, col_stride, offset: 0 }, step as usize)
 }
 
@@ -53,7 +59,7 @@ fn epilogue(case: &mut Case, acc: Reg, dtype: DType) -> Reg {
     case.binary(&ADD, y, residual)
 }
 
-const SHAPES: [[usize; 3]; 15] = [
+const SHAPES: [[usize; 3]; 17] = [
     [1, 1, 1],
     [3, 5, 7],
     [1, 300, 500],
@@ -69,6 +75,8 @@ const SHAPES: [[usize; 3]; 15] = [
     [2, 300, 400],
     [19, 257, 390],
     [65, 520, 433],
+    [9, 1100, 250],
+    [26, 1030, 70],
 ];
 
 #[test]
@@ -79,6 +87,7 @@ fn sums_alone_and_with_what_follows() {
             [Lies::Columns, Lies::Rows],
             [Lies::Rows, Lies::Columns],
             [Lies::Columns, Lies::Columns],
+            [Lies::Apart, Lies::Apart],
         ] {
             let (mut case, acc) = product(&[], shape, DType::F32, lies, false);
             case.store_all(acc);

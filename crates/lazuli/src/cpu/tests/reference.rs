@@ -109,9 +109,7 @@ impl Evaluation<'_> {
             InstOp::Binary(row, x, y) => {
                 let mut out = [0];
                 // SAFETY: as above.
-                unsafe {
-                    (row.cpu.get(lane_of(x)).unwrap()[isa() as usize].vv)(&[operand(x)], &[operand(y)], &mut out)
-                };
+                unsafe { (row.cpu.get(lane_of(x)).unwrap()[isa() as usize])(&[operand(x)], &[operand(y)], &mut out) };
                 out[0]
             }
             InstOp::Select(cond, a, b) => {

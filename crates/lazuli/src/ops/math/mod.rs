@@ -59,8 +59,9 @@ pub use pow::pow;
 pub use rem::{rem, rem_fast, rem_needs_slow};
 pub use special::{cbrt, erf};
 pub use trig::{cos, cos_slow, sin, sin_slow, tan, tan_slow, trig_needs_slow};
+pub use vector::{F32x4, Floats, fetch};
 #[cfg(target_arch = "x86_64")]
-pub use vector::{F32x8, F32x16, Vector, fetch};
+pub use vector::{F32x8, F32x16, Vector};
 
 /// An instruction-set level: says how `a · b + c` is done, so that one source serves AVX-512, AVX2 and the baseline.
 pub trait Level: Copy + 'static {

@@ -1,12 +1,11 @@
 //! Vectors of `f32` as a type, for the few loops that LLVM would not write well by itself: it keeps to half of the widest
 //! vectors. What a method does is said by its scalar twin, whose bits it gives.
 
-/// Several `f32` side by side.
+/// Several `f32` side by side, and what a product needs of them.
 ///
 /// # Safety
 /// The methods may be called only inside functions compiled for the instruction set that the type belongs to.
-#[cfg(target_arch = "x86_64")]
-pub unsafe trait Vector: Copy {
+pub unsafe trait Floats: Copy {
     /// How many.
     const LANES: usize;
     /// `LANES` values from here on.
@@ -15,18 +14,30 @@ pub unsafe trait Vector: Copy {
     unsafe fn splat(x: f32) -> Self;
     /// Writes them.
     unsafe fn store(self, to: *mut f32);
-    /// Writes them past the caches, to an address that is a multiple of their size.
-    unsafe fn stream(self, to: *mut f32);
+    /// The first `n` from here on, and zeros; `n ≤ LANES`. Others are not touched.
+    unsafe fn load_first(from: *const f32, n: usize) -> Self;
+    /// Writes the first `n`.
+    unsafe fn store_first(self, to: *mut f32, n: usize);
     /// `self + y`.
     unsafe fn add(self, y: Self) -> Self;
+    /// `self · y + z`, rounded once if the machine can.
+    unsafe fn fma(self, y: Self, z: Self) -> Self;
+}
+
+/// What else the loops for wide vectors do with them.
+///
+/// # Safety
+/// As for [`Floats`].
+#[cfg(target_arch = "x86_64")]
+pub unsafe trait Vector: Floats {
+    /// Writes them past the caches, to an address that is a multiple of their size.
+    unsafe fn stream(self, to: *mut f32);
     /// `self − y`.
     unsafe fn sub(self, y: Self) -> Self;
     /// `self · y`.
     unsafe fn mul(self, y: Self) -> Self;
     /// `self / y`.
     unsafe fn div(self, y: Self) -> Self;
-    /// `self · y + z`, rounded once.
-    unsafe fn fma(self, y: Self, z: Self) -> Self;
     /// `if self < y { self } else { y }`.
     unsafe fn below(self, y: Self) -> Self;
     /// `if self > y { self } else { y }`.
@@ -38,23 +49,60 @@ pub unsafe trait Vector: Copy {
 }
 
 /// Asks for the memory around an address, which need not exist.
-#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub fn fetch<T>(at: *const T) {
-    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    // SAFETY: a hint; it never faults.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a hint; it never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+/// Four, on any machine.
+#[derive(Clone, Copy)]
+pub struct F32x4([f32; 4]);
+
+// SAFETY: plain Rust.
+#[rustfmt::skip]
+#[allow(unsafe_op_in_unsafe_fn, reason = "the memory is the callers' promise")]
+unsafe impl Floats for F32x4 {
+    const LANES: usize = 4;
+    #[inline(always)] unsafe fn load(from: *const f32) -> Self { Self(from.cast::<[f32; 4]>().read_unaligned()) }
+    #[inline(always)] unsafe fn splat(x: f32) -> Self { Self([x; 4]) }
+    #[inline(always)] unsafe fn store(self, to: *mut f32) { to.cast::<[f32; 4]>().write_unaligned(self.0) }
+    #[inline(always)] unsafe fn load_first(from: *const f32, n: usize) -> Self {
+        Self(std::array::from_fn(|i| if i < n { *from.add(i) } else { 0.0 }))
+    }
+    #[inline(always)] unsafe fn store_first(self, to: *mut f32, n: usize) {
+        self.0.iter().take(n).enumerate().for_each(|(i, x)| *to.add(i) = *x);
+    }
+    #[inline(always)] unsafe fn add(self, y: Self) -> Self { Self(std::array::from_fn(|i| self.0[i] + y.0[i])) }
+    #[inline(always)] unsafe fn fma(self, y: Self, z: Self) -> Self {
+        // Without the instruction it is a call for every lane.
+        let fma = |x: f32, y, z| if cfg!(target_arch = "aarch64") { x.mul_add(y, z) } else { x * y + z };
+        Self(std::array::from_fn(|i| fma(self.0[i], y.0[i], z.0[i])))
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::Vector;
+    use super::{Floats, Vector};
     use crate::ops::math::ROUND;
     use std::arch::x86_64::*;
 
     /// Sixteen, with AVX-512.
     #[derive(Clone, Copy)]
     pub struct F32x16(__m512);
+
+    /// A mask of the first `n` of eight lanes.
+    #[inline(always)]
+    #[allow(unsafe_op_in_unsafe_fn, reason = "every line is an instruction of the set that callers promise")]
+    unsafe fn first(n: usize) -> __m256i {
+        _mm256_cmpgt_epi32(_mm256_set1_epi32(n as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7))
+    }
 
     /// Eight, with AVX2 and FMA.
     #[derive(Clone, Copy)]
@@ -63,17 +111,29 @@ mod x86 {
     // SAFETY: the promise is the callers'.
     #[rustfmt::skip]
     #[allow(unsafe_op_in_unsafe_fn, reason = "every line is an instruction of the set that callers promise")]
-    unsafe impl Vector for F32x16 {
+    unsafe impl Floats for F32x16 {
         const LANES: usize = 16;
         #[inline(always)] unsafe fn load(from: *const f32) -> Self { Self(_mm512_loadu_ps(from)) }
         #[inline(always)] unsafe fn splat(x: f32) -> Self { Self(_mm512_set1_ps(x)) }
         #[inline(always)] unsafe fn store(self, to: *mut f32) { _mm512_storeu_ps(to, self.0) }
-        #[inline(always)] unsafe fn stream(self, to: *mut f32) { _mm512_stream_ps(to, self.0) }
+        #[inline(always)] unsafe fn load_first(from: *const f32, n: usize) -> Self {
+            Self(_mm512_maskz_loadu_ps(((1u32 << n) - 1) as u16, from))
+        }
+        #[inline(always)] unsafe fn store_first(self, to: *mut f32, n: usize) {
+            _mm512_mask_storeu_ps(to, ((1u32 << n) - 1) as u16, self.0)
+        }
         #[inline(always)] unsafe fn add(self, y: Self) -> Self { Self(_mm512_add_ps(self.0, y.0)) }
+        #[inline(always)] unsafe fn fma(self, y: Self, z: Self) -> Self { Self(_mm512_fmadd_ps(self.0, y.0, z.0)) }
+    }
+
+    // SAFETY: the promise is the callers'.
+    #[rustfmt::skip]
+    #[allow(unsafe_op_in_unsafe_fn, reason = "every line is an instruction of the set that callers promise")]
+    unsafe impl Vector for F32x16 {
+        #[inline(always)] unsafe fn stream(self, to: *mut f32) { _mm512_stream_ps(to, self.0) }
         #[inline(always)] unsafe fn sub(self, y: Self) -> Self { Self(_mm512_sub_ps(self.0, y.0)) }
         #[inline(always)] unsafe fn mul(self, y: Self) -> Self { Self(_mm512_mul_ps(self.0, y.0)) }
         #[inline(always)] unsafe fn div(self, y: Self) -> Self { Self(_mm512_div_ps(self.0, y.0)) }
-        #[inline(always)] unsafe fn fma(self, y: Self, z: Self) -> Self { Self(_mm512_fmadd_ps(self.0, y.0, z.0)) }
         #[inline(always)] unsafe fn below(self, y: Self) -> Self { Self(_mm512_min_ps(self.0, y.0)) }
         #[inline(always)] unsafe fn above(self, y: Self) -> Self { Self(_mm512_max_ps(self.0, y.0)) }
         #[inline(always)] unsafe fn or_nan(self, y: Self) -> Self {
@@ -87,17 +147,29 @@ mod x86 {
     // SAFETY: the promise is the callers'.
     #[rustfmt::skip]
     #[allow(unsafe_op_in_unsafe_fn, reason = "every line is an instruction of the set that callers promise")]
-    unsafe impl Vector for F32x8 {
+    unsafe impl Floats for F32x8 {
         const LANES: usize = 8;
         #[inline(always)] unsafe fn load(from: *const f32) -> Self { Self(_mm256_loadu_ps(from)) }
         #[inline(always)] unsafe fn splat(x: f32) -> Self { Self(_mm256_set1_ps(x)) }
         #[inline(always)] unsafe fn store(self, to: *mut f32) { _mm256_storeu_ps(to, self.0) }
-        #[inline(always)] unsafe fn stream(self, to: *mut f32) { _mm256_stream_ps(to, self.0) }
+        #[inline(always)] unsafe fn load_first(from: *const f32, n: usize) -> Self {
+            Self(_mm256_maskload_ps(from, first(n)))
+        }
+        #[inline(always)] unsafe fn store_first(self, to: *mut f32, n: usize) {
+            _mm256_maskstore_ps(to, first(n), self.0)
+        }
         #[inline(always)] unsafe fn add(self, y: Self) -> Self { Self(_mm256_add_ps(self.0, y.0)) }
+        #[inline(always)] unsafe fn fma(self, y: Self, z: Self) -> Self { Self(_mm256_fmadd_ps(self.0, y.0, z.0)) }
+    }
+
+    // SAFETY: the promise is the callers'.
+    #[rustfmt::skip]
+    #[allow(unsafe_op_in_unsafe_fn, reason = "every line is an instruction of the set that callers promise")]
+    unsafe impl Vector for F32x8 {
+        #[inline(always)] unsafe fn stream(self, to: *mut f32) { _mm256_stream_ps(to, self.0) }
         #[inline(always)] unsafe fn sub(self, y: Self) -> Self { Self(_mm256_sub_ps(self.0, y.0)) }
         #[inline(always)] unsafe fn mul(self, y: Self) -> Self { Self(_mm256_mul_ps(self.0, y.0)) }
         #[inline(always)] unsafe fn div(self, y: Self) -> Self { Self(_mm256_div_ps(self.0, y.0)) }
-        #[inline(always)] unsafe fn fma(self, y: Self, z: Self) -> Self { Self(_mm256_fmadd_ps(self.0, y.0, z.0)) }
         #[inline(always)] unsafe fn below(self, y: Self) -> Self { Self(_mm256_min_ps(self.0, y.0)) }
         #[inline(always)] unsafe fn above(self, y: Self) -> Self { Self(_mm256_max_ps(self.0, y.0)) }
         #[inline(always)] unsafe fn or_nan(self, y: Self) -> Self {

@@ -1,6 +1,6 @@
 //! The loops of elementwise rows.
 
-use super::super::{BinaryRow, Gives, Isa, Takes, UnaryRow, isas, table};
+use super::super::{BinaryRow, Gives, Isa, Takes, UnaryRow, apply, isas, table};
 use super::{SPECIAL, SPECIAL_BITS, random, ulps};
 
 /// The f32 loop of a row over `x`.
@@ -11,17 +11,19 @@ fn run(row: &UnaryRow, isa: Isa, x: &[u32]) -> Vec<u32> {
     y
 }
 
-/// The f32 loop of a row over `x` and `y`, in all three forms, which must agree.
+/// The f32 loop of a row over `x` and `y`; single lanes give the same.
 fn run2(row: &BinaryRow, isa: Isa, x: &[u32], y: &[u32]) -> Vec<u32> {
     let loops = row.cpu.f32.expect("takes f32")[isa as usize];
-    let (mut vv, mut one) = (vec![0xdead_beef; x.len()], [0]);
+    let mut vv = vec![0xdead_beef; x.len()];
     // SAFETY: `isas` names only what this machine has.
-    unsafe { (loops.vv)(x, y, &mut vv) };
+    unsafe { loops(x, y, &mut vv) };
     for i in (0..x.len()).step_by(97) {
-        for form in [loops.vs, loops.sv] {
+        let (x, y) = (&x[i..=i], &y[i..=i]);
+        for (x, y) in [(x, [y[0]; 300].as_slice()), (&[x[0]; 300], y), (x, y)] {
+            let mut out = [0; 300];
             // SAFETY: as above.
-            unsafe { form(&x[i..=i], &y[i..=i], &mut one) };
-            assert_eq!(one[0], vv[i], "{} at {isa:?}: forms differ", row.name);
+            unsafe { apply(loops, x, y, &mut out) };
+            assert_eq!(out, [vv[i]; 300], "{} at {isa:?}: a single lane gives another result", row.name);
         }
     }
     vv
@@ -138,7 +140,7 @@ fn integer_rows_wrap_and_never_trap() {
             for isa in isas() {
                 let mut out = vec![0; x.len()];
                 // SAFETY: `isas` names only what this machine has.
-                unsafe { (loops[isa as usize].vv)(&x, &y, &mut out) };
+                unsafe { (loops[isa as usize])(&x, &y, &mut out) };
                 for ((&x, &y), got) in x.iter().zip(&y).zip(out) {
                     let want = oracle(wide(x), wide(y)) as u32;
                     assert_eq!(got, want, "{}({}, {}) on {lane} at {isa:?}", row.name, wide(x), wide(y));
@@ -169,7 +171,7 @@ fn logic_on_bools_gives_bools() {
     for row in table().binary.into_iter().filter(|row| row.takes == Takes::Bool) {
         let mut out = [9; 4];
         // SAFETY: every machine has the baseline.
-        unsafe { (row.cpu.u32.expect("takes bools")[0].vv)(&x, &y, &mut out) };
+        unsafe { (row.cpu.u32.expect("takes bools")[0])(&x, &y, &mut out) };
         let want = [0, 1, 2, 3].map(|i| (row.oracle)(x[i] as f64, y[i] as f64) as u32);
         assert_eq!(out, want, "{}", row.name);
     }
@@ -198,7 +200,7 @@ fn random_bits_are_the_same_everywhere_and_look_random() {
         let counters: Vec<u32> = (0..1000).collect();
         let mut out = vec![0; 1000];
         // SAFETY: `isas` names only what this machine has.
-        unsafe { (row[isa as usize].vv)(&counters, &[7; 1000], &mut out) };
+        unsafe { (row[isa as usize])(&counters, &[7; 1000], &mut out) };
         assert!(out.iter().copied().eq(random(7).take(1000)), "{isa:?}");
     }
     // A changed bit of the counter changes each bit of the result half the time.

@@ -75,7 +75,7 @@ fn ulps(got: f32, want: f64) -> f64 {
 
 /// Random bits from a seed, the same on every run.
 fn random(seed: u32) -> impl Iterator<Item = u32> {
-    let row = super::RANDOM.cpu.u32.expect("random is a function of u32")[0].vv;
+    let row = super::RANDOM.cpu.u32.expect("random is a function of u32")[0];
     (0u32..).flat_map(move |block| {
         let counters: Vec<u32> = (block * 256..(block + 1) * 256).collect();
         let mut out = vec![0; 256];
