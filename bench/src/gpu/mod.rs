@@ -10,7 +10,7 @@ use lazuli::Device;
 use crate::contender::{Contender, Result};
 use crate::lazuli_side::{Hold, Lazuli};
 use crate::workload::{Work, Workload};
-pub use hand::Hand;
+pub use hand::{Hand, Step, record};
 pub use host::host_cost;
 
 const MI: usize = 1 << 20;

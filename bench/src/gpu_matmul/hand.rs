@@ -45,7 +45,9 @@ pub fn kernels(sizes: Sizes, right: Right) -> Vec<Kernel> {
             let tiles = [(16, 2), (16, 4), (8, 2), (8, 1), (1, 1), (1, 2), (1, 4)];
             let fits = |(rows, fours): &(usize, usize)| m.is_multiple_of(*rows) && n.is_multiple_of(fours * 32);
             let sensible = |(rows, _): &(usize, usize)| m < 8 || *rows >= 8;
-            tiles.into_iter().filter(fits).filter(sensible).map(|(rows, fours)| tile(sizes, rows, fours)).collect()
+            let alone = tiles.into_iter().filter(fits).filter(sensible).map(|(rows, fours)| tile(sizes, rows, fours));
+            let together = [(32, 2), (32, 1), (8, 4), (8, 2)].into_iter().filter(fits);
+            alone.chain(together.map(|(rows, fours)| subgroup(sizes, rows, fours))).collect()
         }
         Right::Transposed => {
             assert!(k.is_multiple_of(16) && m == 1, "only products with one row are written for this layout");
@@ -92,6 +94,47 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
 "
     );
     let name = format!("{rows}x{}", 4 * fours);
+    Kernel { name, text, n_groups: (sizes.n / (32 * fours) * (sizes.m / rows)) as u32 }
+}
+
+/// The same tile, but the eight invocations of a subgroup read the rows of `a` together and hand them to each other.
+/// For drivers whose subgroups are eight.
+fn subgroup(sizes: Sizes, rows: usize, fours: usize) -> Kernel {
+    let (mut starts, mut sums, mut products, mut stores) = (String::new(), String::new(), String::new(), String::new());
+    for first in (0..rows).step_by(8) {
+        let _ = writeln!(starts, "    let a{first} = (row + {first}u + lane) * k4;");
+        let _ = writeln!(products, "        let own{first} = a[a{first} + k];");
+    }
+    for c in 0..fours {
+        for i in 0..4 {
+            let _ = writeln!(products, "        let w{i}_{c} = b[(4u * k + {i}u) * n4 + col + {c}u];");
+        }
+    }
+    for r in 0..rows {
+        let _ = writeln!(products, "        let x{r} = subgroupBroadcast(own{}, {}u);", r / 8 * 8, r % 8);
+        for c in 0..fours {
+            let _ = writeln!(sums, "    var s{r}_{c} = vec4<f32>();");
+            let _ = writeln!(stores, "    y[(row + {r}u) * n4 + col + {c}u] = s{r}_{c};");
+            for (i, step) in ["x", "y", "z", "w"].into_iter().enumerate() {
+                let _ = writeln!(products, "        s{r}_{c} += x{r}.{step} * w{i}_{c};");
+            }
+        }
+    }
+    let text = format!(
+        "{HEAD}
+@compute @workgroup_size(8)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {{
+    let down = sizes.m / {rows}u;
+    let col = (group.x / down * 8u + lane) * {fours}u;
+    let row = group.x % down * {rows}u;
+    let k4 = sizes.k / 4u;
+    let n4 = sizes.n / 4u;
+{starts}{sums}    for (var k = 0u; k < k4; k++) {{
+{products}    }}
+{stores}}}
+"
+    );
+    let name = format!("{rows}x{} by subgroup", 4 * fours);
     Kernel { name, text, n_groups: (sizes.n / (32 * fours) * (sizes.m / rows)) as u32 }
 }
 

@@ -5,7 +5,7 @@ pub mod raw;
 
 pub use hand::{Right, Sizes};
 
-use lazuli::{Device, Tensor};
+use lazuli::{Device, Tensor, Weights};
 
 use crate::contender::{Case, Fresh, Result};
 use crate::gpu::Hand;
@@ -20,10 +20,24 @@ pub struct Product {
     pub name: &'static str,
     pub sizes: Sizes,
     pub right: Right,
+    pub call: Call,
+}
+
+/// What a call does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Call {
+    /// Multiplies two matrices on the device.
+    Compute,
+    /// Writes the left one, multiplies it with resident weights and reads the result.
+    RoundTrip,
 }
 
 const fn product(name: &'static str, [m, k, n]: [usize; 3], right: Right) -> Product {
-    Product { name, sizes: Sizes { m, k, n }, right }
+    Product { name, sizes: Sizes { m, k, n }, right, call: Call::Compute }
+}
+
+const fn resident(name: &'static str, [m, k, n]: [usize; 3]) -> Product {
+    Product { name, sizes: Sizes { m, k, n }, right: Right::Transposed, call: Call::RoundTrip }
 }
 
 /// All of them, in the order they are printed.
@@ -37,6 +51,7 @@ pub const ALL: &[Product] = &[
     product("64×1536×1536", [64, 1536, 1536], Right::Plain),
     product("1024³", [1024, 1024, 1024], Right::Plain),
     product("2048³", [2048, 2048, 2048], Right::Plain),
+    resident("Weights 1×64×64", [1, 64, 64]),
 ];
 
 /// Rows of the result that are compared with f64: spread over all of it.
@@ -50,13 +65,25 @@ pub fn measure(product: &Product, device: &Device, effort: Effort) -> Result<Vec
     let hand = Hand::new(device)?;
     let mut runners = Vec::new();
     let mut names = Vec::new();
-    for kernel in hand::kernels(product.sizes, product.right) {
+    let has_subgroups = hand.device.features().contains(lazuli::gpu::wgpu::Features::SUBGROUP);
+    let is_eight = has_subgroups && hand.device.adapter_info().subgroup_max_size == 8;
+    let can_run = |kernel: &hand::Kernel| is_eight || !kernel.text.contains("subgroup");
+    for kernel in hand::kernels(product.sizes, product.right).into_iter().filter(can_run) {
         names.push(format!("hand {}", kernel.name));
-        runners.push(Runner::new("hand", Ok(raw::case(&hand, &kernel, product.sizes, [&a, &b]))));
+        let inputs = [&a[..], &b[..]];
+        let case = match product.call {
+            Call::Compute => raw::case(&hand, &kernel, product.sizes, inputs),
+            Call::RoundTrip => raw::round_trip(Hand::new(device)?, &kernel, product.sizes, inputs),
+        };
+        runners.push(Runner::new("hand", Ok(case)));
     }
-    runners.push(Runner::new("lazuli", Ok(lazuli_case(product, device, &a, &b))));
+    let case = match product.call {
+        Call::Compute => Ok(lazuli_case(product, device, &a, &b)),
+        Call::RoundTrip => Resident::case(product, device, a.clone(), &b),
+    };
+    runners.push(Runner::new("lazuli", case));
     #[cfg(feature = "burn-wgpu")]
-    if product.right == Right::Plain {
+    if product.right == Right::Plain && product.call == Call::Compute {
         runners.push(burn_runner(product, device, &a, &b));
     }
     run_in_turns(&mut runners, effort);
@@ -119,6 +146,33 @@ fn burn_runner(product: &Product, device: &Device, a: &[f32], b: &[f32]) -> Runn
     let burn = crate::burn_side::Burn::wgpu(device.info().kind);
     let case = burn.prepare(crate::workload::Work::Matmul { m, k, n }, &inputs);
     Runner::new(burn.name(), case.unwrap_or(Err("takes no part".into())))
+}
+
+/// `Weights::matmul` on weights that are there.
+struct Resident {
+    weights: Weights,
+    m: usize,
+    input: Vec<f32>,
+    output: Vec<f32>,
+}
+
+impl Resident {
+    fn case(product: &Product, device: &Device, input: Vec<f32>, b: &[f32]) -> Result<Box<dyn Case>> {
+        let Sizes { m, k, n } = product.sizes;
+        let mut weights = Weights::new(device);
+        weights.upload("w", b, n, k).map_err(|error| error.to_string())?;
+        Ok(Box::new(Resident { weights, m, input, output: vec![0.0; m * n] }))
+    }
+}
+
+impl Case for Resident {
+    fn call(&mut self) -> Result<()> {
+        self.weights.matmul("w", &self.input, &mut self.output, self.m).map_err(|error| error.to_string())
+    }
+
+    fn result(&mut self) -> Result<Vec<f32>> {
+        Ok(self.output.clone())
+    }
 }
 
 fn checked_rows(m: usize) -> impl Iterator<Item = usize> {

@@ -15,7 +15,8 @@ use crate::wgsl::{Caps, Style};
 /// Windows onto memory are multiples of this.
 const WINDOW: usize = 1 << 20;
 /// Features that are used where they are offered; none is needed.
-const WELCOME: wgpu::Features = wgpu::Features::TIMESTAMP_QUERY.union(wgpu::Features::PIPELINE_CACHE);
+const WELCOME: wgpu::Features =
+    wgpu::Features::TIMESTAMP_QUERY.union(wgpu::Features::PIPELINE_CACHE).union(wgpu::Features::SUBGROUP);
 
 /// An adapter that was found, and the device once it is open.
 pub struct Found {
@@ -104,7 +105,7 @@ pub fn open(adapter: &wgpu::Adapter, quirks: &Quirks, counters: &Arc<Counters>) 
     };
     let mut quirks = quirks.clone();
     quirks.map_results &= made.0.features().contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS);
-    let caps = caps(&made.0.limits(), &quirks);
+    let caps = caps_of(&made.0, &quirks);
     Ok(Live::new(made, caps, quirks, counters.clone(), Owner::Lazuli))
 }
 
@@ -114,7 +115,7 @@ pub fn quirks_of(info: &DeviceInfo) -> Quirks {
 }
 
 /// What shader text may count on.
-pub fn caps(limits: &wgpu::Limits, quirks: &Quirks) -> Caps {
+fn caps(limits: &wgpu::Limits, quirks: &Quirks) -> Caps {
     let binding = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
     let binding = usize::try_from(binding).unwrap_or(usize::MAX) / WINDOW * WINDOW;
     Caps {
@@ -125,8 +126,18 @@ pub fn caps(limits: &wgpu::Limits, quirks: &Quirks) -> Caps {
         max_shared_bytes: limits.max_compute_workgroup_storage_size as usize,
         max_trips: quirks.max_trips,
         style: quirks.style,
+        subgroup: None,
         tuned: Arc::default(),
     }
+}
+
+/// The same for a device that is open.
+pub fn caps_of(device: &wgpu::Device, quirks: &Quirks) -> Caps {
+    let info = device.adapter_info();
+    let has_subgroups = device.features().contains(wgpu::Features::SUBGROUP) && quirks.counts_lanes;
+    let one_size = info.subgroup_min_size == info.subgroup_max_size;
+    let subgroup = (has_subgroups && one_size).then_some(info.subgroup_min_size as usize);
+    Caps { subgroup, ..caps(&device.limits(), quirks) }
 }
 
 /// What the planner needs to know.

@@ -43,7 +43,7 @@ pub fn from_wgpu(device: wgpu::Device, queue: wgpu::Queue, info: wgpu::AdapterIn
     let mut quirks = adapters::quirks_of(&info);
     quirks.map_results &= device.features().contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS);
     let counters: Arc<Counters> = Arc::default();
-    let caps = adapters::caps(&limits, &quirks);
+    let caps = adapters::caps_of(&device, &quirks);
     let live = Live::new((device, queue), caps, quirks, counters.clone(), Owner::Application);
     Ok(Device::new(Box::new(Gpu::new(info, counters, live, Origin::Application))))
 }

@@ -269,12 +269,37 @@ fn contracted(a: &Part, b: &Part, sizes: &[usize; 128], lives: impl Fn(&u8) -> b
         let tensor = if gone.is_empty() { x.mul(&y) } else { summed_product(&x, &y, &gone)? };
         return Ok(Part { tensor, labels });
     }
-    // [batch…, m, k] × [batch…, k, n]; each of m, k and n may stand for several labels or none.
-    let x = matrix(a, [&batch, &left, &inner], sizes)?;
-    let y = matrix(b, [&batch, &inner, &right], sizes)?;
+    // [batch…, m, k] × [batch…, k, n]; each of m, k and n may stand for several labels or none. What one operand alone
+    // has and cannot lie along one axis of it is another batch, in which the other operand is broadcast.
+    let mut room = MAX_RANK.saturating_sub(batch.len() + 2);
+    let (far_left, left) = far(a, left, sizes, &mut room);
+    let (far_right, right) = far(b, right, sizes, &mut room);
+    let batch = join([&batch, &far_left, &far_right]);
+    let ones = |absent: &Labels| {
+        let mut sizes = *sizes;
+        absent.iter().for_each(|l| sizes[*l as usize] = 1);
+        sizes
+    };
+    let x = matrix(a, [&batch, &left, &inner], &ones(&far_right))?;
+    let y = matrix(b, [&batch, &inner, &right], &ones(&far_left))?;
     let labels = join([&batch, &left, &right]);
     let shape = labels.iter().map(|l| sizes[*l as usize]).collect();
     Ok(Part { tensor: reshaped("einsum", &product("einsum", &x, &y)?, shape)?, labels })
+}
+
+/// Matrices narrower than this are laid side by side in a copy rather than multiplied one by one.
+const NARROW: usize = 4;
+
+/// Divides labels of a part into those that are apart from the last ones in memory, and those that are not. At most
+/// `room` are apart, and take it up.
+fn far(part: &Part, own: Labels, sizes: &[usize; 128], room: &mut usize) -> (Labels, Labels) {
+    let place = |label: &u8| part.labels.iter().position(|l| l == label);
+    let is_next = |pair: &[u8]| place(&pair[0]).map(|at| at + 1) == place(&pair[1]);
+    let n_far = own.windows(2).rposition(|pair| !is_next(pair)).map_or(0, |at| at + 1);
+    let n_near: usize = own[n_far..].iter().map(|l| sizes[*l as usize]).product();
+    let n_far = if n_near < NARROW || n_far > *room { 0 } else { n_far };
+    *room -= n_far;
+    (own[..n_far].into(), own[n_far..].into())
 }
 
 /// The part as matrices `[batch…, rows, columns]`, all rows in one axis and all columns in another.

@@ -38,6 +38,8 @@ pub struct Caps {
     pub max_trips: usize,
     /// How invocations should work together.
     pub style: Style,
+    /// Invocations of a subgroup, if that is always the same number and they are counted as in their workgroup.
+    pub subgroup: Option<usize>,
     /// What tuning found on this device.
     pub tuned: Arc<Tuned>,
 }

@@ -110,6 +110,11 @@ fn einsum_dot_and_outer_are_one_kernel() {
         assert_eq!((kernels.len(), &*kernels[0].form), (1, "matmul"));
         let z = lazuli::einsum("bij,bjk->bik", &[&a, &b]).to_vec::<f32>().unwrap();
         assert_eq!(z, a.matmul(&b).to_vec::<f32>().unwrap());
+        // What lies between the axes of a matrix counts matrices.
+        let c = of(&[20, 9], 6);
+        let z = lazuli::einsum("ji,bjk->bik", &[&c, &b]);
+        assert_eq!(z.explain().unwrap().kernels.len(), 1);
+        assert_eq!(z.to_vec::<f32>().unwrap(), c.t().matmul(&b).to_vec::<f32>().unwrap());
         let (u, v) = (of(&[50], 4), of(&[50], 5));
         assert_eq!(u.dot(&v).explain().unwrap().kernels.len(), 1);
         assert_eq!(u.outer(&v).explain().unwrap().kernels.len(), 1);

@@ -4,6 +4,7 @@
 //! together is a variant's to say.
 
 mod registers;
+mod subgroup;
 mod team;
 pub mod variants;
 
@@ -116,6 +117,8 @@ impl<'a> Tiles<'a> {
     fn pass(&self) -> Pass {
         let group = self.shape.variant.group(self.context.caps);
         let mut shader = Shader::new(self.context.comment(), &self.args.consts, group);
+        // All numbers at once: llvmpipe reads what is the same for all lanes once only where nothing branches.
+        shader.line("let params = params;");
         let n_tiles = self.write_place(&mut shader, group);
         match (self.sums, self.shape.variant.team) {
             (Sums::Added, _) => self.write_added(&mut shader),
@@ -141,7 +144,7 @@ impl<'a> Tiles<'a> {
     fn tiles_of(&self, group: usize) -> usize {
         match self.shape.variant.team {
             Team::Alone => group,
-            Team::Tile { .. } => 1,
+            Team::Tile { .. } | Team::Subgroup(_) => 1,
             Team::Lanes(n) => group / n,
         }
     }
@@ -189,7 +192,12 @@ impl<'a> Tiles<'a> {
                 shader.line(format!("let row = tile_row + down * {}u;", self.shape.variant.rows));
                 shader.line("let col = tile_col + side * 4u;");
             }
-            _ => {
+            Team::Subgroup(_) => {
+                let cols = self.shape.variant.cols.n_cols();
+                shader.line(format!("let col = {start_col} + lane * {cols}u;"));
+                shader.line(format!("let row = {start_row};"));
+            }
+            Team::Alone | Team::Lanes(_) => {
                 shader.line(format!("let col = {start_col};"));
                 shader.line(format!("let row = {start_row};"));
             }
@@ -206,7 +214,7 @@ impl<'a> Tiles<'a> {
                 shader.line(format!("let {number} = group_idx * {group}u + lane;"));
                 shader.line(format!("if ({number} >= {tiles}) {{ return; }}"));
             }
-            Team::Tile { .. } => {
+            Team::Tile { .. } | Team::Subgroup(_) => {
                 shader.line(format!("let {number} = group_idx;"));
                 shader.line(format!("if ({number} >= {tiles}) {{ return; }}"));
             }
@@ -282,10 +290,11 @@ impl<'a> Tiles<'a> {
             eval.need(shader, uniform);
         }
         let (names, n_cols) = (self.names("all"), self.shape.variant.cols.n_values());
-        // Where the next four columns are, and whether even the first may be beyond the end.
+        // Where the next four columns are, and whether even the first row and column may be beyond the end.
         let (apart, may_miss) = match self.shape.variant.team {
-            Team::Tile { across, .. } => (4 * across, true),
-            _ => (4, false),
+            Team::Tile { across, .. } => (4 * across, [true, true]),
+            Team::Subgroup(_) => (4, [false, true]),
+            Team::Alone | Team::Lanes(_) => (4, [false, false]),
         };
         if names.len() > 1 && names.len() * body.insts.len() > WRITTEN_OUT {
             // In memory, to be counted through: what follows is long, and should be compiled once.
@@ -303,7 +312,7 @@ impl<'a> Tiles<'a> {
             let (r, c) = (v / n_cols, v % n_cols);
             let row = if r == 0 { "row".to_string() } else { format!("(row + {r}u)") };
             let col = if c == 0 { "col".to_string() } else { format!("(col + {}u)", apart * c) };
-            let (row_may, col_may) = (r > 0 || may_miss, c > 0 || may_miss);
+            let (row_may, col_may) = (r > 0 || may_miss[0], c > 0 || may_miss[1]);
             match (row_may, col_may) {
                 (false, false) => {}
                 (true, false) => shader.open(format!("if ({row} < params.m)")),

@@ -16,18 +16,29 @@ impl Tiles<'_> {
         let &Variant { rows, cols, .. } = self.shape.variant;
         let a_start = operand_start(shader, "a", &self.matmul.a);
         shader.line(format!("let a_start = {a_start};"));
-        let down = stride(shader, "a", "row", self.matmul.a.row_stride);
-        let per = if self.shape.a == Read::Across { 4 } else { 1 };
-        for r in (0..rows).step_by(per) {
-            let row = if r == 0 { "row".to_string() } else { format!("min(row + {r}u, params.m - {per}u)") };
-            shader.line(format!("let a{r} = a_start + {row} * {down};"));
+        let team = self.shape.variant.team;
+        match team {
+            Team::Subgroup(n) => self.write_subgroup_rows(shader, n),
+            _ => self.write_rows(shader, rows),
         }
         let b_start = operand_start(shader, "b", &self.matmul.b);
         shader.line(format!("let b_start = {b_start};"));
         let across = stride(shader, "b", "col", self.matmul.b.col_stride);
         for c in 0..cols.n_values() {
-            let col = if c == 0 { "col".to_string() } else { format!("min(col + {}u, params.col_end - 4u)", 4 * c) };
+            let col = match (c, team) {
+                (0, Team::Alone | Team::Lanes(_) | Team::Tile { .. }) => "col".to_string(),
+                _ => format!("min(col + {}u, params.col_end - 4u)", 4 * c),
+            };
             shader.line(format!("let b{c} = b_start + {col} * {across};"));
+        }
+    }
+
+    fn write_rows(&self, shader: &mut Shader, rows: usize) {
+        let down = stride(shader, "a", "row", self.matmul.a.row_stride);
+        let per = if self.shape.a == Read::Across { 4 } else { 1 };
+        for r in (0..rows).step_by(per) {
+            let row = if r == 0 { "row".to_string() } else { format!("min(row + {r}u, params.m - {per}u)") };
+            shader.line(format!("let a{r} = a_start + {row} * {down};"));
         }
     }
 
@@ -87,7 +98,10 @@ impl Tiles<'_> {
 
     /// The products of `n` steps from `k` on.
     fn write_products(&self, shader: &mut Shader, n: usize, into: &str) {
-        let &Variant { rows, cols, .. } = self.shape.variant;
+        let &Variant { rows, cols, team, .. } = self.shape.variant;
+        if let Team::Subgroup(n_lanes) = team {
+            return self.write_subgroup_products(shader, n_lanes, n, into);
+        }
         let xs = self.write_a(shader, n);
         if self.shape.b == Read::AlongK && n > 1 {
             self.write_b_along_k(shader);
@@ -142,7 +156,7 @@ impl Tiles<'_> {
     }
 
     /// Reads four steps of every column of the tile.
-    fn write_b_along_k(&self, shader: &mut Shader) {
+    pub fn write_b_along_k(&self, shader: &mut Shader) {
         let across = stride(shader, "b", "col", self.matmul.b.col_stride);
         let cols = self.shape.variant.cols;
         for c in 0..cols.n_values() {
@@ -155,7 +169,7 @@ impl Tiles<'_> {
     }
 
     /// The elements of `b` at step `i` of `n`, for a value of the tile.
-    fn value_of_b(&self, shader: &mut Shader, n: usize, i: usize, c: usize) -> String {
+    pub fn value_of_b(&self, shader: &mut Shader, n: usize, i: usize, c: usize) -> String {
         let lies = &self.matmul.b;
         let down = stride(shader, "b", "row", lies.row_stride);
         let across = stride(shader, "b", "col", lies.col_stride);

@@ -30,6 +30,9 @@ pub enum Team {
     Tile { down: usize, across: usize, k: usize },
     /// So many invocations share the sums of one tile, each taking every so-manieth four of k.
     Lanes(usize),
+    /// A subgroup of so many makes tiles side by side: each reads its part of the rows of `a`, which are the same for
+    /// all of them, and hands it to the others.
+    Subgroup(usize),
 }
 
 /// The columns of a tile.
@@ -75,6 +78,10 @@ const fn lanes(name: &'static str, rows: usize, n: usize) -> Variant {
     Variant { name, rows, cols: Cols::Fours(1), team: Team::Lanes(n) }
 }
 
+const fn subgroup(name: &'static str, rows: usize, fours: usize) -> Variant {
+    Variant { name, rows, cols: Cols::Fours(fours), team: Team::Subgroup(8) }
+}
+
 // From registers alone. Larger tiles read less per product; they also take longer to compile.
 static R16X16: Variant = alone("16x16", 16, 4);
 static R16X8: Variant = alone("16x8", 16, 2);
@@ -96,14 +103,25 @@ static T128: Variant = tile("8x8 of 128x128, 8 deep", [8, 2], [16, 16, 8]);
 // Sums that several invocations share.
 static L1X4: Variant = lanes("1x4 by 32 lanes", 1, 32);
 static L4X4: Variant = lanes("4x4 by 32 lanes", 4, 32);
+// Rows that a subgroup reads together. Its size is that of llvmpipe's on every processor with AVX.
+static S32X8: Variant = subgroup("32x8 by subgroup", 32, 2);
+static S32X4: Variant = subgroup("32x4 by subgroup", 32, 1);
+static S16X8: Variant = subgroup("16x8 by subgroup", 16, 2);
+static S8X16: Variant = subgroup("8x16 by subgroup", 8, 4);
 
 /// The table. Tuning tries those that fit; nothing outside it is ever run.
-pub static VARIANTS: [&Variant; 16] =
-    [&R16X8, &R8X8, &R8X4, &R4X4, &R2X4, &R1X16, &R1X4, &R4X1, &R2X1, &R1X1, &T32, &T64, &T64X8, &T128, &L1X4, &L4X4];
+pub static VARIANTS: [&Variant; 20] = [
+    &R16X8, &R8X8, &R8X4, &R4X4, &R2X4, &R1X16, &R1X4, &R4X1, &R2X1, &R1X1, &T32, &T64, &T64X8, &T128, &L1X4, &L4X4,
+    &S32X8, &S32X4, &S16X8, &S8X16,
+];
 
 /// Defaults where invocations work alone, tried in order: a variant, and how many tiles there must be so that every
 /// core has some.
-static DEFAULTS_ALONE: [(&Variant, usize); 11] = [
+static DEFAULTS_ALONE: [(&Variant, usize); 15] = [
+    (&S32X8, 0),
+    (&S32X4, 0),
+    (&S16X8, 0),
+    (&S8X16, 0),
     (&R16X16, 320),
     (&R16X8, 256),
     (&R8X8, 128),
@@ -301,6 +319,7 @@ impl Variant {
         match (self.team, caps.style) {
             (Team::Tile { down, across, .. }, _) => down * across,
             (Team::Lanes(n), _) => n.max(64.min(caps.max_invocations) / n * n),
+            (Team::Subgroup(n), _) => n,
             (Team::Alone, Style::Alone) => 8.min(caps.max_invocations),
             (Team::Alone, Style::Shared) => 64.min(caps.max_invocations),
         }
@@ -311,19 +330,24 @@ impl Variant {
         let (rows, cols) = (self.rows, self.cols.n_cols());
         match self.team {
             Team::Tile { down, across, .. } => (rows * down, cols * across),
-            _ => (rows, cols),
+            Team::Subgroup(n) => (rows, cols * n),
+            Team::Alone | Team::Lanes(_) => (rows, cols),
         }
     }
 
     /// Tiles across a strip: those of one workgroup, or as many groups as share what they read.
     pub fn strip(&self, group: usize) -> usize {
-        if self.team == Team::Alone { group } else { 8 }
+        match self.team {
+            Team::Alone => group,
+            Team::Subgroup(_) => 1,
+            Team::Tile { .. } | Team::Lanes(_) => 8,
+        }
     }
 
     /// Bytes of workgroup memory.
     fn shared_bytes(&self, caps: &Caps) -> usize {
         match self.team {
-            Team::Alone => 0,
+            Team::Alone | Team::Subgroup(_) => 0,
             Team::Tile { k, .. } => (self.tile().0 + self.tile().1) * k * 4,
             Team::Lanes(_) => self.group(caps) * self.cols.per_value() * 4,
         }
@@ -335,6 +359,7 @@ impl Variant {
         by_four == (self.cols != Cols::One)
             && self.group(caps) <= caps.max_invocations
             && self.shared_bytes(caps) <= caps.max_shared_bytes
+            && !matches!(self.team, Team::Subgroup(n) if caps.subgroup != Some(n))
             // A team has nothing to do where there is nothing to sum up.
             && (self.team == Team::Alone || matmul.k > 0)
     }
@@ -386,6 +411,8 @@ pub fn default_of(matmul: &MatmulArgs, n: usize, caps: &Caps) -> &'static Varian
             // Sixteen rows of stored weights at once are too many for a cache.
             Team::Alone if variant.rows == 1 && variant.cols == Cols::Fours(4) => b_read(matmul, n) != Read::AlongK,
             Team::Alone => matmul.m > variant.rows / 2,
+            // Where few tiles share what is read of `b`, narrow ones are faster.
+            Team::Subgroup(_) => variant.is_sensible(matmul, n) && (variant != &S32X8 || matmul.m > 64),
             Team::Tile { .. } => variant.is_sensible(matmul, n),
             // Rows of stored weights are read side by side; few rows of the result want nothing else.
             Team::Lanes(_) => {
@@ -432,6 +459,10 @@ fn b_read(matmul: &MatmulArgs, n: usize) -> Read {
 fn shape(variant: &'static Variant, matmul: &MatmulArgs, n: usize, caps: &Caps) -> MatmulShape {
     let k = matmul.k;
     let (mut a, mut b) = (a_read(matmul, variant.rows), b_read(matmul, n));
+    if let (Team::Subgroup(_), Read::Across) = (variant.team, a) {
+        // Each reads rows of its own, wherever they lie.
+        a = Read::Each;
+    }
     if let Team::Tile { .. } = variant.team {
         // What a workgroup brings along k is whole fours.
         let whole = |read: Read| if read == Read::AlongK && !k.is_multiple_of(4) { Read::Each } else { read };
@@ -441,6 +472,7 @@ fn shape(variant: &'static Variant, matmul: &MatmulArgs, n: usize, caps: &Caps) 
     let (wanted, trips_of_four) = match (variant.team, caps.style) {
         (Team::Tile { .. }, _) => (64, 8),
         (Team::Lanes(n), _) => (4096 / n, 1),
+        (Team::Subgroup(n), _) => (64 / n, 1),
         (Team::Alone, Style::Alone) => (64, 1),
         (Team::Alone, Style::Shared) => (4096, 1),
     };

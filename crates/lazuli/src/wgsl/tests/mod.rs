@@ -20,6 +20,7 @@ fn caps(style: Style) -> Caps {
         max_shared_bytes: 16 << 10,
         max_trips: 65535,
         style,
+        subgroup: None,
         tuned: Arc::default(),
     }
 }
@@ -47,7 +48,8 @@ fn passes(plan: &Plan, caps: &Caps) -> Vec<Pass> {
 #[track_caller]
 fn validate(text: &str) {
     let module = naga::front::wgsl::parse_str(text).unwrap_or_else(|e| panic!("{}\n{text}", e.emit_to_string(text)));
-    naga::valid::Validator::new(naga::valid::ValidationFlags::all(), naga::valid::Capabilities::default())
+    let capabilities = naga::valid::Capabilities::default() | naga::valid::Capabilities::SUBGROUP;
+    naga::valid::Validator::new(naga::valid::ValidationFlags::all(), capabilities)
         .validate(&module)
         .unwrap_or_else(|e| panic!("{}\n{text}", e.emit_to_string(text)));
 }
@@ -57,8 +59,8 @@ fn validate(text: &str) {
 pub(in crate::wgsl) fn check(outputs: &[&Tensor]) {
     let plan = plan(outputs);
     for style in [Style::Shared, Style::Alone] {
-        for max_binding_bytes in [128 << 20, 1 << 20] {
-            let caps = Caps { max_binding_bytes, ..caps(style) };
+        for (max_binding_bytes, subgroup) in [(128 << 20, None), (128 << 20, Some(8)), (1 << 20, Some(8))] {
+            let caps = Caps { max_binding_bytes, subgroup, ..caps(style) };
             for pass in passes(&plan, &caps) {
                 validate(&pass.text);
                 check_bindings(&pass, &plan, &caps);

@@ -31,7 +31,7 @@ fn every_variant_in_every_layout() {
             let plan = plan(&[&y]);
             for variant in VARIANTS {
                 let tuned = Arc::new(Tuned { forced: Some(variant), ..Tuned::default() });
-                let caps = Caps { tuned, ..caps(Style::Shared) };
+                let caps = Caps { tuned, subgroup: Some(8), ..caps(Style::Shared) };
                 for pass in passes(&plan, &caps) {
                     validate(&pass.text);
                     check_bindings(&pass, &plan, &caps);
@@ -43,10 +43,12 @@ fn every_variant_in_every_layout() {
 
 #[test]
 fn defaults_go_by_device_and_shape() {
-    let told = |m: usize, k: usize, n: usize, right_transposed: bool, style: Style| {
+    let told_by = |m: usize, k: usize, n: usize, right_transposed: bool, caps: &Caps| {
         let plan = plan(&[&product(m, k, n, (false, right_transposed), DType::F32)]);
-        program(&plan.launches[0], &plan.slots, &caps(style)).variant.expect("products have variants")
+        program(&plan.launches[0], &plan.slots, caps).variant.expect("products have variants")
     };
+    let told =
+        |m: usize, k: usize, n: usize, transposed: bool, style: Style| told_by(m, k, n, transposed, &caps(style));
     let on_cpu = ": default for drivers that run on the CPU";
     for (m, k, n, transposed, expect) in [
         (1024, 64, 1024, false, "16x16"),
@@ -57,6 +59,18 @@ fn defaults_go_by_device_and_shape() {
         (3, 5, 2, false, "4x1"),
     ] {
         assert_eq!(told(m, k, n, transposed, Style::Alone), format!("{expect}{on_cpu}"));
+    }
+    let with_subgroups = Caps { subgroup: Some(8), ..caps(Style::Alone) };
+    for (m, n, expect) in [
+        (1024, 1024, "32x8 by subgroup"),
+        (64, 1536, "32x4 by subgroup"),
+        (17, 1536, "32x4 by subgroup"),
+        (16, 1536, "16x8 by subgroup"),
+        (8, 1536, "8x16 by subgroup"),
+        (4, 1536, "4x4"),
+        (1024, 16, "8x8"),
+    ] {
+        assert_eq!(told_by(m, 512, n, false, &with_subgroups), format!("{expect}{on_cpu}"));
     }
     for (m, k, n, transposed, expect) in [
         (1024, 64, 1024, false, "4x4 of 64x64, 16 deep"),

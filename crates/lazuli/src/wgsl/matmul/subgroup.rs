@@ -1,0 +1,62 @@
+//! Products of a subgroup that makes tiles side by side: the rows of `a` are the same for all of its invocations, so
+//! each reads some and hands them to the others. A driver that runs on the CPU reads memory lane by lane, but hands a
+//! value from one lane to all in one instruction: this is twice as fast there as reading everything alone.
+
+use super::super::eval::Value;
+use super::super::memory::LANES;
+use super::super::shader::Shader;
+use super::variants::{Read, Variant};
+use super::{Tiles, stride};
+
+impl Tiles<'_> {
+    /// Where the rows of `a` start that this invocation reads: of every `n_lanes` rows of the tile one.
+    pub fn write_subgroup_rows(&self, shader: &mut Shader, n_lanes: usize) {
+        let down = stride(shader, "a", "row", self.matmul.a.row_stride);
+        for first in (0..self.shape.variant.rows).step_by(n_lanes) {
+            shader.line(format!("let a{first} = a_start + min(row + {first}u + lane, params.m - 1u) * {down};"));
+        }
+    }
+
+    /// The products of `n` steps from `k` on, row by row, so that a row that was handed over is used at once.
+    pub fn write_subgroup_products(&self, shader: &mut Shader, n_lanes: usize, n: usize, into: &str) {
+        let &Variant { rows, cols, .. } = self.shape.variant;
+        for first in (0..rows).step_by(n_lanes) {
+            let value = self.own_row(shader, first, n);
+            shader.line(format!("let own{first} = {value};"));
+        }
+        if self.shape.b == Read::AlongK && n > 1 {
+            self.write_b_along_k(shader);
+        }
+        for i in 0..n {
+            for c in 0..cols.n_values() {
+                let value = self.value_of_b(shader, n, i, c);
+                shader.line(format!("let y{c}_{i} = {value};"));
+            }
+        }
+        for r in 0..rows {
+            shader.line(format!("let x{r} = subgroupBroadcast(own{}, {}u);", r / n_lanes * n_lanes, r % n_lanes));
+            for i in 0..n {
+                let step = if n > 1 { LANES[i] } else { "" };
+                for c in 0..cols.n_values() {
+                    shader.line(format!("{into}{r}_{c} += x{r}{step} * y{c}_{i};"));
+                }
+            }
+        }
+    }
+
+    /// `n` steps of the row that this invocation reads of those from `first` on.
+    fn own_row(&self, shader: &mut Shader, first: usize, n: usize) -> String {
+        let along = stride(shader, "a", "col", self.matmul.a.col_stride);
+        let lane = self.context.body.inputs[0].lane();
+        let text = match (self.shape.a, n) {
+            (Read::AlongK, 2..) => self.memory.load4(shader, 0, &format!("a{first} + k")),
+            (_, 1) => self.memory.load(shader, 0, &format!("a{first} + k * {along}")),
+            _ => {
+                let one = |i: usize| self.memory.load(shader, 0, &format!("a{first} + (k + {i}u) * {along}"));
+                let each: Vec<String> = (0..n).map(one).collect();
+                format!("vec4({})", each.join(", "))
+            }
+        };
+        Value { text, lane, four: n > 1 }.reinterpreted(self.lane).text
+    }
+}
