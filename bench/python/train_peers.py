@@ -1,8 +1,11 @@
-"""Training steps of PyTorch (eager) and JAX (jit) for `src/bin/train.rs`, which starts this and takes turns with it.
+"""Training steps of PyTorch (eager), JAX (jit) and tinygrad (jit) for `src/bin/train.rs`, which takes turns with this.
 
     python3 -m venv .venv
     .venv/bin/pip install numpy jax torch      # torch is large; leave it out to measure JAX alone
-    cargo run --release --bin train -- --python .venv/bin/python
+    cargo run --release --bin train -- --peers ".venv/bin/python python/train_peers.py"
+
+tinygrad runs where its own variables say; on a GPU through WebGPU, with `dawn-python` installed beside it, that is
+`DEV=WEBGPU WEBGPU_PATH=…/pydawn/lib/libwebgpu_dawn_x86_64.so`.
 
 First line out: the peers that are installed. Then for each line in, `peer net n_steps`, one line out: wall and CPU
 milliseconds of the steps and the last loss. Nets, first weights and batch are those of `src/train/mod.rs`.
@@ -125,9 +128,41 @@ def jax_step(net):
     return step
 
 
+def tinygrad_step(net):
+    from tinygrad import Tensor, TinyJit
+    from tinygrad.helpers import Context
+    from tinygrad.nn.optim import Adam
+
+    params = [(Tensor(w), Tensor(b)) for w, b in weights(net)]
+    optimizer = Adam([p.is_param_() for both in params for p in both], lr=LR, eps=EPS)
+    images, labels = Tensor(IMAGES).realize(), Tensor(LABELS.astype(np.int32)).realize()
+
+    def forward(x):
+        for i, (w, b) in enumerate(params):
+            if w.ndim == 4:
+                x = x.conv2d(w, b, padding=1).relu().max_pool2d(2)
+            else:
+                x = x.flatten(1).linear(w.T, b)
+                x = x.relu() if i + 1 < len(params) else x
+        return x
+
+    @TinyJit
+    def train():
+        optimizer.zero_grad()
+        loss = forward(images).sparse_categorical_crossentropy(labels).backward()
+        return loss.realize(*optimizer.schedule_step())
+
+    def step():
+        with Context(TRAINING=1):
+            return train().item()
+
+    return step
+
+
 def installed():
     peers = {}
-    for name, module, make in [("torch-eager", "torch", torch_step), ("jax-jit", "jax", jax_step)]:
+    makers = [("torch-eager", "torch", torch_step), ("jax-jit", "jax", jax_step), ("tinygrad", "tinygrad", tinygrad_step)]
+    for name, module, make in makers:
         try:
             __import__(module)
             peers[name] = make

@@ -1,4 +1,5 @@
-//! burn on its pure-Rust CPU backend (flex), written as its users write it.
+//! burn, written as its users write it: on its pure-Rust CPU backend (flex), or on a GPU through wgpu with fusion and
+//! autotune.
 
 use burn::tensor::{Device, Tensor, TensorData, activation, module};
 
@@ -6,8 +7,32 @@ use crate::contender::{Case, Contender, Fresh, Result};
 use crate::inputs::Input;
 use crate::workload::{CHAIN_PAIRS, LAYER_NORM_EPS, Work, chain_scalar};
 
-/// burn with `Device::flex()`.
-pub struct BurnFlex;
+/// burn on one of its devices.
+pub struct Burn {
+    name: &'static str,
+    device: Device,
+}
+
+impl Burn {
+    /// On the CPU.
+    #[cfg(feature = "burn")]
+    pub fn flex() -> Burn {
+        Burn { name: "burn-flex", device: Device::flex() }
+    }
+
+    /// On the first GPU of a kind, through its own wgpu device. It tunes its kernels while a case is warmed up.
+    #[cfg(feature = "burn-wgpu")]
+    pub fn wgpu(kind: lazuli::DeviceKind) -> Burn {
+        use burn::tensor::DeviceKind;
+        let kind = match kind {
+            lazuli::DeviceKind::Discrete => DeviceKind::DiscreteGpu(0),
+            lazuli::DeviceKind::Integrated => DeviceKind::IntegratedGpu(0),
+            lazuli::DeviceKind::Virtual => DeviceKind::VirtualGpu(0),
+            _ => DeviceKind::Cpu,
+        };
+        Burn { name: "burn-wgpu", device: Device::wgpu(kind) }
+    }
+}
 
 /// burn's tensors carry their rank in the type; a result here may have either.
 enum AnyRank {
@@ -15,18 +40,24 @@ enum AnyRank {
     Two(Tensor<2>),
 }
 
-impl Contender for BurnFlex {
+impl Contender for Burn {
     fn name(&self) -> &'static str {
-        "burn-flex"
+        self.name
     }
 
     fn prepare(&self, work: Work, inputs: &[Input]) -> Option<Result<Box<dyn Case>>> {
         if work.is_yardstick() {
             return None;
         }
-        let device = Device::flex();
+        let device = self.device.clone();
         let tensors: Vec<AnyRank> = inputs.iter().map(|input| upload(input, &device)).collect();
-        Some(Ok(Fresh::case(Box::new(move || compute(work, &tensors)), read)))
+        let run = move || {
+            let y = compute(work, &tensors);
+            // Ops are queued, and fused when the queue is asked for; only finished work counts.
+            device.sync().map_err(|error| format!("{error:?}"))?;
+            Ok(y)
+        };
+        Some(Ok(Fresh::case(Box::new(run), read)))
     }
 }
 
@@ -38,7 +69,7 @@ fn upload(input: &Input, device: &Device) -> AnyRank {
     }
 }
 
-fn compute(work: Work, x: &[AnyRank]) -> Result<AnyRank> {
+fn compute(work: Work, x: &[AnyRank]) -> AnyRank {
     // Ops take their inputs by value; a clone is a new handle, as in any burn program.
     let vector = |idx: usize| match &x[idx] {
         AnyRank::One(x) => x.clone(),
@@ -48,7 +79,7 @@ fn compute(work: Work, x: &[AnyRank]) -> Result<AnyRank> {
         AnyRank::Two(x) => x.clone(),
         AnyRank::One(_) => unreachable!("input {idx} of {work:?} is a matrix"),
     };
-    Ok(match work {
+    match work {
         Work::Copy { .. } | Work::Read { .. } | Work::Peak { .. } => unreachable!("yardsticks are not prepared"),
         Work::Chain3 { .. } => AnyRank::One((vector(0) + vector(1)) * 5.0 - vector(2)),
         Work::Chain100 { .. } => {
@@ -64,8 +95,9 @@ fn compute(work: Work, x: &[AnyRank]) -> Result<AnyRank> {
         }
         Work::Sum { .. } => AnyRank::One(vector(0).sum()),
         Work::SumAxis { axis, .. } => AnyRank::Two(matrix(0).sum_dim(axis)),
+        Work::AddTransposed { .. } => AnyRank::Two(matrix(0) + matrix(0).transpose()),
         Work::Matmul { .. } => AnyRank::Two(matrix(0).matmul(matrix(1))),
-    })
+    }
 }
 
 fn read(y: &AnyRank) -> Result<Vec<f32>> {

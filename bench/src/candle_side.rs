@@ -43,6 +43,7 @@ fn compute(work: Work, x: &[Tensor]) -> CandleResult<Tensor> {
         Work::LayerNorm { .. } => candle_nn::ops::layer_norm(&x[0], &x[1], &x[2], LAYER_NORM_EPS),
         Work::Sum { .. } => x[0].sum_all(),
         Work::SumAxis { axis, .. } => x[0].sum(axis),
+        Work::AddTransposed { .. } => &x[0] + x[0].t()?,
         Work::Matmul { .. } => x[0].matmul(&x[1]),
     }
 }

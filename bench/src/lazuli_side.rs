@@ -77,6 +77,7 @@ fn expression(work: Work, x: &[Tensor]) -> Tensor {
         Work::LayerNorm { .. } => x[0].layer_norm(-1, Some(&x[1]), Some(&x[2]), LAYER_NORM_EPS),
         Work::Sum { .. } => x[0].sum(..),
         Work::SumAxis { axis, .. } => x[0].sum(axis as i32),
+        Work::AddTransposed { .. } => &x[0] + x[0].t(),
         Work::Matmul { .. } => x[0].matmul(&x[1]),
     }
 }

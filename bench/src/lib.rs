@@ -14,14 +14,14 @@ pub mod report;
 pub mod train;
 pub mod workload;
 
-#[cfg(feature = "burn")]
+#[cfg(any(feature = "burn", feature = "burn-wgpu"))]
 pub mod burn_side;
 #[cfg(feature = "candle")]
 pub mod candle_side;
-#[cfg(feature = "gpu-matmul")]
-pub mod gpu_matmul;
 #[cfg(feature = "gpu")]
 pub mod gpu;
+#[cfg(feature = "gpu-matmul")]
+pub mod gpu_matmul;
 #[cfg(feature = "lazuli")]
 pub mod lazuli_side;
 
@@ -38,6 +38,6 @@ pub fn contenders(n_threads: usize) -> Vec<Box<dyn Contender>> {
         #[cfg(feature = "candle")]
         Box::new(candle_side::Candle),
         #[cfg(feature = "burn")]
-        Box::new(burn_side::BurnFlex),
+        Box::new(burn_side::Burn::flex()),
     ]
 }

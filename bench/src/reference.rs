@@ -19,6 +19,7 @@ pub fn reference(work: Work, inputs: &[Input]) -> Vec<f64> {
             (0..cols).map(|c| (0..rows).map(|r| x(0)[r * cols + c] as f64).sum()).collect()
         }
         Work::SumAxis { cols, .. } => x(0).chunks(cols).map(sum).collect(),
+        Work::AddTransposed { n } => (0..n * n).map(|i| x(0)[i] as f64 + x(0)[i % n * n + i / n] as f64).collect(),
         Work::Matmul { m, k, n } => matmul(x(0), x(1), (m, k, n)),
     }
 }

@@ -22,6 +22,8 @@ pub enum Work {
     Sum { n: usize },
     /// Sum over one axis of a matrix.
     SumAxis { axis: usize, rows: usize, cols: usize },
+    /// A square matrix and its transpose, added.
+    AddTransposed { n: usize },
     /// `[m, k] × [k, n]`.
     Matmul { m: usize, k: usize, n: usize },
 }
@@ -106,6 +108,7 @@ impl Work {
             Work::Chain3 { n } => vec![vec![n]; 3],
             Work::Chain100 { n } => vec![vec![n]; 2],
             Work::Softmax { rows, cols } | Work::SumAxis { rows, cols, .. } => vec![vec![rows, cols]],
+            Work::AddTransposed { n } => vec![vec![n, n]],
             Work::LayerNorm { rows, cols } => vec![vec![rows, cols], vec![cols], vec![cols]],
             Work::Matmul { m, k, n } => vec![vec![m, k], vec![k, n]],
         }
@@ -119,6 +122,7 @@ impl Work {
             Work::Softmax { rows, cols } | Work::LayerNorm { rows, cols } => rows * cols,
             Work::SumAxis { axis: 0, cols, .. } => cols,
             Work::SumAxis { rows, .. } => rows,
+            Work::AddTransposed { n } => n * n,
             Work::Matmul { m, n, .. } => m * n,
         }
     }
@@ -142,6 +146,8 @@ impl Work {
     pub fn tolerance(self) -> Tolerance {
         match self {
             Work::Copy { .. } => Tolerance { abs: 0.0, rel: 0.0 },
+            // One rounding of values up to 2.
+            Work::AddTransposed { .. } => Tolerance { abs: 2e-7, rel: 0.0 },
             // The result of the peak loop is not looked at.
             Work::Peak { .. } => Tolerance { abs: f64::INFINITY, rel: 0.0 },
             // A few roundings of values up to 11.

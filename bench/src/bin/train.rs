@@ -10,7 +10,9 @@ usage: train [options]
   --by TEXT        only contenders of this process whose name contains TEXT (may be repeated)
   --rounds N       samples per contender (default 15)
   --threads N      threads for everyone (default 2)
-  --python PATH    an interpreter with torch, jax or both: they take turns with the others
+  --device NAME    where Lazuli runs (default cpu; others need the feature `gpu`)
+  --peers COMMAND  starts a process with more contenders, who take turns with the others (may be repeated):
+                   \"python3 python/train_peers.py\", \"node js/train_peers.mjs\"
 ";
 
 fn main() {
@@ -21,7 +23,7 @@ fn main() {
 }
 
 fn run() -> Result<()> {
-    let mut effort = Effort { n_rounds: 15, n_threads: 2, python: None };
+    let mut effort = Effort { n_rounds: 15, n_threads: 2, device: "cpu".into(), peers: Vec::new() };
     let (mut only, mut by) = (String::new(), Vec::new());
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
@@ -36,7 +38,8 @@ fn run() -> Result<()> {
             "--by" => by.push(value),
             "--rounds" => effort.n_rounds = count()?,
             "--threads" => effort.n_threads = count()?,
-            "--python" => effort.python = Some(value),
+            "--device" => effort.device = value,
+            "--peers" => effort.peers.push(value),
             _ => return Err(format!("{arg}: unknown option\n{HELP}")),
         }
     }

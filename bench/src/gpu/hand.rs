@@ -3,6 +3,7 @@
 
 use lazuli::Device;
 use lazuli::gpu::wgpu;
+use wgpu::BufferUsages;
 
 use super::kernels::{Kernel, Memory, kernels};
 use crate::contender::{Case, Contender, Result};
@@ -23,8 +24,8 @@ impl Hand {
     }
 
     /// Memory for `n` values.
-    fn buffer(&self, n: usize) -> wgpu::Buffer {
-        let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+    pub fn buffer(&self, n: usize) -> wgpu::Buffer {
+        let usage = BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
         let size = (n * size_of::<f32>()).next_multiple_of(16) as u64;
         self.device.create_buffer(&wgpu::BufferDescriptor { label: None, size, usage, mapped_at_creation: false })
     }
@@ -37,9 +38,18 @@ impl Hand {
         buffer
     }
 
-    /// A kernel, compiled and bound.
-    pub fn step(&self, kernel: &Kernel, inputs: &[wgpu::Buffer], scratch: &wgpu::Buffer, y: &wgpu::Buffer) -> Step {
-        let source = wgpu::ShaderSource::Wgsl(kernel.text.as_str().into());
+    /// Numbers that a kernel binds as a uniform block.
+    pub fn uniform(&self, words: &[u32; 4]) -> wgpu::Buffer {
+        let usage = BufferUsages::UNIFORM | BufferUsages::COPY_DST;
+        let desc = wgpu::BufferDescriptor { label: None, size: 16, usage, mapped_at_creation: false };
+        let buffer = self.device.create_buffer(&desc);
+        self.queue.write_buffer(&buffer, 0, &words.map(u32::to_ne_bytes).concat());
+        buffer
+    }
+
+    /// A kernel, compiled, its bindings being these buffers in order.
+    pub fn step(&self, text: &str, buffers: &[&wgpu::Buffer], n_groups: u32) -> Step {
+        let source = wgpu::ShaderSource::Wgsl(text.into());
         let module = self.device.create_shader_module(wgpu::ShaderModuleDescriptor { label: None, source });
         let pipeline = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
             label: None,
@@ -49,21 +59,20 @@ impl Hand {
             compilation_options: Default::default(),
             cache: None,
         });
-        let buffer = |memory: &Memory| match memory {
-            Memory::Input(idx) => &inputs[*idx],
-            Memory::Scratch => scratch,
-            Memory::Y => y,
-        };
-        let entry = |(binding, memory): (usize, &Memory)| wgpu::BindGroupEntry {
-            binding: binding as u32,
-            resource: buffer(memory).as_entire_binding(),
-        };
-        let group = self.device.create_bind_group(&wgpu::BindGroupDescriptor {
-            label: None,
-            layout: &pipeline.get_bind_group_layout(0),
-            entries: &kernel.memory.iter().enumerate().map(entry).collect::<Vec<_>>(),
-        });
-        Step { pipeline, group, n_groups: kernel.n_groups as u32 }
+        let mut entries = Vec::new();
+        for (binding, buffer) in buffers.iter().enumerate() {
+            entries.push(wgpu::BindGroupEntry { binding: binding as u32, resource: buffer.as_entire_binding() });
+        }
+        let layout = &pipeline.get_bind_group_layout(0);
+        let group =
+            self.device.create_bind_group(&wgpu::BindGroupDescriptor { label: None, layout, entries: &entries });
+        Step { pipeline, group, n_groups }
+    }
+
+    /// Dispatches that leave `n` values in `y`, to be called.
+    pub fn case(&self, steps: Vec<Step>, y: wgpu::Buffer, n: usize) -> Box<dyn Case> {
+        let (device, queue) = (self.device.clone(), self.queue.clone());
+        Box::new(HandCase { device, queue, steps, y, n })
     }
 }
 
@@ -77,9 +86,21 @@ impl Contender for Hand {
         let inputs: Vec<wgpu::Buffer> = inputs.iter().map(|input| self.upload(&input.data)).collect();
         let n_scratch = kernels.iter().map(|k| k.n_scratch).max().unwrap_or(0);
         let (scratch, y) = (self.buffer(n_scratch.max(4)), self.buffer(work.n_outputs()));
-        let steps = kernels.iter().map(|kernel| self.step(kernel, &inputs, &scratch, &y)).collect();
-        let (device, queue) = (self.device.clone(), self.queue.clone());
-        Some(Ok(Box::new(HandCase { device, queue, steps, y, n: work.n_outputs() })))
+        let steps = kernels.iter().map(|kernel| kernel.step(self, &inputs, &scratch, &y)).collect();
+        Some(Ok(self.case(steps, y, work.n_outputs())))
+    }
+}
+
+impl Kernel {
+    /// Compiled and bound.
+    pub fn step(&self, hand: &Hand, inputs: &[wgpu::Buffer], scratch: &wgpu::Buffer, y: &wgpu::Buffer) -> Step {
+        let buffer = |memory: &Memory| match memory {
+            Memory::Input(idx) => &inputs[*idx],
+            Memory::Scratch => scratch,
+            Memory::Y => y,
+        };
+        let buffers: Vec<&wgpu::Buffer> = self.memory.iter().map(buffer).collect();
+        hand.step(&self.text, &buffers, self.n_groups as u32)
     }
 }
 
@@ -126,7 +147,7 @@ impl Case for HandCase {
 
     fn result(&mut self) -> Result<Vec<f32>> {
         let size = self.y.size();
-        let usage = wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST;
+        let usage = BufferUsages::MAP_READ | BufferUsages::COPY_DST;
         let staging =
             self.device.create_buffer(&wgpu::BufferDescriptor { label: None, size, usage, mapped_at_creation: false });
         let mut encoder = self.device.create_command_encoder(&Default::default());

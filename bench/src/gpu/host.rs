@@ -134,8 +134,8 @@ impl RawCase {
             n_scratch: 0,
         };
         let ends = [0, 2];
-        let turns = [product(0, 2), product(2, 0)].map(|kernel| hand.step(&kernel, &inputs, &y, &y));
-        let last = hand.step(&sum(ends[n_products % 2]), &inputs, &y, &y);
+        let turns = [product(0, 2), product(2, 0)].map(|kernel| kernel.step(hand, &inputs, &y, &y));
+        let last = sum(ends[n_products % 2]).step(hand, &inputs, &y, &y);
         let steps = (0..n_products).map(|i| turns[i % 2].clone()).chain([last]).collect();
         RawCase { device: hand.device.clone(), queue: hand.queue.clone(), steps, y, staging, value: 0.0 }
     }

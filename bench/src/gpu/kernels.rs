@@ -35,6 +35,7 @@ pub fn kernels(work: Work) -> Option<Vec<Kernel>> {
         Work::Sum { n } => sum(n),
         Work::SumAxis { axis: 0, rows, cols } => sum_columns(rows, cols),
         Work::SumAxis { rows, cols, .. } => vec![sum_rows(rows, cols)],
+        Work::AddTransposed { n } => vec![add_transposed(n)],
         Work::Read { .. } | Work::Peak { .. } | Work::Matmul { .. } => return None,
     })
 }
@@ -155,6 +156,33 @@ fn sum_rows(rows: usize, cols: usize) -> Kernel {
     y[row] = (s4.x + s4.y) + (s4.z + s4.w);"
     );
     by_row(1, rows, "f32", &body)
+}
+
+/// Blocks of four by four per invocation, turned in registers; tiles of 32 by 32 per workgroup, so that what is read
+/// along rows and along columns shares cache lines.
+fn add_transposed(n: usize) -> Kernel {
+    let each = |line: &dyn Fn(usize) -> String| (0..4).map(line).collect::<Vec<_>>().join("\n    ");
+    let text = format!(
+        "{}
+@compute @workgroup_size(64)
+fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {{
+    let row = group.x / {tiles}u * 8u + lane / 8u;
+    let col = group.x % {tiles}u * 8u + lane % 8u;
+    {}
+    {}
+    {}
+}}",
+        declare(1, "vec4<f32>"),
+        each(&|k| format!("let a{k} = x0[(row * 4u + {k}u) * {}u + col];", n / 4)),
+        each(&|k| format!("let b{k} = x0[(col * 4u + {k}u) * {}u + row];", n / 4)),
+        each(&|k| {
+            let turned = ["x", "y", "z", "w"][k];
+            let column = format!("vec4(b0.{turned}, b1.{turned}, b2.{turned}, b3.{turned})");
+            format!("y[(row * 4u + {k}u) * {}u + col] = a{k} + {column};", n / 4)
+        }),
+        tiles = n / 32,
+    );
+    Kernel { text, memory: bound(1, Memory::Y), n_groups: (n / 32) * (n / 32), n_scratch: 0 }
 }
 
 /// Sums of rows of a matrix that is not one, then the sum of those.

@@ -26,9 +26,15 @@ pub const WORKLOADS: &[Workload] = &[
     Workload { name: "sum 16 Mi", work: Work::Sum { n: 16 * MI } },
     Workload { name: "sum axis 0 [4096, 4096]", work: Work::SumAxis { axis: 0, rows: 4096, cols: 4096 } },
     Workload { name: "sum axis 1 [4096, 4096]", work: Work::SumAxis { axis: 1, rows: 4096, cols: 4096 } },
+    Workload { name: "x + x.t() [4096, 4096]", work: Work::AddTransposed { n: 4096 } },
 ];
 
 /// Everyone this build can measure on a device; the hand-written kernels come first.
 pub fn contenders(device: &Device) -> Result<Vec<Box<dyn Contender>>> {
-    Ok(vec![Box::new(Hand::new(device)?), Box::new(Lazuli { device: device.clone(), hold: Hold::Previous })])
+    Ok(vec![
+        Box::new(Hand::new(device)?),
+        Box::new(Lazuli { device: device.clone(), hold: Hold::Previous }),
+        #[cfg(feature = "burn-wgpu")]
+        Box::new(crate::burn_side::Burn::wgpu(device.info().kind)),
+    ])
 }

@@ -81,6 +81,10 @@ pub fn measure(product: &Product, device: &Device, effort: Effort) -> Result<Vec
         Call::RoundTrip => Resident::case(product, device, a.clone(), &b),
     };
     runners.push(Runner::new("lazuli", case));
+    #[cfg(feature = "burn-wgpu")]
+    if product.right == Right::Plain && product.call == Call::Compute {
+        runners.push(burn_runner(product, device, &a, &b));
+    }
     run_in_turns(&mut runners, effort);
 
     let right = reference(product, &a, &b);
@@ -156,6 +160,18 @@ impl Case for Resident {
     fn result(&mut self) -> Result<Vec<f32>> {
         Ok(self.output.clone())
     }
+}
+
+/// burn, after its own tuning.
+#[cfg(feature = "burn-wgpu")]
+fn burn_runner(product: &Product, device: &Device, a: &[f32], b: &[f32]) -> Runner {
+    use crate::contender::Contender;
+    use crate::inputs::Input;
+    let Sizes { m, k, n } = product.sizes;
+    let inputs = [Input { shape: vec![m, k], data: a.to_vec() }, Input { shape: vec![k, n], data: b.to_vec() }];
+    let burn = crate::burn_side::Burn::wgpu(device.info().kind);
+    let case = burn.prepare(crate::workload::Work::Matmul { m, k, n }, &inputs);
+    Runner::new(burn.name(), case.unwrap_or(Err("takes no part".into())))
 }
 
 fn checked_rows(m: usize) -> impl Iterator<Item = usize> {

@@ -33,7 +33,7 @@ impl Contender for Hand {
         // Products that are not square have no loop of their own.
         let n_packed = match work {
             Work::Matmul { m, k, n } if m == k && k == n => n,
-            Work::Matmul { .. } => return None,
+            Work::Matmul { .. } | Work::AddTransposed { .. } => return None,
             _ => 0,
         };
         Some(Ok(Box::new(HandCase {
@@ -70,6 +70,7 @@ impl Case for HandCase {
             Work::Sum { .. } => y[0] = sums::sum(x(0), n_threads),
             Work::SumAxis { axis: 0, cols, .. } => sums::sum_columns(x(0), y, cols, n_threads),
             Work::SumAxis { cols, .. } => sums::sum_rows(x(0), y, cols, n_threads),
+            Work::AddTransposed { .. } => return Err("nobody has written it for processors".into()),
             Work::Matmul { n, .. } => matmul::matmul(x(0), x(1), y, n, &mut self.packed, n_threads),
         }
         Ok(())

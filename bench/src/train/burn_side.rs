@@ -27,7 +27,7 @@ struct Burn {
     labels: Tensor<1, Int>,
 }
 
-pub fn trainer(net: Net) -> Result<Box<dyn Trainer>> {
+pub fn trainer(net: Net, _device: &str) -> Result<Box<dyn Trainer>> {
     let device = Device::flex().autodiff();
     let data = |x: &Input| TensorData::new(x.data.clone(), x.shape.clone());
     let mut model = Model { convs: Vec::new(), linears: Vec::new() };

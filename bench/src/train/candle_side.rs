@@ -15,7 +15,7 @@ struct Candle {
     labels: Tensor,
 }
 
-pub fn trainer(net: Net) -> Result<Box<dyn Trainer>> {
+pub fn trainer(net: Net, _device: &str) -> Result<Box<dyn Trainer>> {
     prepared(net).map(|candle| Box::new(candle) as Box<dyn Trainer>).map_err(|error| error.to_string())
 }
 

@@ -14,8 +14,8 @@ struct Lazuli {
     labels: Tensor,
 }
 
-pub fn trainer(net: Net) -> Result<Box<dyn Trainer>> {
-    let device = Device::cpu();
+pub fn trainer(net: Net, device: &str) -> Result<Box<dyn Trainer>> {
+    let device = Device::open(device).map_err(|error| error.to_string())?;
     let mut weights = net.weights().into_iter();
     let mut next = || {
         let up = |x: &Input| Tensor::from_slice(&x.data, x.shape.clone(), &device).tracked();

@@ -1,7 +1,7 @@
 //! Training steps side by side: the same net from the same weights on the same batch, by everyone.
 //!
 //! A [`Net`] is a list of [`Part`]s with their first weights; a [`Trainer`] is one library that holds a net and makes
-//! steps; [`turns`] runs them in turn, PyTorch and JAX included, which live in a process of their own (`python`).
+//! steps; [`turns`] runs them in turn, those of other languages included, which live in a process of their own (`process`).
 
 #[cfg(feature = "burn")]
 mod burn_side;
@@ -9,7 +9,7 @@ mod burn_side;
 mod candle_side;
 #[cfg(feature = "lazuli")]
 mod lazuli_side;
-mod python;
+mod process;
 pub mod report;
 pub mod turns;
 #[cfg(feature = "volta")]
@@ -117,8 +117,8 @@ pub trait Trainer {
     fn step(&mut self) -> Result<f32>;
 }
 
-/// A library of this process: its name and how it takes up a net.
-pub type Local = (&'static str, fn(Net) -> Result<Box<dyn Trainer>>);
+/// A library of this process: its name and how it takes up a net, on a device if it knows several.
+pub type Local = (&'static str, fn(Net, &str) -> Result<Box<dyn Trainer>>);
 
 /// Everyone in this build; ratios are to the first.
 pub fn locals() -> Vec<Local> {

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Instant;
 
-use super::python::Python;
+use super::process::Process;
 use super::report::Row;
 use super::{Local, Net, Trainer};
 use crate::contender::Result;
@@ -15,8 +15,10 @@ use crate::measure::{median, process_cpu_time};
 pub struct Effort {
     pub n_rounds: usize,
     pub n_threads: usize,
-    /// An interpreter with PyTorch or JAX.
-    pub python: Option<String>,
+    /// Where Lazuli runs, as `Device::open` takes it.
+    pub device: String,
+    /// Commands that start other processes with peers.
+    pub peers: Vec<String>,
 }
 
 /// Losses are compared after this many steps from the same weights.
@@ -27,14 +29,14 @@ const SAMPLE_MS: f64 = 20.0;
 /// Who makes steps.
 enum Contender {
     Here(Box<dyn Trainer>),
-    There(Rc<RefCell<Python>>, String),
+    There(Rc<RefCell<Process>>, String),
 }
 
 impl Contender {
     /// Wall and CPU milliseconds of some steps, and the last loss.
     fn steps(&mut self, net: Net, n_steps: usize) -> Result<[f64; 3]> {
         match self {
-            Contender::There(python, peer) => python.borrow_mut().steps(peer, net.name(), n_steps),
+            Contender::There(process, peer) => process.borrow_mut().steps(peer, net.name(), n_steps),
             Contender::Here(trainer) => {
                 let (wall, cpu, mut loss) = (Instant::now(), process_cpu_time(), f32::NAN);
                 for _ in 0..n_steps {
@@ -60,11 +62,11 @@ struct Runner {
 /// Everyone on one net.
 pub fn measure(net: Net, locals: &[Local], effort: &Effort) -> Result<Vec<Row>> {
     let mut contenders: Vec<(String, Result<Contender>)> =
-        locals.iter().map(|(name, make)| (name.to_string(), make(net).map(Contender::Here))).collect();
-    if let Some(interpreter) = &effort.python {
-        let (python, peers) = Python::start(interpreter, effort.n_threads)?;
-        let python = Rc::new(RefCell::new(python));
-        contenders.extend(peers.into_iter().map(|peer| (peer.clone(), Ok(Contender::There(python.clone(), peer)))));
+        locals.iter().map(|(name, make)| (name.to_string(), make(net, &effort.device).map(Contender::Here))).collect();
+    for command in &effort.peers {
+        let (process, peers) = Process::start(command, effort.n_threads)?;
+        let process = Rc::new(RefCell::new(process));
+        contenders.extend(peers.into_iter().map(|peer| (peer.clone(), Ok(Contender::There(process.clone(), peer)))));
     }
     let mut runners: Vec<Runner> = contenders.into_iter().map(|(name, c)| Runner::new(name, c)).collect();
     for runner in &mut runners {

@@ -14,7 +14,7 @@ struct Volta {
     labels: Tensor,
 }
 
-pub fn trainer(net: Net) -> Result<Box<dyn Trainer>> {
+pub fn trainer(net: Net, _device: &str) -> Result<Box<dyn Trainer>> {
     let layer = |part: Part| -> Box<dyn Module> {
         match part {
             Part::Linear(n_in, n_out) => Box::new(Linear::new(n_in, n_out, true)),

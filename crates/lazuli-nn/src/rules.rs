@@ -111,8 +111,8 @@ impl Rule for Adam {
 
     fn update(&self, w: &Tensor, g: &Tensor, slots: &[Tensor], at: Update) -> (Tensor, Vec<Tensor>) {
         let g = decayed(w, g, self.weight_decay);
-        let m = slots[0].mul(self.beta1).add(g.mul(1.0 - self.beta1));
-        let v = slots[1].mul(self.beta2).add(g.square().mul(1.0 - self.beta2));
+        let m = toward(&slots[0], &g, 1.0 - self.beta1);
+        let v = toward(&slots[1], &g.square(), 1.0 - self.beta2);
         // lr · m̂ / (√v̂ + eps) with m̂ = m / c₁ and v̂ = v / c₂, the numbers gathered: they are the only ones that change.
         let (c1, c2) = (1.0 - self.beta1.powf(at.step as f64), (1.0 - self.beta2.powf(at.step as f64)).sqrt());
         let step = m.div(v.sqrt().add(self.eps * c2)).mul(at.lr * c2 / c1);
@@ -184,7 +184,7 @@ impl Rule for RmsProp {
     }
 
     fn update(&self, w: &Tensor, g: &Tensor, slots: &[Tensor], at: Update) -> (Tensor, Vec<Tensor>) {
-        let v = slots[0].mul(self.alpha).add(g.square().mul(1.0 - self.alpha));
+        let v = toward(&slots[0], &g.square(), 1.0 - self.alpha);
         (w.sub(g.div(v.sqrt().add(self.eps)).mul(at.lr)), vec![v])
     }
 }
@@ -221,11 +221,17 @@ impl Rule for Lion {
     }
 
     fn update(&self, w: &Tensor, g: &Tensor, slots: &[Tensor], at: Update) -> (Tensor, Vec<Tensor>) {
-        let way = slots[0].mul(self.beta1).add(g.mul(1.0 - self.beta1)).sign();
-        let m = slots[0].mul(self.beta2).add(g.mul(1.0 - self.beta2));
+        let way = toward(&slots[0], g, 1.0 - self.beta1).sign();
+        let m = toward(&slots[0], g, 1.0 - self.beta2);
         let w = if self.weight_decay != 0.0 { w.mul(1.0 - at.lr * self.weight_decay) } else { w.clone() };
         (w.sub(way.mul(at.lr)), vec![m])
     }
+}
+
+/// The running mean after one more value: `mean + (x − mean) · share`. A chain of steps from `x` on, which needs no place
+/// for a second product as `mean · (1 − share) + x · share` does.
+fn toward(mean: &Tensor, x: &Tensor, share: f64) -> Tensor {
+    x.sub(mean).mul(share).add(mean)
 }
 
 fn decayed(w: &Tensor, g: &Tensor, weight_decay: f64) -> Tensor {

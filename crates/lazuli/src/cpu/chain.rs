@@ -32,6 +32,7 @@ enum Kind {
     MaxOf,
     MinOf,
     Square,
+    Sqrt,
     Exp,
 }
 
@@ -50,6 +51,7 @@ impl Operand {
             (Step::Min, false) => Kind::Min,
             (Step::Min, true) => Kind::MinOf,
             (Step::Square, _) => Kind::Square,
+            (Step::Sqrt, _) => Kind::Sqrt,
             (Step::Exp, _) => Kind::Exp,
         };
         // What is not there is never looked at: a single lane may be any.
@@ -133,6 +135,7 @@ pub unsafe fn plain<L: Level>(start: Start, steps: &[Operand], first: usize, out
                     Kind::MaxOf => max_f32(y, *x),
                     Kind::MinOf => min_f32(y, *x),
                     Kind::Square => *x * *x,
+                    Kind::Sqrt => x.sqrt(),
                     Kind::Exp => math::exp::<L>(*x),
                 };
             }
@@ -276,6 +279,11 @@ pub unsafe fn values<V: Vector, const FLIGHT: usize, const FUNCTIONS: bool>(
                         v[i] = v[i].mul(v[i]);
                     }
                 }
+                Kind::Sqrt => {
+                    for i in 0..FLIGHT {
+                        v[i] = v[i].sqrt();
+                    }
+                }
                 Kind::Exp if !FUNCTIONS => unreachable!("arithmetic only"),
                 Kind::Exp => {
                     for i in 0..FLIGHT {
@@ -359,7 +367,7 @@ mod tests {
     fn steps_of_a_value_alone_give_the_bits_of_their_loops() {
         let x = any_floats(5000);
         let isa = crate::ops::isa() as usize;
-        for (step, row) in [(Step::Exp, &crate::ops::EXP)] {
+        for (step, row) in [(Step::Exp, &crate::ops::EXP), (Step::Sqrt, &crate::ops::SQRT)] {
             let apply = row.cpu.f32.expect("it takes floats")[isa];
             for n in [1, 7, 32, 129, 1000, 5000] {
                 let (mut got, mut want) = (vec![0; n], vec![0; n]);

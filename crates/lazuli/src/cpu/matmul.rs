@@ -75,6 +75,40 @@ impl Matmul {
         if self.lane == Lane::F32 && self.skinny.is_none() { gemm::room(k, n) } else { 0 }
     }
 
+    /// Bytes for sums that have no place in an output. They are looked at before the next ones are made, so all
+    /// products of a plan can use the same.
+    pub fn sums_bytes(&self) -> usize {
+        let MatmulArgs { m, n, .. } = self.args;
+        match self.in_output {
+            Some(_) => 0,
+            None if self.by_batch() => self.n_batch() * m * n * 4,
+            None => self.panel_rows().min(m) * n * 4,
+        }
+    }
+
+    fn n_batch(&self) -> usize {
+        self.args.batch.iter().product()
+    }
+
+    /// Multiplications of one matrix.
+    fn work(&self) -> usize {
+        let MatmulArgs { m, k, n, .. } = self.args;
+        m * n * k.max(1)
+    }
+
+    /// Whether a thread takes whole matrices.
+    fn by_batch(&self) -> bool {
+        self.n_batch() > 1 && self.work() < 64 * SMALL
+    }
+
+    /// Rows whose sums are made before they are looked at again.
+    fn panel_rows(&self) -> usize {
+        let MatmulArgs { m, n, .. } = self.args;
+        // Few rows would make too little of the other operand.
+        let panel = (PANEL_BYTES / 4 / n.max(1)).next_multiple_of(64).clamp(256, m.max(256));
+        if self.bare { m } else { panel }
+    }
+
     /// Memory that a run needs beside its slots.
     pub fn scratch(&self, pool: &Arc<Pool>) -> Result<Scratch> {
         let body = &self.nest.code.body;
@@ -87,40 +121,35 @@ impl Matmul {
             Ok(Some(Wide { storage: pool.take(n * 4)?, low, n }))
         };
         let MatmulArgs { m, k, n, ref a, ref b, .. } = self.args;
-        let n_batch = self.args.batch.iter().product::<usize>();
-        let sums = match self.in_output {
-            Some(_) => None,
-            None => Some(pool.take(n_batch * m * n * 4)?),
-        };
+        let n_batch = self.n_batch();
         let n_parts = self.skinny.map_or(1, |skinny| skinny.n_parts());
         let parts = match n_parts > 1 {
             true => Some(pool.take(n_batch * (n_parts - 1) * m * n * 4)?),
             false => None,
         };
-        Ok(Scratch { a: operand(0, a, m, k)?, b: operand(1, b, k, n)?, sums, parts })
+        Ok(Scratch { a: operand(0, a, m, k)?, b: operand(1, b, k, n)?, parts })
     }
 
     /// Runs it on the threads this is called in.
     ///
     /// # Safety
-    /// The memory is as large as the plan says, and rooms as [`room`](Matmul::room) does.
-    pub unsafe fn run(&self, bound: &Bound, scratch: &Scratch, rooms: Rooms) {
-        let MatmulArgs { m, n, ref batch, .. } = self.args;
-        let n_batch: usize = batch.iter().product();
+    /// The memory is as large as the plan says, `sums` as [`sums_bytes`](Matmul::sums_bytes) does, and rooms as
+    /// [`room`](Matmul::room) does.
+    pub unsafe fn run(&self, bound: &Bound, scratch: &Scratch, sums: *mut u8, rooms: Rooms) {
+        let MatmulArgs { m, n, .. } = self.args;
+        let n_batch = self.n_batch();
         // SAFETY: as promised by the caller; widened operands hold every element that is read.
         unsafe {
             let a = self.operand(bound, 0, &self.args.a, scratch.a.as_ref());
             let b = self.operand(bound, 1, &self.args.b, scratch.b.as_ref());
-            let sums: *mut u32 = match (&scratch.sums, self.in_output) {
-                (Some(storage), _) => storage.ptr().cast(),
-                (None, Some((output, offset))) => bound.outputs[output].cast::<u32>().offset(offset),
-                (None, None) => unreachable!("sums are somewhere"),
+            let sums: *mut u32 = match self.in_output {
+                Some((output, offset)) => bound.outputs[output].cast::<u32>().offset(offset),
+                None => sums.cast(),
             };
             let parts = scratch.parts.as_ref().map_or(std::ptr::null_mut(), |storage| storage.ptr().cast());
             let product = Product { matmul: self, a, b, sums: Shared(sums), parts: Shared(parts) };
-            let work = m * n * self.args.k.max(1);
-            if n_batch > 1 && work < 64 * SMALL {
-                let per_task = (SMALL / work.max(1)).clamp(1, n_batch);
+            if self.by_batch() {
+                let per_task = (SMALL / self.work().max(1)).clamp(1, n_batch);
                 threads::for_each_on(n_batch.div_ceil(per_task), &|worker, task| {
                     for i in task * per_task..((task + 1) * per_task).min(n_batch) {
                         product.rows(i, 0, m, rooms.of(worker));
@@ -129,12 +158,13 @@ impl Matmul {
                 });
                 return;
             }
+            let panel = self.panel_rows();
             for i in 0..n_batch {
-                // Few rows would make too little of the other operand.
-                let panel = (PANEL_BYTES / 4 / n.max(1)).next_multiple_of(64).clamp(256, m.max(256));
-                let panel = if self.bare { m } else { panel };
                 for row in (0..m).step_by(panel.max(1)) {
                     let rows = panel.min(m - row);
+                    // Sums with no place of their own start where those of the panel before did.
+                    let before = if self.in_output.is_some() { 0 } else { (i * m + row) * n };
+                    let product = Product { sums: Shared(sums.wrapping_sub(before)), ..product };
                     product.rows(i, row, rows, rooms);
                     self.follow(bound, product.sums, (i * m + row) * n, rows);
                 }
@@ -202,7 +232,6 @@ impl Matmul {
 pub struct Scratch {
     a: Option<Wide>,
     b: Option<Wide>,
-    sums: Option<Storage>,
     /// Partial results of few rows.
     parts: Option<Storage>,
 }
@@ -273,6 +302,7 @@ impl Operand<'_> {
     }
 }
 
+#[derive(Clone, Copy)]
 struct Product<'a> {
     matmul: &'a Matmul,
     a: Operand<'a>,
@@ -303,6 +333,13 @@ impl Product<'_> {
             return unsafe { Skinny { m: rows, a, b, out, ..skinny }.run(parts.cast()) };
         }
         let (a, b, out) = (a.cast_const().cast(), b.cast_const().cast(), out.cast());
+        // A matrix times a column is the column, as a row, times the matrix by its columns.
+        if n == 1 && b_lies.row_stride == 1 && a_lies.col_stride == 1 && skinny::fits(1, (k as isize, 1), (1, 0)) {
+            let b_pitch = a_lies.row_stride;
+            let turned = Skinny { m: 1, k, n: rows, a: b, a_pitch: 0, b: a, b_pitch, by_columns: true, out };
+            // SAFETY: as above.
+            return unsafe { turned.run(std::ptr::null_mut()) };
+        }
         let steps = |lies: &OperandArgs| (lies.row_stride, lies.col_stride);
         let (a_steps, b_steps) = (steps(a_lies), steps(b_lies));
         // SAFETY: as above.

@@ -32,6 +32,8 @@ pub struct Ready {
     nanos: f64,
     /// Values that each thread needs room for, in products.
     room: usize,
+    /// Bytes for the sums of the product that needs most.
+    sums_bytes: usize,
 }
 
 struct ReadyLaunch {
@@ -50,12 +52,10 @@ impl Ready {
     pub fn new(cpu: Arc<Shared>, plan: Arc<Plan>) -> Result<Ready> {
         let launches = plan.launches.iter().map(|l| ready(&cpu, l)).collect::<Result<Vec<ReadyLaunch>>>()?;
         let nanos = launches.iter().map(|l| l.nanos).sum();
-        let rooms = launches.iter().map(|l| match &l.work {
-            Work::Matmul(matmul) => matmul.room(),
-            _ => 0,
-        });
-        let room = rooms.max().unwrap_or(0);
-        Ok(Ready { cpu, plan, launches, nanos, room })
+        let products = || launches.iter().filter_map(|l| if let Work::Matmul(m) = &l.work { Some(m) } else { None });
+        let room = products().map(|m| m.room()).max().unwrap_or(0);
+        let sums_bytes = products().map(|m| m.sums_bytes()).max().unwrap_or(0);
+        Ok(Ready { cpu, plan, launches, nanos, room, sums_bytes })
     }
 
     /// The memory of every slot. All of it before anything runs, so that running out of it spoils nothing.
@@ -68,7 +68,7 @@ impl Ready {
     }
 
     fn run_all(&self, memory: &Memory, constants: &[u32], faults: &Faults) {
-        let Memory { slots, scratch, rooms } = memory;
+        let Memory { slots, scratch, sums, rooms } = memory;
         for (idx, (ready, launch)) in self.launches.iter().zip(&self.plan.launches).enumerate() {
             let at = |id: &SlotId| slots[id.0 as usize];
             match &ready.work {
@@ -94,7 +94,7 @@ impl Ready {
                     // SAFETY: as above.
                     unsafe {
                         bound.evaluate_uniforms();
-                        matmul.run(&bound, scratch, *rooms);
+                        matmul.run(&bound, scratch, *sums, *rooms);
                     }
                 }
             }
@@ -180,8 +180,13 @@ impl Runnable for Ready {
             0 => None,
             room => Some(self.cpu.pool.take(n_workers * room * 4)?),
         };
+        let sums = match self.sums_bytes {
+            0 => None,
+            bytes => Some(self.cpu.pool.take(bytes)?),
+        };
+        let sums_at = sums.as_ref().map_or(std::ptr::null_mut(), |sums| sums.ptr());
         let first = rooms.as_ref().map_or(std::ptr::null_mut(), |rooms| rooms.ptr().cast());
-        let memory = Memory { slots, scratch, rooms: Rooms { first, size: self.room } };
+        let memory = Memory { slots, scratch, sums: sums_at, rooms: Rooms { first, size: self.room } };
         let run = || self.run_all(&memory, constants, &faults);
         if alone {
             run()
@@ -200,5 +205,7 @@ impl Runnable for Ready {
 struct Memory {
     slots: SmallVec<[*mut u8; 16]>,
     scratch: SmallVec<[Option<matmul::Scratch>; 8]>,
+    /// For sums that have no place in a slot: one product at a time uses it.
+    sums: *mut u8,
     rooms: Rooms,
 }

@@ -1,5 +1,5 @@
-//! Products of few rows: what they cost is reading the other operand once, so it is read straight through, in several
-//! places at once, by all threads. A GEMM would first copy it into blocks that nothing uses again.
+//! Products of a single row, and of few with columns that lie dense: what they cost is reading the other operand once,
+//! so it is read straight through, in several places at once, by all threads.
 
 use super::threads;
 use crate::ops::{Isa, isa};
@@ -7,11 +7,12 @@ use crate::ops::{Isa, isa};
 #[cfg(target_arch = "x86_64")]
 use crate::ops::math::{F32x8, F32x16, Floats};
 
-/// More rows than this are worth a GEMM.
+/// More rows than this are worth turning columns for.
 const MAX_ROWS: usize = 16;
-/// Rows of `b` that are read together, and the rows of results kept in registers meanwhile.
+/// Rows of `b` that are read together.
 #[cfg(target_arch = "x86_64")]
 const TOGETHER: usize = 8;
+/// Rows of `a` that are multiplied with a column at a time.
 #[cfg(target_arch = "x86_64")]
 const ABREAST: usize = 4;
 /// Bytes of `b` that are worth a task.
@@ -144,76 +145,35 @@ impl Parts {
     }
 }
 
-/// `b` row by row: a few rows at a time, scaled and added to the results of up to [`ABREAST`] rows of `a`.
+/// `b` row by row: a few rows at a time, scaled and added to the one row of results, `W` vectors at a time.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn rows<V: Floats>(x: &Skinny, from: usize, to: usize, out: *mut f32) {
-    let mut l = from;
-    while l < to {
-        let n_rows = TOGETHER.min(to - l);
-        let mut i = 0;
-        while i < x.m {
-            let abreast = ABREAST.min(x.m - i);
-            // SAFETY: as promised by the caller.
-            unsafe {
-                match abreast {
-                    4 => some_rows::<V, 4, 2>(x, (i, l, n_rows), out),
-                    3 => some_rows::<V, 3, 2>(x, (i, l, n_rows), out),
-                    2 => some_rows::<V, 2, 4>(x, (i, l, n_rows), out),
-                    _ => some_rows::<V, 1, 4>(x, (i, l, n_rows), out),
-                }
-            }
-            i += abreast;
-        }
-        l += n_rows;
-    }
-}
-
-/// `M` rows of results from row `i` on plus `n_rows` rows of `b` from `l` on, `W` vectors of columns at a time.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-unsafe fn some_rows<V: Floats, const M: usize, const W: usize>(
-    x: &Skinny,
-    (i, l, n_rows): (usize, usize, usize),
-    out: *mut f32,
-) {
-    let n = x.n;
-    let a = |row: usize, r: usize| x.a.wrapping_offset((i + row) as isize * x.a_pitch).wrapping_add(l + r);
-    let b = |r: usize| x.b.wrapping_offset((l + r) as isize * x.b_pitch);
-    let to = |row: usize| out.wrapping_add((i + row) * n);
-    let mut at = 0;
-    // SAFETY: vectors lie within the rows; the rest as promised by the caller.
-    unsafe {
-        while at + W * V::LANES <= n {
-            let mut sums = [[V::splat(0.0); W]; M];
-            for row in 0..M {
+unsafe fn rows<V: Floats, const W: usize>(x: &Skinny, from: usize, to: usize, out: *mut f32) {
+    for first in (from..to).step_by(TOGETHER) {
+        let rows = first..to.min(first + TOGETHER);
+        let b = |l: usize| x.b.wrapping_offset(l as isize * x.b_pitch);
+        let mut at = 0;
+        // SAFETY: vectors lie within the rows; the rest as promised by the caller.
+        unsafe {
+            while at + W * V::LANES <= x.n {
+                let mut sums = [V::splat(0.0); W];
                 for w in 0..W {
-                    sums[row][w] = V::load(to(row).add(at + w * V::LANES));
+                    sums[w] = V::load(out.add(at + w * V::LANES));
                 }
-            }
-            for r in 0..n_rows {
-                let mut lanes = [V::splat(0.0); W];
-                for w in 0..W {
-                    lanes[w] = V::load(b(r).add(at + w * V::LANES));
-                }
-                for row in 0..M {
-                    let scale = V::splat(*a(row, r));
+                for l in rows.clone() {
+                    let scale = V::splat(*x.a.add(l));
                     for w in 0..W {
-                        sums[row][w] = scale.fma(lanes[w], sums[row][w]);
+                        sums[w] = scale.fma(V::load(b(l).add(at + w * V::LANES)), sums[w]);
                     }
                 }
-            }
-            for row in 0..M {
                 for w in 0..W {
-                    sums[row][w].store(to(row).add(at + w * V::LANES));
+                    sums[w].store(out.add(at + w * V::LANES));
                 }
+                at += W * V::LANES;
             }
-            at += W * V::LANES;
-        }
-        for j in at..n {
-            for row in 0..M {
-                for r in 0..n_rows {
-                    *to(row).add(j) = (*a(row, r)).mul_add(*b(r).add(j), *to(row).add(j));
+            for j in at..x.n {
+                for l in rows.clone() {
+                    *out.add(j) = (*x.a.add(l)).mul_add(*b(l).add(j), *out.add(j));
                 }
             }
         }
@@ -306,7 +266,7 @@ macro_rules! compiled {
         #[target_feature(enable = $features)]
         unsafe fn $rows(x: &Skinny, from: usize, to: usize, out: *mut f32) {
             // SAFETY: as promised by the caller.
-            unsafe { rows::<$vector>(x, from, to, out) }
+            unsafe { rows::<$vector, 4>(x, from, to, out) }
         }
 
         #[cfg(target_arch = "x86_64")]

@@ -223,21 +223,12 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::adapters;
-    use super::*;
-
-    /// Work for a while: every invocation goes round a loop.
-    fn work(live: &Live) {
-        const TEXT: &str = "@group(0) @binding(0) var<storage, read_write> x: array<u32>;
-            @compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-                var y = id.x;
-                for (var i = 0u; i < 60000u; i++) { y = y * 1664525u + x[1]; }
-                if (y == 1u) { x[0] = y; }
-            }";
-        let source = wgpu::ShaderSource::Wgsl(TEXT.into());
-        let module = live.device.create_shader_module(wgpu::ShaderModuleDescriptor { label: None, source });
-        let pipeline = live.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+impl Live {
+    /// Submits a shader of a test's own; the block is its one binding.
+    pub fn dispatch(&self, text: &str, block: &super::memory::Block, n_groups: u32) {
+        let source = wgpu::ShaderSource::Wgsl(text.into());
+        let module = self.device.create_shader_module(wgpu::ShaderModuleDescriptor { label: None, source });
+        let pipeline = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
             label: None,
             layout: None,
             module: &module,
@@ -245,24 +236,36 @@ mod tests {
             compilation_options: Default::default(),
             cache: None,
         });
-        let block = live.device.create_buffer(&wgpu::BufferDescriptor {
-            label: None,
-            size: 16,
-            usage: wgpu::BufferUsages::STORAGE,
-            mapped_at_creation: false,
-        });
-        let group = live.device.create_bind_group(&wgpu::BindGroupDescriptor {
+        let group = self.device.create_bind_group(&wgpu::BindGroupDescriptor {
             label: None,
             layout: &pipeline.get_bind_group_layout(0),
-            entries: &[wgpu::BindGroupEntry { binding: 0, resource: block.as_entire_binding() }],
+            entries: &[wgpu::BindGroupEntry { binding: 0, resource: block.at(0).0.as_entire_binding() }],
         });
-        let mut encoder = live.device.create_command_encoder(&Default::default());
+        let mut encoder = self.device.create_command_encoder(&Default::default());
         let mut pass = encoder.begin_compute_pass(&Default::default());
         pass.set_pipeline(&pipeline);
         pass.set_bind_group(0, &group, &[]);
-        pass.dispatch_workgroups(256, 1, 1);
+        pass.dispatch_workgroups(n_groups, 1, 1);
         drop(pass);
-        live.submit([encoder.finish()]);
+        self.submit([encoder.finish()]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::adapters;
+    use super::*;
+
+    /// Work for a while: every invocation goes round a loop.
+    fn work(live: &Arc<Live>) {
+        const TEXT: &str = "@group(0) @binding(0) var<storage, read_write> x: array<u32>;
+            @compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
+                var y = id.x;
+                for (var i = 0u; i < 60000u; i++) { y = y * 1664525u + x[1]; }
+                if (y == 1u) { x[0] = y; }
+            }";
+        let block = live.take_with(&[0; 16]).unwrap();
+        live.dispatch(TEXT, &block, 256);
     }
 
     #[test]

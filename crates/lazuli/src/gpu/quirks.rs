@@ -91,27 +91,7 @@ mod tests {
             }";
         let words: Vec<u8> = [n, 0].iter().flat_map(|w| w.to_ne_bytes()).collect();
         let block = live.take_with(&words).unwrap();
-        let source = wgpu::ShaderSource::Wgsl(TEXT.into());
-        let module = live.device.create_shader_module(wgpu::ShaderModuleDescriptor { label: None, source });
-        let pipeline = live.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
-            label: None,
-            layout: None,
-            module: &module,
-            entry_point: Some("main"),
-            compilation_options: Default::default(),
-            cache: None,
-        });
-        let entry = wgpu::BindGroupEntry { binding: 0, resource: block.at(0).0.as_entire_binding() };
-        let layout = &pipeline.get_bind_group_layout(0);
-        let desc = wgpu::BindGroupDescriptor { label: None, layout, entries: &[entry] };
-        let group = live.device.create_bind_group(&desc);
-        let mut encoder = live.device.create_command_encoder(&Default::default());
-        let mut pass = encoder.begin_compute_pass(&Default::default());
-        pass.set_pipeline(&pipeline);
-        pass.set_bind_group(0, &group, &[]);
-        pass.dispatch_workgroups(1, 1, 1);
-        drop(pass);
-        live.submit([encoder.finish()]);
+        live.dispatch(TEXT, &block, 1);
         let mut out = [0; 4];
         read(&Storage::of_block(block, Vec::new(), None), &Counters::default(), &mut out).unwrap();
         u32::from_ne_bytes(out)

@@ -160,6 +160,9 @@ pub struct Args {
     /// uniform ones) to elements of the buffer.
     pub accesses: Vec<IndexMap>,
     pub gathers: Vec<GatherArgs>,
+    /// If the launch serves only some indices of its one gather: the first, and how many. What others look up is not
+    /// stored; a launch of its own does. Planners leave it None.
+    pub served: Option<(usize, usize)>,
     /// Per `Const` of the body, which constant of the plan it is.
     pub consts: Vec<u32>,
     pub matmul: Option<MatmulArgs>,
@@ -227,6 +230,24 @@ impl Kernel {
 }
 
 impl InstOp {
+    /// The same with other registers.
+    pub fn with_regs(&self, f: impl Fn(Reg) -> Reg) -> InstOp {
+        match self {
+            InstOp::Load { .. } | InstOp::Valid { .. } | InstOp::Index { .. } | InstOp::Const(_) | InstOp::Acc => {
+                self.clone()
+            }
+            InstOp::Gather { input, access, index, gather } => {
+                InstOp::Gather { input: *input, access: *access, index: f(*index), gather: *gather }
+            }
+            InstOp::Unary(row, a) => InstOp::Unary(row, f(*a)),
+            InstOp::Binary(row, a, b) => InstOp::Binary(row, f(*a), f(*b)),
+            InstOp::Select(a, b, c) => InstOp::Select(f(*a), f(*b), f(*c)),
+            InstOp::Cast(a) => InstOp::Cast(f(*a)),
+            InstOp::Custom(op, args) => InstOp::Custom(op.clone(), args.iter().copied().map(f).collect()),
+            InstOp::Reduce(row, a) => InstOp::Reduce(row, f(*a)),
+        }
+    }
+
     /// Calls `f` with each register it reads.
     pub fn for_each_reg(&self, mut f: impl FnMut(Reg)) {
         match self {

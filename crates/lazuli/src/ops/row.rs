@@ -109,6 +109,8 @@ pub enum Step {
     Min,
     /// `x · x`.
     Square,
+    /// `√x`.
+    Sqrt,
     /// `eˣ`.
     Exp,
 }

@@ -335,7 +335,7 @@ fn sign_u32(x: u32) -> u32 { return min(x, 1u); }
     known (-3.5, -1.0), (0.25, 1.0), (0.0, 0.0), (f64::NEG_INFINITY, -1.0), (f64::NAN, f64::NAN);
 
     /// The square root, `√x`; NaN of a negative number.
-    SQRT sqrt: Float -> Same, cost 6, ulps 0.5, range (0.0, 100.0);
+    SQRT sqrt: Float -> Same, cost 6, ulps 0.5, range (0.0, 100.0), step Sqrt;
     cpu f32 -> f32 |x| x.sqrt();
     oracle f64::sqrt;
     wgsl "sqrt_f32($x)" "

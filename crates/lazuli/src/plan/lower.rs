@@ -247,7 +247,7 @@ impl Lowering<'_> {
         true
     }
 
-    /// The one reduction of a group.
+    /// The one reduction of a group; None if there are several, one after another or side by side.
     fn only_reduce(&self, number: u32, group: &Group) -> Option<NodeIdx> {
         let mut found = None;
         let mut stack: Vec<NodeIdx> = group.stores.iter().map(|t| t.value).collect();
@@ -260,8 +260,9 @@ impl Lowering<'_> {
             match node.op {
                 Op::Reduce(..) if found.is_some() => return None,
                 Op::Reduce(..) => found = Some(idx),
-                _ => stack.extend(&node.inputs),
+                _ => {}
             }
+            stack.extend(&node.inputs);
         }
         found
     }

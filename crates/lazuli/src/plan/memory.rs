@@ -146,7 +146,12 @@ fn in_place(steps: &[Step], values: &[Value], lives: &[Option<Life>], outputs: &
 
 /// Whether a kernel reads each element of an input only to write the same element of an output.
 fn reads_then_writes(step: &Step, input: usize, output: usize) -> bool {
-    let Kernel::Loop(body) = &step.kernel else { return false };
+    let body = match &step.kernel {
+        Kernel::Loop(body) => body,
+        // Operands are read for many elements; what follows the product is a map.
+        Kernel::Matmul(body) if !step.reads[..2].contains(&step.reads[input]) => body,
+        _ => return false,
+    };
     let whole = |access: u16| {
         let map = &step.args.accesses[access as usize];
         body.accesses[access as usize] == AccessForm::Linear && map.strided().is_some_and(|v| v.offset == 0)

@@ -55,6 +55,15 @@ fn a_reduction_over_the_first_axis_goes_by_column() {
 }
 
 #[test]
+fn columns_are_cut_into_pieces_only_where_one_reduction_is_all() {
+    let x = data([64, 32]);
+    let launches = |y: &Tensor| plan_with(&[y], &Limits { max_column: 16, ..limits() }).launches.len();
+    assert_eq!(launches(&x.sum(0)), 2);
+    // A mean of each piece would not be the mean.
+    assert_eq!(launches(&x.var(0, 0)), 1);
+}
+
+#[test]
 fn a_long_reduction_is_cut_into_pieces() {
     check_plan(
         &[&data([200_000]).square().sum(..).sqrt()],
@@ -148,6 +157,34 @@ fn a_hundred_matmuls_need_two_temporaries() {
     let y = (0..100).fold(w.clone(), |y, _| y.matmul(&w));
     let plan = plan_with(&[&y], &limits());
     assert_eq!(plan.slots.iter().filter(|s| s.kind == SlotKind::Temp).count(), 2);
+}
+
+/// A stream to which every layer adds a product.
+fn residual_stream(n_layers: usize) -> Tensor {
+    let w = data([8, 8]);
+    (0..n_layers).fold(data([8, 8]), |h, _| h.softmax(-1).matmul(&w).add(&h))
+}
+
+#[test]
+fn a_product_is_added_in_place() {
+    let plan = plan_with(&[&residual_stream(10)], &limits());
+    // What is multiplied; the stream stays where its first value was.
+    assert_eq!(plan.slots.iter().filter(|s| s.kind == SlotKind::Temp).count(), 1, "{plan}");
+    assert_eq!(plan.launches.iter().filter(|l| l.reads.contains(&l.writes[0])).count(), 10, "{plan}");
+}
+
+#[test]
+fn a_product_does_not_overwrite_its_operands() {
+    let w = data([8, 8]);
+    let y = (0..10).fold(data([8, 8]), |h, _| h.matmul(&w).add(&h));
+    let plan = plan_with(&[&y], &limits());
+    assert!(plan.launches.iter().all(|l| !l.reads.contains(&l.writes[0])), "{plan}");
+    let mut plan = plan_with(&[&residual_stream(3)], &limits());
+    let launch = plan.launches.iter_mut().rfind(|l| l.reads.contains(&l.writes[0])).expect("a sum in place");
+    let added = launch.reads.iter().position(|r| *r == launch.writes[0]).expect("just found");
+    (launch.reads[0], launch.read_values[0]) = (launch.reads[added], launch.read_values[added]);
+    let fault = verify::verify(&plan, &limits()).expect_err("an operand is overwritten");
+    assert!(fault.contains("lies over an operand"), "{fault}");
 }
 
 #[test]

@@ -255,7 +255,14 @@ fn reach(launch: &Launch, access: u16, n_elems: usize, more: isize) -> Result<()
 
 /// An output may lie over an input only if each element is read by the index that writes it, and no other way.
 fn in_place(launch: &Launch, input: usize, output: usize) -> Result<(), String> {
-    let Kernel::Loop(body) = &launch.kernel else { return Err("only loops write in place".into()) };
+    let (body, n_operands) = match &launch.kernel {
+        Kernel::Loop(body) => (body, 0),
+        Kernel::Matmul(body) => (body, 2),
+        Kernel::Routine(_) => return Err("routines do not write in place".into()),
+    };
+    if launch.reads[..n_operands].contains(&launch.writes[output]) {
+        return Err(format!("output {output} lies over an operand of the product"));
+    }
     let form = |access: u16| body.accesses[access as usize];
     let stored = body.stores[output].access;
     let other_way = body.insts.iter().any(|inst| match inst.op {

@@ -107,7 +107,8 @@ pub fn map_shape(body: &Body, args: &Args, caps: &Caps) -> MapShape {
     let four = Four { axis: args.outer.len().saturating_sub(1), aligned: last.is_multiple_of(4) };
     let too_short = n < 4 || (!n.is_multiple_of(4) && n < SHORT_MAP);
     let modes = modes(body, args, Some(four));
-    if too_short || !any_run(body, &modes) {
+    // Where only some elements are stored, each is on its own.
+    if too_short || args.served.is_some() || !any_run(body, &modes) {
         return MapShape { four: None, n_by_four: 0, beside: 1, block: None };
     }
     let light = body.insts.len() <= LIGHT_INSTS && n_functions(body) <= LIGHT_FUNCTIONS && !has_gathers(body);

@@ -9,7 +9,8 @@ use super::{Caps, Place};
 use crate::dtype::DType;
 use crate::kernel::{AccessForm, Args, Body, InstOp, Kernel, OperandArgs};
 use crate::plan::{Launch, Slot, SlotId};
-use crate::view::IndexMap;
+use crate::shape::Shape;
+use crate::view::{IndexMap, View};
 
 /// The most elements of an index space that one dispatch counts: some room below 2³².
 const MAX_ELEMS: usize = 1 << 31;
@@ -117,18 +118,20 @@ impl<'a> Context<'a> {
         for inst in &self.body.insts {
             match inst.op {
                 InstOp::Load { input, access } => {
-                    widen(input as usize, extent(&args.accesses[access as usize], 0));
+                    widen(input as usize, extent(&args.accesses[access as usize], (0, 0)));
                 }
                 InstOp::Gather { input, access, gather, .. } => {
                     let gather = args.gathers[gather as usize];
-                    let more = gather.stride * (gather.bound.max(1) - 1) as isize;
-                    widen(input as usize, extent(&args.accesses[access as usize], more));
+                    let (first, n) = args.served.unwrap_or((0, gather.bound));
+                    let by = |index: usize| gather.stride * index as isize;
+                    let further = (by(first), by(first + n.max(1) - 1));
+                    widen(input as usize, extent(&args.accesses[access as usize], further));
                 }
                 _ => {}
             }
         }
         for store in &self.body.stores {
-            widen(n_inputs + store.output as usize, extent(&args.accesses[store.access as usize], 0));
+            widen(n_inputs + store.output as usize, extent(&args.accesses[store.access as usize], (0, 0)));
         }
         if let (Kernel::Matmul(_), Some(m)) = (&self.launch.kernel, &args.matmul) {
             let operand = |lies: &OperandArgs, rows: usize, cols: usize| {
@@ -141,32 +144,59 @@ impl<'a> Context<'a> {
         ranges
     }
 
-    /// The parts, as the numbers of a launch each.
-    pub fn parts(&self) -> Vec<Args> {
+    /// The parts, as the numbers of a launch each. None if even one index touches more windows than there are bindings.
+    pub fn parts(&self, args: &Args) -> Option<Vec<Args>> {
         let mut parts = Vec::new();
-        let mut stack = vec![self.launch.args.clone()];
-        if self.n_windows(&stack[0]) > self.body.inputs.len() + self.body.outputs.len() {
-            stack = self.by_window(&stack[0]);
+        let mut stack = vec![args.clone()];
+        if self.n_windows(args) > self.body.inputs.len() + self.body.outputs.len() {
+            stack = self.by_window(args);
             stack.reverse();
         }
         while let Some(args) = stack.pop() {
             let n: usize = args.outer.iter().chain(&args.inner).product();
-            let too_much = n > MAX_ELEMS || self.n_windows(&args) > self.caps.max_bindings;
-            match args.outer.iter().position(|size| *size > 1).filter(|_| too_much) {
-                Some(axis) => {
-                    let half = args.outer[axis] / 2;
-                    stack.push(part(&args, self.body, axis, half, args.outer[axis] - half));
-                    stack.push(part(&args, self.body, axis, 0, half));
-                }
+            let does_not_fit = self.n_windows(&args) > self.max_windows();
+            match self.cut_axis(&args).filter(|_| n > MAX_ELEMS || does_not_fit) {
+                Some(axis) => stack.extend(self.halves(&args, axis).into_iter().rev()),
+                None if does_not_fit => return None,
                 None => parts.push(args),
             }
         }
-        parts
+        Some(parts)
+    }
+
+    /// Windows that one dispatch may bind.
+    fn max_windows(&self) -> usize {
+        // The sums of a long contraction's parts are scratch memory of its own.
+        let scratch = if matches!(self.launch.kernel, Kernel::Matmul(_)) { 2 } else { 0 };
+        self.caps.max_bindings - scratch
+    }
+
+    /// The outer axis whose halves touch the fewest windows; the first one with more than one index where accesses count
+    /// row-major.
+    fn cut_axis(&self, args: &Args) -> Option<usize> {
+        let mut axes = (0..args.outer.len()).filter(|axis| args.outer[*axis] > 1);
+        match self.body.accesses.contains(&AccessForm::Linear) {
+            true => axes.next(),
+            false => axes.min_by_key(|axis| self.n_windows(&self.halves(args, *axis)[0])),
+        }
+    }
+
+    /// The launch over either half of an axis of the index space.
+    pub fn halves(&self, args: &Args, axis: usize) -> [Args; 2] {
+        let size = args.outer.iter().chain(&args.inner).nth(axis).copied().unwrap_or(0);
+        let half = size / 2;
+        [part(args, self.body, axis, 0, half), part(args, self.body, axis, half, size - half)]
     }
 
     /// Windows that a part touches, counted per slot.
-    fn n_windows(&self, args: &Args) -> usize {
+    pub fn n_windows(&self, args: &Args) -> usize {
         let modes = vec![Mode::Same; args.accesses.len()];
+        if let Kernel::Matmul(_) = self.launch.kernel {
+            // The operands of a matmul are read, though no instruction says so.
+            let mut uses = self.uses(args, &[&modes]);
+            uses[..2].iter_mut().for_each(|operand| operand.by_one = true);
+            return self.memory_of(uses).n_bindings();
+        }
         self.memory(args, &[&modes]).n_bindings()
     }
 
@@ -194,10 +224,14 @@ impl<'a> Context<'a> {
     }
 }
 
-/// The launch over `len` indices of an outer axis, all axes before which have one.
-fn part(args: &Args, body: &Body, axis: usize, start: usize, len: usize) -> Args {
+/// The launch over `len` indices of an axis of the index space, all axes before which have one if accesses count
+/// row-major.
+pub fn part(args: &Args, body: &Body, axis: usize, start: usize, len: usize) -> Args {
     let mut args = args.clone();
-    args.outer[axis] = len;
+    match axis.checked_sub(args.outer.len()) {
+        None => args.outer[axis] = len,
+        Some(inner) => args.inner[inner] = len,
+    }
     for map in &mut args.accesses {
         let mut view = *map.views().last().expect("never empty");
         if view.shape.rank() <= axis {
@@ -235,18 +269,49 @@ fn part(args: &Args, body: &Body, axis: usize, start: usize, len: usize) -> Args
     args
 }
 
-/// The first and last element of a map, `more` further on included; None if there is none.
-fn extent(map: &IndexMap, more: isize) -> Option<(usize, usize)> {
-    if map.shape().n_elems() == 0 {
-        return None;
+/// The first and last element of a map, or so much further on; None if there is none.
+fn extent(map: &IndexMap, further: (isize, isize)) -> Option<(usize, usize)> {
+    let mut views = map.views().iter().rev();
+    let seen = views.next().expect("never empty");
+    let all: Vec<(usize, usize)> =
+        seen.shape.iter().map(|size| Some((0, size.checked_sub(1)?))).collect::<Option<_>>()?;
+    let mut found = reach_of(seen, &all)?;
+    for view in views {
+        found = reach_of(view, &coordinates_between(&view.shape, found))?;
     }
-    let view = &map.views()[0];
-    // Where a mask hides the ends, anything may be touched.
-    if map.is_masked() {
-        return Some((0, usize::MAX / 8));
+    let by = |at: usize, by: isize| at.saturating_add_signed(by);
+    let (low, high) = (further.0.min(further.1), further.0.max(further.1));
+    Some((by(found.0, low), by(found.1, high)))
+}
+
+/// The first and last element that a view gives for coordinates in these ranges, both ends included.
+fn reach_of(view: &View, ranges: &[(usize, usize)]) -> Option<(usize, usize)> {
+    let mut offset = view.offset;
+    let mut axes = Vec::new();
+    for (axis, (first, last)) in ranges.iter().enumerate() {
+        let (low, high) = view.inside(axis);
+        let (first, end) = ((*first).max(low), (last + 1).min(high));
+        offset += first as isize * view.strides[axis];
+        axes.push((end.checked_sub(first).filter(|n| *n > 0)?, view.strides[axis]));
     }
-    let axes = view.shape.iter().copied().zip(view.strides);
-    reach(view.offset, axes.chain([(2, more)]))
+    reach(offset, axes.into_iter())
+}
+
+/// Per axis, the coordinates that elements between two row-major numbers may have.
+fn coordinates_between(shape: &Shape, (mut low, mut high): (usize, usize)) -> Vec<(usize, usize)> {
+    let mut ranges = Vec::new();
+    for (axis, size) in shape.iter().enumerate() {
+        let below = shape[axis + 1..].iter().product::<usize>().max(1);
+        let (first, last) = (low / below, high / below);
+        let end = size.saturating_sub(1);
+        ranges.push((first.min(end), last.min(end)));
+        match first == last {
+            true => (low, high) = (low % below, high % below),
+            // From here on every coordinate occurs.
+            false => (low, high) = (0, below - 1),
+        }
+    }
+    ranges
 }
 
 /// The first and last element of axes of these sizes and strides.

@@ -82,6 +82,10 @@ impl<'a> Eval<'a> {
                 let lines = self.memory.store4(shader, output, at, &value.as_four());
                 lines.iter().for_each(|line| shader.line(line));
             }
+            At::Four(at) => {
+                let lines = self.memory.store_four(shader, output, at, &value.as_four());
+                lines.iter().for_each(|line| shader.line(line));
+            }
             At::Lanes(at) => {
                 for (at, lane) in at.iter().zip(LANES) {
                     let line = self.memory.store(shader, output, at, &value.lane_text(lane));
@@ -186,6 +190,7 @@ impl<'a> Eval<'a> {
         match &found.at {
             At::One(at) => (self.memory.load(shader, idx, at), false),
             At::Run(at) => (self.memory.load4(shader, idx, at), true),
+            At::Four(at) => (self.memory.load_four(shader, idx, at), true),
             At::Lanes(at) => {
                 let each: Vec<String> = at.iter().map(|at| self.memory.load(shader, idx, at)).collect();
                 (format!("vec4<{lane}>({})", each.join(", ")), true)
@@ -217,23 +222,47 @@ impl<'a> Eval<'a> {
             true => ("at.x", format!("if (at.y == 0u) {{ return {lane}(0); }}\n    ")),
             false => ("at", String::new()),
         };
+        let elsewhere = match self.accesses.args.served {
+            Some((first, n)) => {
+                let (first, n) = (shader.param("first_served", first), shader.param("n_served", n));
+                format!("if (index - {first} >= {n}) {{ return {lane}(0); }}\n    ")
+            }
+            None => String::new(),
+        };
         let at_type = if found.masked { "vec2<u32>" } else { "u32" };
         let read = self.memory.load(shader, input as usize, &format!("{at} + index * {stride}"));
         shader.functions(FAIL);
         let name = format!("gather{gather}");
         shader.functions(&format!(
             "fn {name}(at: {at_type}, index: u32) -> {lane} {{\n    {skip}if (index >= {bound}) {{\n        \
-             fail({check}, index);\n        return {lane}(0);\n    }}\n    return {read};\n}}\n"
+             fail({check}, index);\n        return {lane}(0);\n    }}\n    {elsewhere}return {read};\n}}\n"
         ));
         let lanes: [String; 4] = match &found.at {
             At::One(at) if !index.four => return (format!("{name}({at}, {})", index.text), false),
             At::One(at) => [0; 4].map(|_| at.clone()),
             At::Run(at) => [0, 1, 2, 3].map(|k| super::memory::plus(at, k)),
+            At::Four(at) => [0, 1, 2, 3].map(|k| format!("({at}) * 4u + {k}u")),
             At::Lanes(at) => at.clone(),
             At::Turned { .. } => unreachable!("bug: only loads are turned"),
         };
         let call = |k: usize| format!("{name}({}, {})", lanes[k], index.lane_text(LANES[k]));
         (format!("vec4<{lane}>({})", [0, 1, 2, 3].map(call).join(", ")), true)
+    }
+
+    /// The condition under which what is looked up here is this launch's to store; None if it all is. What is out of
+    /// range is everybody's.
+    pub fn served(&self, shader: &mut Shader) -> Option<String> {
+        let Accesses { args, body, .. } = self.accesses;
+        let (first, n) = args.served?;
+        let gather = body.insts.iter().find_map(|inst| match inst.op {
+            InstOp::Gather { index, gather, .. } => Some((index, gather)),
+            _ => None,
+        });
+        let (index, gather) = gather?;
+        let index = self.value(index).reinterpreted(Lane::U32).text;
+        let bound = shader.param(&format!("g{gather}_bound"), args.gathers[gather as usize].bound);
+        let (first, n) = (shader.param("first_served", first), shader.param("n_served", n));
+        Some(format!("({index} - {first} < {n} || {index} >= {bound})"))
     }
 }
 
@@ -285,6 +314,10 @@ impl Found {
             At::One(at) => (f(at), false),
             At::Run(at) => {
                 let each = [0, 1, 2, 3].map(|k| f(&super::memory::plus(at, k)));
+                (format!("vec4<{lane}>({})", each.join(", ")), true)
+            }
+            At::Four(at) => {
+                let each = [0, 1, 2, 3].map(|k| f(&format!("({at}) * 4u + {k}u")));
                 (format!("vec4<{lane}>({})", each.join(", ")), true)
             }
             At::Lanes(at) => {

@@ -21,6 +21,8 @@ pub struct Spot {
     pub outer_suffix: String,
     /// Which row of a block of four it is.
     pub row: usize,
+    /// Where inner elements are taken four at a time in several steps: how many fours this step is ahead of the first.
+    pub ahead: Option<usize>,
 }
 
 /// The element or elements an access gives.
@@ -38,6 +40,8 @@ pub enum At {
     One(String),
     /// The first of four side by side, a multiple of four.
     Run(String),
+    /// The same, counted in fours.
+    Four(String),
     /// Four.
     Lanes([String; 4]),
     /// One row of a block that is turned: the first element of the block, a multiple of four, and how far the first
@@ -81,6 +85,18 @@ impl Accesses<'_> {
             false => self.sum(shader, access, &spot.coordinates[0], outer),
         };
         shader.line(format!("let base{access}{} = {base};", spot.outer_suffix));
+        if spot.ahead.is_some() && self.counts_fours(access) {
+            shader.line(format!("let fours{access}{0} = base{access}{0} >> 2u;", spot.outer_suffix));
+        }
+    }
+
+    /// Whether an inner access goes through its row four by four, so that these can be counted instead of elements:
+    /// drivers then see how one step follows another.
+    fn counts_fours(&self, access: u16) -> bool {
+        self.modes[access as usize] == Mode::Run
+            && self.is_inner(access)
+            && self.body.order == Order::InnerFast
+            && (self.by_position(access) || self.args.inner.len() == 1)
     }
 
     /// Writes where an access finds its elements.
@@ -114,7 +130,17 @@ impl Accesses<'_> {
                 At::Turned { first, step: self.stride(shader, access, rank - 1) }
             }
             Mode::Same => At::One(first(0, name, shader)),
-            Mode::Run => At::Run(first(0, name, shader)),
+            Mode::Run => match spot.ahead.filter(|_| self.counts_fours(access)) {
+                Some(ahead) => {
+                    let suffix = &spot.outer_suffix;
+                    let name = format!("four{access}{suffix}");
+                    if ahead == 0 {
+                        shader.line(format!("let {name} = fours{access}{suffix} + ({} >> 2u);", spot.inner));
+                    }
+                    At::Four(plus(&name, ahead))
+                }
+                None => At::Run(first(0, name, shader)),
+            },
             Mode::Each => {
                 At::Lanes([0, 1, 2, 3].map(|k| first(k, format!("at{access}{}{suffix}", LETTERS[k]), shader)))
             }

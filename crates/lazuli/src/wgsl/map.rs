@@ -66,7 +66,8 @@ fn pass(context: &Context, args: &Args, four: Option<Four>, beside: usize, posit
     }
     for (idx, eval) in evals.iter_mut().enumerate() {
         let wanted = plus("wanted", idx * per);
-        store_if(&mut shader, context, std::slice::from_mut(eval), &format!("{wanted} < {end}"));
+        let served = eval.served(&mut shader).map_or(String::new(), |served| format!(" && {served}"));
+        store_if(&mut shader, context, std::slice::from_mut(eval), &format!("{wanted} < {end}{served}"));
     }
     shader.finish(context.label(), &memory, positions.len().div_ceil(per * beside * group))
 }

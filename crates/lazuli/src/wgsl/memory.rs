@@ -206,6 +206,17 @@ impl Memory {
         format!("{name}({at})")
     }
 
+    /// The same for an index that counts fours.
+    pub fn load_four(&self, shader: &mut Shader, idx: usize, at: &str) -> String {
+        let (buffer, dtype) = (&self.buffers[self.buffer_of[idx]], self.dtypes[idx]);
+        match (buffer.plain(Wide(true)), dtype.size()) {
+            (Some(name), 4) if buffer.is_declared(true) => {
+                reinterpret(buffer.word, lane_name(dtype.lane()), Wide(true), &format!("{name}[{at}]"))
+            }
+            _ => self.load4(shader, idx, &format!("({at}) * 4u")),
+        }
+    }
+
     /// The statement that writes an element.
     pub fn store(&self, shader: &mut Shader, idx: usize, at: &str, value: &str) -> String {
         let (buffer, dtype) = (&self.buffers[self.buffer_of[idx]], self.dtypes[idx]);
@@ -233,6 +244,18 @@ impl Memory {
         shader.functions(convert::FUNCTIONS);
         shader.functions(&format!("fn {name}(i: u32, x: {lane}) {{\n    {write}\n}}\n"));
         format!("{name}({at}, {value});")
+    }
+
+    /// The statements that write four elements to an index that counts fours.
+    pub fn store_four(&self, shader: &mut Shader, idx: usize, at: &str, value: &str) -> Vec<String> {
+        let (buffer, dtype) = (&self.buffers[self.buffer_of[idx]], self.dtypes[idx]);
+        match (buffer.plain(Wide(true)), dtype.size()) {
+            (Some(name), 4) if buffer.is_declared(true) => {
+                let value = reinterpret(lane_name(dtype.lane()), buffer.word, Wide(true), value);
+                vec![format!("{name}[{at}] = {value};")]
+            }
+            _ => self.store4(shader, idx, &format!("({at}) * 4u"), value),
+        }
     }
 
     /// The statements that write four elements from a multiple of four on.

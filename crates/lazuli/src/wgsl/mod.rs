@@ -8,6 +8,7 @@ mod choose;
 mod index;
 mod eval;
 mod cut;
+mod spill;
 mod map;
 mod reduce;
 mod matmul;
@@ -17,7 +18,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use crate::kernel::Kernel;
+use crate::kernel::{Args, Kernel};
 use crate::plan::{Launch, Slot, SlotId};
 use cut::Context;
 pub use matmul::variants::{Class, Operand, Tuned, VARIANTS, Variant, default_of, named};
@@ -109,16 +110,26 @@ pub enum Place {
 /// The passes of one launch.
 pub fn program(launch: &Launch, slots: &[Slot], caps: &Caps) -> Program {
     match &launch.kernel {
-        Kernel::Loop(body) => {
+        Kernel::Loop(body) | Kernel::Matmul(body) => {
             let context = Context::new(launch, body, slots, caps);
-            let passes = |args| match body.inner_rank {
-                0 => map::passes(&context, args),
-                _ => vec![reduce::pass(&context, args)],
-            };
-            Program { passes: context.parts().iter().flat_map(passes).collect(), scratch: Vec::new(), variant: None }
+            match context.parts(&launch.args) {
+                Some(parts) => of_parts(&context, &parts),
+                None => spill::program(&context),
+            }
         }
-        Kernel::Matmul(body) => matmul::program(&Context::new(launch, body, slots, caps)),
         Kernel::Routine(routine) => routines::program(launch, routine, caps)
             .unwrap_or_else(|| unreachable!("bug: no WGSL for the routine {}", routine.row.name)),
+    }
+}
+
+/// The passes of the parts of a loop or a matmul.
+fn of_parts(context: &Context, parts: &[Args]) -> Program {
+    let passes = |args| match context.body.inner_rank {
+        0 => map::passes(context, args),
+        _ => vec![reduce::pass(context, args)],
+    };
+    match context.launch.kernel {
+        Kernel::Matmul(_) => matmul::program(context, parts),
+        _ => Program { passes: parts.iter().flat_map(passes).collect(), ..Program::default() },
     }
 }

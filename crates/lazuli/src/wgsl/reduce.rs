@@ -111,7 +111,11 @@ impl<'a> Reduction<'a> {
             shader.line(format!("let row{suffix} = row + {}u;", 4 * beside));
         }
         let outer_four = self.shape.four.filter(|_| self.columns);
-        let spot = spot(shader, &accesses, &format!("row{suffix}"), outer_four, &suffix);
+        let mut spot = spot(shader, &accesses, &format!("row{suffix}"), outer_four, &suffix);
+        // Steps of a row that is kept and does not come out even are not a four apart. Where rows are also stored, drivers
+        // gain nothing from it.
+        let is_even = !(self.shape.kept && self.shape.rest);
+        spot.ahead = (self.per_step() == 4 && is_even && self.stores_once()).then_some(0);
         for access in 0..accesses.body.accesses.len() as u16 {
             if used_inside(&accesses, access) {
                 accesses.hoist(shader, access, &spot);
@@ -146,8 +150,7 @@ impl<'a> Reduction<'a> {
             _ => (format!("(group_idx * {items}u + lane / {lanes}u)"), format!("lane % {lanes}u")),
         };
         let each = if self.per_item() > 1 { format!(" * {}u", self.per_item()) } else { String::new() };
-        if items > 1 && lanes > 1 {
-            // Barriers want every invocation: those beyond the end do the last row again and store nothing.
+        if self.repeats_last() {
             shader.line(format!("let wanted = {item}{each};"));
             shader.line(format!("let row = min(wanted, {n_outer} - {}u);", self.per_item()));
         } else {
@@ -159,11 +162,25 @@ impl<'a> Reduction<'a> {
         }
     }
 
+    /// Whether invocations beyond the end do the last row again and store nothing, rather than return. Barriers want
+    /// every invocation; and some drivers take longer for all that follows a return, more than one condition at the end (of
+    /// columns side by side there would be many).
+    fn repeats_last(&self) -> bool {
+        self.shape.items > 1 && (self.shape.lanes > 1 || (self.stores_once() && !self.columns))
+    }
+
+    /// Whether all that is stored is a row's result.
+    fn stores_once(&self) -> bool {
+        let n_outer = self.args.outer.len();
+        let is_result = |s: &Store| self.args.accesses[s.access as usize].shape().rank() <= n_outer;
+        self.context.body.stores.iter().all(is_result)
+    }
+
     /// The condition under which an invocation stores; None if it always does.
     fn guard(&self, once_a_row: bool) -> Option<String> {
-        let ReduceShape { items, lanes, .. } = self.shape;
+        let lanes = self.shape.lanes;
         let mut conditions = Vec::new();
-        if items > 1 && lanes > 1 {
+        if self.repeats_last() {
             conditions.push("row == wanted");
         }
         if lanes > 1 && once_a_row {
@@ -406,9 +423,10 @@ impl<'a> Reduction<'a> {
         // Without coordinates of the outer axes nothing asks for any.
         let along = self.shape.four.filter(|_| take != Take::One).map(|f| f.axis);
         let along = along.filter(|axis| *axis < coordinates.len());
+        let ahead = row.eval.spot.ahead.map(|_| step * self.shape.lanes);
+        let coordinates = side_by_side(coordinates, along);
         let mut here = row.eval.clone();
-        here.spot =
-            Spot { inner: position, coordinates: side_by_side(coordinates, along), suffix, ..row.eval.spot.clone() };
+        here.spot = Spot { inner: position, coordinates, suffix, ahead, ..row.eval.spot.clone() };
         if take == Take::One {
             here.accesses = Accesses { modes: self.by_one, ..here.accesses };
         }

@@ -300,3 +300,51 @@ fn a_computed_tensor_costs_nothing_more() {
     assert_eq!(x.explain().unwrap().kernels.len(), 0);
     assert_eq!(Tensor::zeros([3], DType::F32, &device()).explain().unwrap().peak_temp_bytes, 0);
 }
+
+/// Computes results twice, with their inputs held by somebody and not: in their own memory and over their inputs.
+#[track_caller]
+fn check_in_place(inputs: &[&[usize]], f: impl Fn(&[Tensor]) -> Vec<Tensor>) {
+    let make = || inputs.iter().map(|shape| data(shape).add(0.25).compute().unwrap()).collect::<Vec<Tensor>>();
+    let run = |results: Vec<Tensor>| {
+        lazuli::compute(&results.iter().collect::<Vec<_>>()).unwrap();
+        results.iter().map(|t| t.to_vec::<f32>().unwrap()).collect::<Vec<_>>()
+    };
+    let held = make();
+    let apart = run(f(&held));
+    let over = f(&make());
+    assert_eq!(run(over), apart);
+}
+
+#[test]
+fn a_product_that_updates_what_it_is_added_to_gives_the_same_bits_in_place() {
+    let _device = shared();
+    // Momentum and weight: both are read and written by the product that makes the gradient. The second size is more
+    // than one panel of sums.
+    for (m, k, n) in [(70, 33, 90), (1100, 5, 513), (8, 3, 8), (3, 200, 1)] {
+        check_in_place(&[&[m, n], &[m, n], &[m, k], &[k, n]], |t| {
+            let v = t[1].mul(0.9).add(t[2].matmul(&t[3]));
+            vec![t[0].sub(v.mul(0.1)), v]
+        });
+    }
+    // Batches, and an operand that is also added.
+    check_in_place(&[&[4, 9, 7], &[4, 9, 5], &[4, 5, 7]], |t| vec![t[0].mul(0.5).add(t[1].matmul(&t[2]))]);
+    check_in_place(&[&[16, 16], &[16, 16]], |t| vec![t[0].add(t[0].matmul(&t[1])), t[1].sub(t[0].matmul(&t[1]))]);
+}
+
+#[test]
+fn a_stream_to_which_products_are_added_is_held_once() {
+    let _device = shared();
+    let (x, w) = (data(&[16, 16]), data(&[16, 16]));
+    let out = (0..10).fold(x.clone(), |h, _| h.softmax(-1).matmul(&w).add(&h));
+    // What is multiplied; the stream is where the result will be.
+    assert_eq!(out.explain().unwrap().peak_temp_bytes, 4 * 16 * 16);
+}
+
+#[test]
+fn what_is_copied_beside_an_update_in_place_is_the_old_value() {
+    let _device = shared();
+    for (axis, shapes) in [(0, [&[300][..], &[200]]), (1, [&[20, 70], &[20, 65]])] {
+        check_in_place(&shapes, |t| vec![t[0].add(1.0), Tensor::cat(&[&t[0], &t[1]], axis)]);
+        check_in_place(&shapes, |t| vec![Tensor::cat(&[&t[0], &t[1]], axis), t[0].add(1.0), t[1].exp()]);
+    }
+}

@@ -88,30 +88,3 @@ fn more_inputs_than_bindings() {
         assert_eq!(sum.to_vec::<f32>().unwrap(), [780.0; 100]);
     }
 }
-
-/// A device as small as WebGPU lets one be, with windows of 1 MiB: eight of them are all a kernel sees.
-#[test]
-fn eight_bindings_are_enough_for_memory_that_spans_more() {
-    let _turn = alone();
-    let (_, _, gpu) = own(|limits| {
-        limits.max_storage_buffers_per_shader_stage = 8;
-        limits.max_storage_buffer_binding_size = 1 << 20;
-        limits.max_buffer_size = 4 << 20;
-    });
-    // 12 windows of f32.
-    let n = 3 << 20;
-    let x = Tensor::from_vec((0..n).map(|i| (i % 7) as i32).collect(), [n], &gpu);
-    let total: i64 = (0..n as i64).map(|i| i % 7).sum();
-    assert_eq!(i64::from(x.sum(..).item::<i32>().unwrap()), total);
-    assert_eq!(x.max(..).item::<i32>().unwrap(), 6);
-    // Columns, each of which goes through all of it.
-    let rows = 6144;
-    let columns = x.reshape([rows, n / rows]);
-    let got = columns.sum(0).to_vec::<i32>().unwrap();
-    let right = |col: usize| (0..rows).map(|row| ((row * (n / rows) + col) % 7) as i32).sum::<i32>();
-    assert!((0..n / rows).all(|col| got[col] == right(col)));
-    // Three inputs and a result, side by side.
-    let y = &x + x.mul(2) + x.flip(0);
-    let got = y.to_vec::<i32>().unwrap();
-    assert!((0..n).all(|i| got[i] == (i % 7) as i32 * 3 + ((n - 1 - i) % 7) as i32));
-}

@@ -12,6 +12,7 @@ mod limits;
 mod matmuls;
 mod steady;
 mod training;
+mod windows;
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

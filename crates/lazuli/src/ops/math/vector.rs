@@ -38,6 +38,8 @@ pub unsafe trait Vector: Floats {
     unsafe fn mul(self, y: Self) -> Self;
     /// `self / y`.
     unsafe fn div(self, y: Self) -> Self;
+    /// `√self`.
+    unsafe fn sqrt(self) -> Self;
     /// `if self < y { self } else { y }`.
     unsafe fn below(self, y: Self) -> Self;
     /// `if self > y { self } else { y }`.
@@ -134,6 +136,7 @@ mod x86 {
         #[inline(always)] unsafe fn sub(self, y: Self) -> Self { Self(_mm512_sub_ps(self.0, y.0)) }
         #[inline(always)] unsafe fn mul(self, y: Self) -> Self { Self(_mm512_mul_ps(self.0, y.0)) }
         #[inline(always)] unsafe fn div(self, y: Self) -> Self { Self(_mm512_div_ps(self.0, y.0)) }
+        #[inline(always)] unsafe fn sqrt(self) -> Self { Self(_mm512_sqrt_ps(self.0)) }
         #[inline(always)] unsafe fn below(self, y: Self) -> Self { Self(_mm512_min_ps(self.0, y.0)) }
         #[inline(always)] unsafe fn above(self, y: Self) -> Self { Self(_mm512_max_ps(self.0, y.0)) }
         #[inline(always)] unsafe fn or_nan(self, y: Self) -> Self {
@@ -170,6 +173,7 @@ mod x86 {
         #[inline(always)] unsafe fn sub(self, y: Self) -> Self { Self(_mm256_sub_ps(self.0, y.0)) }
         #[inline(always)] unsafe fn mul(self, y: Self) -> Self { Self(_mm256_mul_ps(self.0, y.0)) }
         #[inline(always)] unsafe fn div(self, y: Self) -> Self { Self(_mm256_div_ps(self.0, y.0)) }
+        #[inline(always)] unsafe fn sqrt(self) -> Self { Self(_mm256_sqrt_ps(self.0)) }
         #[inline(always)] unsafe fn below(self, y: Self) -> Self { Self(_mm256_min_ps(self.0, y.0)) }
         #[inline(always)] unsafe fn above(self, y: Self) -> Self { Self(_mm256_max_ps(self.0, y.0)) }
         #[inline(always)] unsafe fn or_nan(self, y: Self) -> Self {

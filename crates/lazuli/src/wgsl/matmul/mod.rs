@@ -24,10 +24,10 @@ use variants::{Cols, K_UNROLL, MatmulShape, Read, Team};
 /// Instructions up to which what follows the sums is written out for each value of a tile; beyond, it is a loop.
 const WRITTEN_OUT: usize = 64;
 
-/// The passes of a matmul.
-pub fn program(context: &Context) -> Program {
+/// The passes of the parts of a matmul.
+pub fn program(context: &Context, parts: &[Args]) -> Program {
     let mut program = Program::default();
-    for args in context.parts() {
+    for args in parts {
         let Some(matmul) = &args.matmul else { unreachable!("a matmul's launch has its numbers") };
         let by_four = matmul.n / 4 * 4;
         for cols in [(0, by_four), (by_four, matmul.n)].into_iter().filter(|(start, end)| start < end) {
@@ -36,16 +36,16 @@ pub fn program(context: &Context) -> Program {
             // What is told is how most of it is made; what fours leave over goes with it.
             program.variant.get_or_insert_with(|| told(&shape, &why));
             if shape.splits == 1 {
-                program.passes.push(Tiles::new(context, &args, matmul, shape, cols, Sums::Whole).pass());
+                program.passes.push(Tiles::new(context, args, matmul, shape, cols, Sums::Whole).pass());
                 continue;
             }
-            let size_bytes = scratch_bytes(&args, &shape);
+            let size_bytes = scratch_bytes(args, &shape);
             match program.scratch.first_mut() {
                 Some(first) => *first = size_bytes.max(*first),
                 None => program.scratch.push(size_bytes),
             }
             for (shape, sums) in [(shape, Sums::Parts), (shape.smallest(), Sums::Added)] {
-                program.passes.push(Tiles::new(context, &args, matmul, shape, cols, sums).pass());
+                program.passes.push(Tiles::new(context, args, matmul, shape, cols, sums).pass());
             }
         }
     }

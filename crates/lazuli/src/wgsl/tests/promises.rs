@@ -58,6 +58,29 @@ fn a_few_bindings_are_enough_for_many_windows() {
 }
 
 #[test]
+fn what_touches_more_windows_than_bindings_is_taken_apart() {
+    let (x, idx) = (data([3072, 1024], DType::F32), data([64], DType::I32));
+    let far: Tensor = (1..12).fold(x.narrow(0, 0, 256), |sum, i| sum.exp() + x.narrow(0, 256 * i, 256));
+    let all = [
+        x.index_select(0, &idx).mul(2).sum(-1),
+        x.softmax(0),
+        x.reshape([1024, 3072]).t().reshape([3072, 1024]).pad(&[(1, 2), (3, 4)], 5),
+        data([3, 3072], DType::F16).matmul(&x.to_dtype(DType::F16)).exp(),
+        far,
+    ];
+    for style in [Style::Shared, Style::Alone] {
+        let caps = Caps { max_binding_bytes: 1 << 20, max_bindings: 8, ..caps(style) };
+        for y in &all {
+            let plan = plan(&[y]);
+            for pass in passes(&plan, &caps) {
+                validate(&pass.text);
+                check_bindings(&pass, &plan, &caps);
+            }
+        }
+    }
+}
+
+#[test]
 fn a_row_too_long_for_one_invocation_is_shared() {
     let plan = plan(&[&data([300, 100_000], DType::U8).max(1)]);
     let caps = Caps { max_trips: 4096, ..caps(Style::Alone) };

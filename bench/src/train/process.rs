@@ -1,5 +1,6 @@
-//! PyTorch and JAX in a process of their own, which makes as many steps as it is told and says what they took: so they
-//! take turns with everyone else. `python/train_peers.py` is the other end; each line is one request or answer.
+//! Libraries of other languages in a process of their own, which makes as many steps as it is told and says what they
+//! took: so they take turns with everyone else. `python/train_peers.py` and `js/train_peers.mjs` are the other end; each
+//! line is one request or answer.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -7,27 +8,28 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use crate::contender::Result;
 
 /// The other process; it ends when this is dropped.
-pub struct Python {
+pub struct Process {
     child: Child,
     requests: ChildStdin,
     answers: BufReader<ChildStdout>,
 }
 
-impl Python {
-    /// Starts the script with an interpreter that has the peers, and asks which they are.
-    pub fn start(interpreter: &str, n_threads: usize) -> Result<(Python, Vec<String>)> {
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/python/train_peers.py");
-        let mut child = Command::new(interpreter)
-            .args([script, "--threads", &n_threads.to_string()])
+impl Process {
+    /// Starts a command, words with spaces between, and asks which peers it has.
+    pub fn start(command: &str, n_threads: usize) -> Result<(Process, Vec<String>)> {
+        let mut words = command.split_whitespace();
+        let mut child = Command::new(words.next().ok_or("the command of the peers is empty")?)
+            .args(words)
+            .args(["--threads", &n_threads.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .map_err(|error| format!("{interpreter}: {error}"))?;
+            .map_err(|error| format!("{command}: {error}"))?;
         let pipes = child.stdin.take().zip(child.stdout.take());
         let (requests, answers) = pipes.ok_or("the process has no pipes")?;
-        let mut python = Python { child, requests, answers: BufReader::new(answers) };
-        let peers = python.answer()?.split_whitespace().map(String::from).collect();
-        Ok((python, peers))
+        let mut process = Process { child, requests, answers: BufReader::new(answers) };
+        let peers = process.answer()?.split_whitespace().map(String::from).collect();
+        Ok((process, peers))
     }
 
     /// Asks a peer for steps: wall and CPU milliseconds of all of them, and the last loss.
@@ -41,14 +43,14 @@ impl Python {
     fn answer(&mut self) -> Result<String> {
         let mut line = String::new();
         match self.answers.read_line(&mut line) {
-            Ok(0) => Err("the Python process ended".into()),
+            Ok(0) => Err("the process of the peers ended".into()),
             Ok(_) => Ok(line.trim().into()),
             Err(error) => Err(error.to_string()),
         }
     }
 }
 
-impl Drop for Python {
+impl Drop for Process {
     fn drop(&mut self) {
         // It may have ended already, which is as good.
         let _ = self.child.kill();

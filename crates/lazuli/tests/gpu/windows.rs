@@ -1,0 +1,177 @@
+//! Memory that spans more windows than a kernel may bind. A device as small as WebGPU lets one be, with windows of
+//! 1 MiB: eight of them are all a kernel sees, and the tensors here have twelve. The CPU says what is right.
+
+use lazuli::{DType, Device, Error, Tensor, keep};
+
+use crate::{alone, own};
+
+/// Elements of four bytes in twelve windows.
+const N: usize = 3 << 20;
+
+fn small() -> Device {
+    let (_, _, gpu) = own(|limits| {
+        limits.max_storage_buffers_per_shader_stage = 8;
+        limits.max_storage_buffer_binding_size = 1 << 20;
+        limits.max_buffer_size = 4 << 20;
+    });
+    gpu
+}
+
+/// Twelve windows of small whole numbers, of which sums are exact.
+fn numbers(device: &Device) -> Tensor {
+    Tensor::from_vec((0..N).map(|i| (i % 8191) as i32 - 4000).collect(), [N], device)
+}
+
+/// The same within -1 and 1.
+fn fractions(device: &Device) -> Tensor {
+    numbers(device).to_dtype(DType::F32).div(4200.0).compute().unwrap()
+}
+
+/// Integers are the same as on the CPU, and one submit is enough.
+#[track_caller]
+fn check(expression: impl Fn(&Device) -> Tensor) {
+    let _turn = alone();
+    let (cpu, gpu) = (Device::cpu(), small());
+    let y = expression(&gpu);
+    let before = gpu.stats().submits;
+    let y = y.compute().unwrap();
+    assert_eq!(gpu.stats().submits - before, 1);
+    assert!(y.to_vec::<i32>().unwrap() == expression(&cpu).to_vec::<i32>().unwrap());
+}
+
+/// Floats are so near to those of the CPU.
+#[track_caller]
+fn check_within(tolerance: f32, expression: impl Fn(&Device) -> Tensor) {
+    let _turn = alone();
+    let got = expression(&small()).to_vec::<f32>().unwrap();
+    let right = expression(&Device::cpu()).to_vec::<f32>().unwrap();
+    assert_eq!(got.len(), right.len());
+    let far = |(x, y): &(&f32, &f32)| (*x - *y).abs() > tolerance * y.abs().max(1e-30);
+    let at = got.iter().zip(&right).position(|pair| far(&pair));
+    assert!(at.is_none(), "{at:?}: {:?} {:?}", at.map(|i| got[i]), at.map(|i| right[i]));
+}
+
+/// Places all over `bound`.
+fn places(n: usize, bound: usize, device: &Device) -> Tensor {
+    Tensor::from_vec((0..n).map(|i| (i * 7919 % bound) as i32).collect(), [n], device)
+}
+
+#[test]
+fn sums_of_all_and_of_columns() {
+    check(|device| numbers(device).sum(..));
+    check(|device| numbers(device).max(..));
+    check(|device| numbers(device).reshape([6144, 512]).sum(0));
+    // Rows as long as several windows.
+    check(|device| numbers(device).reshape([3, 1 << 20]).sum(0));
+    check(|device| numbers(device).reshape([48, 65536]).max(0));
+}
+
+#[test]
+fn what_lies_side_by_side() {
+    check(|device| {
+        let x = numbers(device);
+        &x + x.mul(2) + x.flip(0)
+    });
+    check(|device| {
+        let x = numbers(device).reshape([1536, 2048]);
+        x.t() + x.reshape([2048, 1536])
+    });
+}
+
+#[test]
+fn more_places_of_one_tensor_than_a_kernel_binds() {
+    check(|device| {
+        let x = numbers(device);
+        let n = N / 12;
+        (1..12).fold(x.narrow(0, 0, n), |sum, i| sum.mul(3).add(&x.narrow(0, i * n, n)))
+    });
+}
+
+#[test]
+fn lookups() {
+    check(|device| numbers(device).reshape([3072, 1024]).index_select(0, &places(700, 3072, device)).add(1));
+    check(|device| numbers(device).index_select(0, &places(5000, N, device)));
+    // Within rows, of which each is looked up by its own indices.
+    check(|device| {
+        let idx = places(1024 * 5, 3072, device).reshape([1024, 5]);
+        numbers(device).reshape([1024, 3072]).gather(1, &idx)
+    });
+    // In a column that goes through all of it, from places that are looked up themselves, and then summed.
+    check(|device| {
+        let table = numbers(device).reshape([3072, 1024]);
+        let idx = places(3000, 3072, device).index_select(0, &places(900, 3000, device));
+        table.index_select(0, &idx).mul(2).sum(-1)
+    });
+    check(|device| {
+        let bytes = numbers(device).to_dtype(DType::U8).reshape([1024, 3072]).compute().unwrap();
+        let bytes = Tensor::cat(&[&bytes, &bytes, &bytes, &bytes], 0).compute().unwrap();
+        bytes.index_select(0, &places(50, 4096, device)).to_dtype(DType::I32)
+    });
+}
+
+#[test]
+fn a_lookup_out_of_range_is_an_error() {
+    let _turn = alone();
+    let gpu = small();
+    let table = numbers(&gpu).reshape([3072, 1024]);
+    let idx = Tensor::from_slice(&[5i32, 3072, 7], [3], &gpu);
+    let error = table.index_select(0, &idx).to_vec::<i32>().unwrap_err();
+    assert!(matches!(error, Error::Index(_)), "{error}");
+    let idx = Tensor::from_slice(&[5i32, 3071, 7], [3], &gpu);
+    assert_eq!(table.index_select(0, &idx).to_vec::<i32>().unwrap()[1024], ((3071 * 1024) % 8191) - 4000);
+}
+
+#[test]
+fn pads_and_views_of_views() {
+    check(|device| numbers(device).pad(&[(5, 7)], 3).add(1));
+    check(|device| numbers(device).reshape([1536, 2048]).pad(&[(3, 0), (0, 9)], -1).mul(2));
+    check(|device| numbers(device).reshape([1536, 2048]).t().reshape([3072, 1024]).pad(&[(1, 1), (1, 1)], 0).flip(1));
+    check(|device| {
+        let x = numbers(device).reshape([1536, 2048]);
+        &x.pad(&[(0, 1), (0, 0)], 0).narrow(0, 1, 1536) - &x
+    });
+}
+
+#[test]
+fn reductions_whose_rows_are_needed_again() {
+    check_within(1e-5, |device| fractions(device).softmax(0));
+    check_within(1e-5, |device| fractions(device).reshape([3072, 1024]).softmax(0));
+    check_within(1e-5, |device| fractions(device).reshape([3, 1 << 20]).softmax(0));
+    check_within(1e-4, |device| fractions(device).reshape([3072, 1024]).var(0, 1));
+    check_within(1e-5, |device| fractions(device).reshape([48, 65536]).logsumexp(0));
+    check(|device| numbers(device).reshape([3072, 1024]).argmax(0));
+    check(|device| numbers(device).argmin(..));
+    check(|device| {
+        let x = numbers(device).reshape([6144, 512]);
+        x.sub(x.max(keep(0))).add(&x.min(keep(0)))
+    });
+}
+
+#[test]
+fn products_with_matrices_that_do_not_fit() {
+    // Small whole numbers, of which sums of products are exact.
+    let few = |n: usize, shape: [usize; 2], device: &Device| {
+        Tensor::from_vec((0..n).map(|i| (i % 13) as f32 - 6.0).collect(), shape, device)
+    };
+    let product = |a: Tensor, b: Tensor| a.matmul(&b).to_dtype(DType::I32).add(1);
+    check(|device| product(few(5 * 3072, [5, 3072], device), few(N, [3072, 1024], device)));
+    check(|device| product(few(2 * N / 8, [2, N / 8], device), few(N, [N / 8, 8], device)));
+    check(|device| product(few(N, [3072, 1024], device), few(1024 * 3, [1024, 3], device)));
+    check(|device| product(few(3 * 1024, [3, 1024], device), few(N, [3072, 1024], device).t()));
+    check(|device| product(few(N, [3072, 1024], device).t(), few(3072 * 2, [3072, 2], device)));
+}
+
+#[test]
+fn results_may_replace_what_they_are_made_of() {
+    let _turn = alone();
+    let (cpu, gpu) = (Device::cpu(), small());
+    let both = |device: &Device| {
+        let (x, table) = (numbers(device).compute().unwrap(), numbers(device).mul(3).compute().unwrap());
+        let idx = places(N, N, device).compute().unwrap();
+        let (a, b) = (table.index_select(0, &idx).add(&x), table.index_select(0, &idx).sub(&x));
+        drop((x, idx));
+        lazuli::compute(&[&a, &b]).unwrap();
+        [a, b].map(|y| y.to_vec::<i32>().unwrap())
+    };
+    assert!(both(&gpu) == both(&cpu));
+}
