@@ -1,4 +1,7 @@
-//! A hand-written product, compiled and bound on raw wgpu.
+//! A hand-written kernel on wgpu with nothing in between: everything is made beforehand, a call is one submit.
+
+use lazuli::gpu::wgpu;
+use wgpu::BufferUsages;
 
 use lazuli::gpu::wgpu;
 use wgpu::BufferUsages;
