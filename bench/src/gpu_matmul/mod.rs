@@ -8,6 +8,7 @@ pub use hand::{Right, Sizes};
 use lazuli::{Device, Tensor, Weights};
 
 use crate::contender::{Case, Fresh, Result};
+use crate::gpu::Hand;
 use crate::inputs::values;
 use crate::measure::{Effort, Runner, run_in_turns};
 use crate::reference::compare;
@@ -61,7 +62,7 @@ const CHECKED_ROWS: usize = 64;
 pub fn measure(product: &Product, device: &Device, effort: Effort) -> Result<Vec<Row>> {
     let Sizes { m, k, n } = product.sizes;
     let (a, b) = (values(0, m * k), values(1, k * n));
-    let handles = lazuli::gpu::handles(device).map_err(|error| error.to_string())?;
+    let hand = Hand::new(device)?;
     let mut runners = Vec::new();
     let mut names = Vec::new();
     let has_subgroups = hand.device.features().contains(lazuli::gpu::wgpu::Features::SUBGROUP);

@@ -1,7 +1,4 @@
-//! A hand-written kernel on wgpu with nothing in between: everything is made beforehand, a call is one submit.
-
-use lazuli::gpu::wgpu;
-use wgpu::BufferUsages;
+//! A hand-written product, compiled and bound on raw wgpu.
 
 use lazuli::gpu::wgpu;
 use wgpu::BufferUsages;
