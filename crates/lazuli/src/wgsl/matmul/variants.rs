@@ -83,7 +83,6 @@ const fn subgroup(name: &'static str, rows: usize, fours: usize) -> Variant {
 }
 
 // From registers alone. Larger tiles read less per product; they also take longer to compile.
-static R16X16: Variant = alone("16x16", 16, 4);
 static R16X8: Variant = alone("16x8", 16, 2);
 static R8X8: Variant = alone("8x8", 8, 2);
 static R8X4: Variant = alone("8x4", 8, 1);
@@ -117,12 +116,11 @@ pub static VARIANTS: [&Variant; 20] = [
 
 /// Defaults where invocations work alone, tried in order: a variant, and how many tiles there must be so that every
 /// core has some.
-static DEFAULTS_ALONE: [(&Variant, usize); 15] = [
+static DEFAULTS_ALONE: [(&Variant, usize); 14] = [
     (&S32X8, 0),
     (&S32X4, 0),
     (&S16X8, 0),
     (&S8X16, 0),
-    (&R16X16, 320),
     (&R16X8, 256),
     (&R8X8, 128),
     (&R8X4, 0),

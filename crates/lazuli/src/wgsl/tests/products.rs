@@ -51,7 +51,7 @@ fn defaults_go_by_device_and_shape() {
         |m: usize, k: usize, n: usize, transposed: bool, style: Style| told_by(m, k, n, transposed, &caps(style));
     let on_cpu = ": default for drivers that run on the CPU";
     for (m, k, n, transposed, expect) in [
-        (1024, 64, 1024, false, "16x16"),
+        (1024, 64, 1024, false, "16x8"),
         (256, 256, 256, false, "16x8"),
         (8, 64, 1536, false, "8x8"),
         (1, 64, 1536, false, "1x16"),
