@@ -101,7 +101,8 @@ impl Gemm {
         }
         let (n_panels, n_tiles) = (self.n_panels(lanes()), self.m.div_ceil(MANY_ROWS));
         let n_threads = threads::count();
-        let worth = (self.m * self.k * self.n / TASK).clamp(1, TASKS_PER_THREAD * n_threads);
+        let worth =
+            (self.m.saturating_mul(self.k).saturating_mul(self.n) / TASK).clamp(1, TASKS_PER_THREAD * n_threads);
         let n_tasks = if worth == 1 { 1 } else { worth.next_multiple_of(n_threads) };
         // Rows are cut only if there are too few columns: what is laid out serves all rows of a task.
         let n_wide = n_tasks.min(n_panels).max(1);

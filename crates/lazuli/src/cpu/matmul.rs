@@ -93,7 +93,7 @@ impl Matmul {
     /// Multiplications of one matrix.
     fn work(&self) -> usize {
         let MatmulArgs { m, k, n, .. } = self.args;
-        m * n * k.max(1)
+        m.saturating_mul(n).saturating_mul(k.max(1))
     }
 
     /// Whether a thread takes whole matrices.
@@ -376,7 +376,7 @@ unsafe fn integers(
             }
         }
     };
-    match m * k * n > SMALL {
+    match m.saturating_mul(k).saturating_mul(n) > SMALL {
         true => threads::for_each(m, &row),
         false => (0..m).for_each(row),
     }

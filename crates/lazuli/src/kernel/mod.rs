@@ -231,6 +231,7 @@ impl Kernel {
 
 impl InstOp {
     /// The same with other registers.
+    #[cfg(feature = "gpu")]
     pub fn with_regs(&self, f: impl Fn(Reg) -> Reg) -> InstOp {
         match self {
             InstOp::Load { .. } | InstOp::Valid { .. } | InstOp::Index { .. } | InstOp::Const(_) | InstOp::Acc => {
