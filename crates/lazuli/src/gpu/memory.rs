@@ -2,7 +2,7 @@
 //! kernels. A block larger than one buffer may be lies in several. Knows bytes; nothing of what is stored.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
@@ -178,7 +178,7 @@ impl Live {
             Some(buffer) => buffer,
             None => self.buffer("staging", class, BufferUsages::MAP_READ | BufferUsages::COPY_DST)?,
         };
-        Ok(Staging { live: self.clone(), buffer, class, is_mapped: AtomicBool::new(false) })
+        Ok(Staging { live: self.clone(), buffer, class, asked: Mutex::default() })
     }
 
     fn refusal(&self, size_bytes: usize, error: &Error) -> Error {
@@ -267,7 +267,17 @@ pub struct Staging {
     live: Arc<Live>,
     buffer: wgpu::Buffer,
     class: usize,
-    is_mapped: AtomicBool,
+    /// What [`ask`](Staging::ask) was answered, once it is.
+    asked: Mutex<Option<Arc<Signal<bool>>>>,
+}
+
+/// Who says whether memory can be read. A question that is dropped is answered too.
+struct Answer(Arc<Signal<bool>>);
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
 }
 
 impl Staging {
@@ -284,10 +294,10 @@ impl Staging {
     /// Asks for the first bytes, to be read once all that was submitted so far is done; says whether they can be.
     pub fn ask(&self, n_bytes: usize) -> Arc<Signal<bool>> {
         let asked: Arc<Signal<bool>> = Arc::default();
-        let signal = asked.clone();
-        self.is_mapped.store(true, Ordering::Relaxed);
+        let answer = Answer(asked.clone());
+        *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(asked.clone());
         self.buffer.map_async(wgpu::MapMode::Read, 0..n_bytes.next_multiple_of(4) as u64, move |mapped| {
-            signal.set(mapped.is_ok());
+            answer.0.set(mapped.is_ok());
         });
         asked
     }
@@ -323,7 +333,9 @@ impl Staging {
     }
 
     fn call(self, is_mapped: bool, n_bytes: usize, f: impl FnOnce(Option<Vec<u8>>)) {
-        self.is_mapped.store(is_mapped, Ordering::Relaxed);
+        let asked = Arc::new(Signal::default());
+        asked.set(is_mapped);
+        *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(asked);
         let mut bytes = vec![0; n_bytes];
         f((is_mapped && self.read(&mut bytes)).then_some(bytes));
     }
@@ -334,9 +346,14 @@ impl Drop for Staging {
         if self.live.lost().is_some() {
             return;
         }
-        // If nobody has called back yet, nobody will.
-        if self.is_mapped.load(Ordering::Relaxed) {
-            self.buffer.unmap();
+        let asked = self.asked.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        match asked.map(|asked| asked.get()) {
+            None => {}
+            Some(Some(true)) => self.buffer.unmap(),
+            Some(Some(false)) => return,
+            // wgpu keeps note of a question that is taken back, and would answer the next one about this memory with it:
+            // too early, or never.
+            Some(None) => return self.buffer.unmap(),
         }
         self.live.pool.idle().staging.entry(self.class).or_default().push(self.buffer.clone());
     }
