@@ -194,6 +194,14 @@ unsafe fn run_vectors<V: Vector, const FLIGHT: usize, const FUNCTIONS: bool>(
             at = long - V::LANES + off;
         }
         while at + long <= len {
+            // While many steps are done, what comes next can arrive.
+            if steps.len() >= MANY_STEPS {
+                for i in (at + long..at + 2 * long).step_by(V::LANES) {
+                    fetch(start.lanes.wrapping_add(i));
+                    fetch(most.wrapping_add(i));
+                    fetch(to.wrapping_add(i));
+                }
+            }
             store(values::<V, FLIGHT, FUNCTIONS>(start, steps, at), to.add(at), streams);
             at += long;
         }
@@ -279,12 +287,12 @@ pub unsafe fn values<V: Vector, const FLIGHT: usize, const FUNCTIONS: bool>(
                         v[i] = v[i].mul(v[i]);
                     }
                 }
+                Kind::Sqrt | Kind::Exp if !FUNCTIONS => unreachable!("arithmetic only"),
                 Kind::Sqrt => {
                     for i in 0..FLIGHT {
                         v[i] = v[i].sqrt();
                     }
                 }
-                Kind::Exp if !FUNCTIONS => unreachable!("arithmetic only"),
                 Kind::Exp => {
                     for i in 0..FLIGHT {
                         v[i] = math::exp_of_vector(v[i]);
@@ -303,7 +311,7 @@ macro_rules! compiled {
         #[target_feature(enable = $features)]
         unsafe fn $run(start: Start, steps: &[Operand], out: &mut [u32], write: Write) {
             // Functions need registers of their own.
-            let calls = steps.iter().any(|s| matches!(s.kind, Kind::Exp));
+            let calls = steps.iter().any(|s| matches!(s.kind, Kind::Sqrt | Kind::Exp));
             // SAFETY: as promised by the caller.
             unsafe {
                 match calls {
