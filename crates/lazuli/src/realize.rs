@@ -259,7 +259,7 @@ fn evaluate(device: &Device, wanted: &[NodeRef], runner: Runner<'_>) -> Result<V
         if restored {
             continue;
         }
-        match run(device, &mut cache, &captured, runner).map_err(|error| located(error, &captured)) {
+        match run(device, &mut cache, &captured, runner).map_err(|error| located(error, &captured, wanted[0])) {
             Ok(outputs) => {
                 wanted.iter().zip(outputs).for_each(|(node, buffer)| node.complete(buffer));
                 return Ok(Vec::new());
@@ -276,9 +276,13 @@ fn evaluate(device: &Device, wanted: &[NodeRef], runner: Runner<'_>) -> Result<V
     }
 }
 
-/// A fault of the user's own op happened where the user called it.
-fn located(error: Error, captured: &Captured) -> Error {
-    let Error::Custom(fault) = &error else { return error };
+/// A fault of the user's own op happened where the user called it; running out of memory, where the result was written.
+fn located(error: Error, captured: &Captured, wanted: &NodeRef) -> Error {
+    let fault = match &error {
+        Error::Custom(fault) => fault,
+        Error::OutOfMemory(fault) => return Error::OutOfMemory(Arc::new(Fault::clone(fault).at(wanted.at))),
+        _ => return error,
+    };
     let calls_it = |node: &&NodeRef| node.with_expr(|e| matches!(&e.op, Op::Custom(op) if op.0.name == fault.op));
     match captured.nodes.iter().find(|node| calls_it(node).unwrap_or(false)) {
         Some(node) => Error::Custom(Arc::new(Fault::clone(fault).at(node.at))),

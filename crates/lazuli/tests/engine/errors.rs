@@ -230,6 +230,7 @@ fn more_memory_than_there_is_is_an_error_and_the_engine_goes_on() {
     for result in [huge.compute().map(|_| ()), huge.add(1.0).exp().to_vec::<f32>().map(|_| ())] {
         let error = result.unwrap_err();
         assert!(matches!(error, Error::OutOfMemory(_)), "{error}");
+        assert_eq!(error.fault().at.map(|at| at.file()), Some(file!()), "{error}");
     }
     // What is only ever a number along the way needs no memory.
     assert_eq!(huge.narrow(0, 5, 3).add(1.0).to_vec::<f32>().unwrap(), [2.0; 3]);
