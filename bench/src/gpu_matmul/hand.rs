@@ -79,22 +79,7 @@ fn tile(sizes: Sizes, rows: usize, fours: usize) -> Kernel {
             }
         }
     }
-    let text = format!(
-        "{HEAD}
-@compute @workgroup_size(8)
-fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {{
-    let down = sizes.m / {rows}u;
-    let col = (group.x / down * 8u + lane) * {fours}u;
-    let row = group.x % down * {rows}u;
-    let k4 = sizes.k / 4u;
-    let n4 = sizes.n / 4u;
-{sums}    for (var k = 0u; k < k4; k++) {{
-{products}    }}
-{stores}}}
-"
-    );
-    let name = format!("{rows}x{}", 4 * fours);
-    Kernel { name, text, n_groups: (sizes.n / (32 * fours) * (sizes.m / rows)) as u32 }
+    eight_across(sizes, rows, fours, "", [&sums, &products, &stores])
 }
 
 /// The same tile, but the eight invocations of a subgroup read the rows of `a` together and hand them to each other.
@@ -120,6 +105,12 @@ fn subgroup(sizes: Sizes, rows: usize, fours: usize) -> Kernel {
             }
         }
     }
+    sums.insert_str(0, &starts);
+    eight_across(sizes, rows, fours, " by subgroup", [&sums, &products, &stores])
+}
+
+/// A kernel of workgroups of eight invocations side by side, each with a tile of its own.
+fn eight_across(sizes: Sizes, rows: usize, fours: usize, how: &str, [before, products, stores]: [&str; 3]) -> Kernel {
     let text = format!(
         "{HEAD}
 @compute @workgroup_size(8)
@@ -129,12 +120,12 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let row = group.x % down * {rows}u;
     let k4 = sizes.k / 4u;
     let n4 = sizes.n / 4u;
-{starts}{sums}    for (var k = 0u; k < k4; k++) {{
+{before}    for (var k = 0u; k < k4; k++) {{
 {products}    }}
 {stores}}}
 "
     );
-    let name = format!("{rows}x{} by subgroup", 4 * fours);
+    let name = format!("{rows}x{}{how}", 4 * fours);
     Kernel { name, text, n_groups: (sizes.n / (32 * fours) * (sizes.m / rows)) as u32 }
 }
 

@@ -107,15 +107,20 @@ impl Tiles<'_> {
             self.write_b_along_k(shader);
         }
         for i in 0..n {
-            for c in 0..cols.n_values() {
-                let value = self.value_of_b(shader, n, i, c);
-                shader.line(format!("let y{c}_{i} = {value};"));
-            }
+            self.write_row_of_b(shader, n, i);
             for (r, x) in xs.iter().enumerate().take(rows) {
                 for c in 0..cols.n_values() {
                     shader.line(format!("{into}{r}_{c} += {} * y{c}_{i};", x[i]));
                 }
             }
+        }
+    }
+
+    /// The tile's part of the row of `b` at step `i` of `n`.
+    pub fn write_row_of_b(&self, shader: &mut Shader, n: usize, i: usize) {
+        for c in 0..self.shape.variant.cols.n_values() {
+            let value = self.value_of_b(shader, n, i, c);
+            shader.line(format!("let y{c}_{i} = {value};"));
         }
     }
 

@@ -27,12 +27,7 @@ impl Tiles<'_> {
         if self.shape.b == Read::AlongK && n > 1 {
             self.write_b_along_k(shader);
         }
-        for i in 0..n {
-            for c in 0..cols.n_values() {
-                let value = self.value_of_b(shader, n, i, c);
-                shader.line(format!("let y{c}_{i} = {value};"));
-            }
-        }
+        (0..n).for_each(|i| self.write_row_of_b(shader, n, i));
         for r in 0..rows {
             shader.line(format!("let x{r} = subgroupBroadcast(own{}, {}u);", r / n_lanes * n_lanes, r % n_lanes));
             for i in 0..n {
