@@ -31,6 +31,13 @@ impl Tiles<'_> {
             };
             shader.line(format!("let b{c} = b_start + {col} * {across};"));
         }
+        // How far the rows of a trip, or the columns of a four, are from the first. Multiplied in the loop, llvmpipe
+        // would multiply for every lane.
+        let (name, by, n) = match self.shape.b {
+            Read::AlongK => ("b_across", across, cols.per_value()),
+            _ => ("b_down", stride(shader, "b", "row", self.matmul.b.row_stride), K_UNROLL),
+        };
+        (1..n).for_each(|i| shader.line(format!("let {name}{i} = {i}u * {by};")));
     }
 
     fn write_rows(&self, shader: &mut Shader, rows: usize) {
@@ -45,7 +52,7 @@ impl Tiles<'_> {
     /// Sums of products along k: `all0_0`, `all0_1`, …, row by row of the tile.
     pub fn write_sums(&self, shader: &mut Shader) {
         let value = self.value_type();
-        let (all, sums) = (self.names("all"), self.names("sum"));
+        let all = self.names("all");
         self.write_range(shader);
         all.iter().for_each(|name| shader.line(format!("var {name} = {value}();")));
         let rest = !self.matmul.k.is_multiple_of(K_UNROLL);
@@ -60,14 +67,21 @@ impl Tiles<'_> {
         };
         let by_four = if lanes > 1 { format!(" + k_lane * {K_UNROLL}u") } else { String::new() };
         let (per_block, per_trip) = (K_BLOCK * lanes, K_UNROLL * lanes);
-        shader.open(format!("for (var block = k_start; block < k_whole; block += {per_block}u)"));
-        sums.iter().for_each(|name| shader.line(format!("var {name} = {value}();")));
-        shader.line(format!("let block_end = min(block + {per_block}u, k_whole);"));
-        shader.open(format!("for (var k = block{by_four}; k < block_end; k += {per_trip}u)"));
-        self.write_products(shader, K_UNROLL, "sum");
-        shader.close();
-        all.iter().zip(&sums).for_each(|(all, sum)| shader.line(format!("{all} += {sum};")));
-        shader.close();
+        if self.shape.is_one_run() {
+            shader.open(format!("for (var k = k_start{by_four}; k < k_whole; k += {per_trip}u)"));
+            self.write_products(shader, K_UNROLL, "all");
+            shader.close();
+        } else {
+            let sums = self.names("sum");
+            shader.open(format!("for (var block = k_start; block < k_whole; block += {per_block}u)"));
+            sums.iter().for_each(|name| shader.line(format!("var {name} = {value}();")));
+            shader.line(format!("let block_end = min(block + {per_block}u, k_whole);"));
+            shader.open(format!("for (var k = block{by_four}; k < block_end; k += {per_trip}u)"));
+            self.write_products(shader, K_UNROLL, "sum");
+            shader.close();
+            all.iter().zip(&sums).for_each(|(all, sum)| shader.line(format!("{all} += {sum};")));
+            shader.close();
+        }
         if rest {
             shader.open(format!("for (var k = k_whole{first}; k < k_end; k += {lanes}u)"));
             self.write_products(shader, 1, "all");
@@ -118,7 +132,11 @@ impl Tiles<'_> {
 
     /// The tile's part of the row of `b` at step `i` of `n`.
     pub fn write_row_of_b(&self, shader: &mut Shader, n: usize, i: usize) {
+        let down = stride(shader, "b", "row", self.matmul.b.row_stride);
         for c in 0..self.shape.variant.cols.n_values() {
+            if i == 0 && (self.shape.b != Read::AlongK || n == 1) {
+                shader.line(format!("let b{c}_k = b{c} + k * {down};"));
+            }
             let value = self.value_of_b(shader, n, i, c);
             shader.line(format!("let y{c}_{i} = {value};"));
         }
@@ -162,11 +180,10 @@ impl Tiles<'_> {
 
     /// Reads four steps of every column of the tile.
     pub fn write_b_along_k(&self, shader: &mut Shader) {
-        let across = stride(shader, "b", "col", self.matmul.b.col_stride);
         let cols = self.shape.variant.cols;
         for c in 0..cols.n_values() {
             for j in 0..cols.per_value() {
-                let at = if j == 0 { format!("b{c} + k") } else { format!("b{c} + k + {j}u * {across}") };
+                let at = if j == 0 { format!("b{c} + k") } else { format!("b{c} + k + b_across{j}") };
                 let value = self.memory.load4(shader, 1, &at);
                 shader.line(format!("let w{c}_{j} = {value};"));
             }
@@ -174,11 +191,9 @@ impl Tiles<'_> {
     }
 
     /// The elements of `b` at step `i` of `n`, for a value of the tile.
-    pub fn value_of_b(&self, shader: &mut Shader, n: usize, i: usize, c: usize) -> String {
-        let lies = &self.matmul.b;
-        let down = stride(shader, "b", "row", lies.row_stride);
-        let across = stride(shader, "b", "col", lies.col_stride);
-        let at = format!("b{c} + {} * {down}", step(i));
+    fn value_of_b(&self, shader: &mut Shader, n: usize, i: usize, c: usize) -> String {
+        let across = stride(shader, "b", "col", self.matmul.b.col_stride);
+        let at = if i == 0 { format!("b{c}_k") } else { format!("b{c}_k + b_down{i}") };
         let lane = self.context.body.inputs[1].lane();
         let four = self.shape.variant.cols != Cols::One;
         let text = match self.shape.b {

@@ -17,7 +17,8 @@ impl Tiles<'_> {
         }
     }
 
-    /// The products of `n` steps from `k` on, row by row, so that a row that was handed over is used at once.
+    /// The products of `n` steps from `k` on, row by row, so that a row that was handed over is used at once. They are
+    /// added up before their sum is added to what is there: a fourth of the roundings, and as many instructions.
     pub fn write_subgroup_products(&self, shader: &mut Shader, n_lanes: usize, n: usize, into: &str) {
         let &Variant { rows, cols, .. } = self.shape.variant;
         for first in (0..rows).step_by(n_lanes) {
@@ -30,11 +31,10 @@ impl Tiles<'_> {
         (0..n).for_each(|i| self.write_row_of_b(shader, n, i));
         for r in 0..rows {
             shader.line(format!("let x{r} = subgroupBroadcast(own{}, {}u);", r / n_lanes * n_lanes, r % n_lanes));
-            for i in 0..n {
-                let step = if n > 1 { LANES[i] } else { "" };
-                for c in 0..cols.n_values() {
-                    shader.line(format!("{into}{r}_{c} += x{r}{step} * y{c}_{i};"));
-                }
+            for c in 0..cols.n_values() {
+                let step = |i: usize| if n > 1 { LANES[i] } else { "" };
+                let products: Vec<String> = (0..n).map(|i| format!("x{r}{} * y{c}_{i}", step(i))).collect();
+                shader.line(format!("{into}{r}_{c} += {};", products.join(" + ")));
             }
         }
     }

@@ -164,6 +164,11 @@ impl MatmulShape {
     pub fn smallest(self) -> MatmulShape {
         MatmulShape { variant: if self.variant.cols == Cols::One { &R1X1 } else { &R1X4 }, ..self }
     }
+
+    /// Whether an invocation's part of k is summed up in one run, not in blocks.
+    pub fn is_one_run(&self) -> bool {
+        matches!(self.variant.team, Team::Subgroup(_)) && self.k_per_split <= K_RUN
+    }
 }
 
 /// How the elements of an operand are read.
@@ -181,6 +186,9 @@ pub enum Read {
 pub const K_UNROLL: usize = 4;
 /// Products that are summed up one after another; beyond, their sums are.
 pub const K_BLOCK: usize = 256;
+/// Up to here a subgroup takes no blocks: it adds up sums of `K_UNROLL` products, 512 of them at most. llvmpipe reads
+/// memory a tenth slower in a loop within a loop.
+const K_RUN: usize = 2048;
 
 /// Why a product gets its variant, for people.
 #[derive(Clone, Debug, PartialEq)]

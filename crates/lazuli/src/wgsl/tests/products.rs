@@ -117,3 +117,15 @@ fn few_results_of_long_sums_are_shared_out() {
     // Eight invocations in a group; both of two cores have several.
     assert!(program.passes[0].n_groups >= 8);
 }
+
+/// A loop around the loop over k makes llvmpipe read memory a tenth slower.
+#[test]
+fn a_subgroup_takes_blocks_of_k_only_where_it_is_long() {
+    let with_subgroups = Caps { subgroup: Some(8), ..caps(Style::Alone) };
+    for (m, k, has_blocks) in [(32, 2048, false), (128, 2046, false), (128, 2052, true)] {
+        let plan = plan(&[&product(m, k, 512, (false, false), DType::F32)]);
+        let passes = passes(&plan, &with_subgroups);
+        assert!(passes[0].text.contains("subgroupBroadcast"));
+        assert_eq!(passes[0].text.contains("var block"), has_blocks, "k = {k}");
+    }
+}
