@@ -67,7 +67,7 @@ impl Tiles<'_> {
         };
         let by_four = if lanes > 1 { format!(" + k_lane * {K_UNROLL}u") } else { String::new() };
         let (per_block, per_trip) = (K_BLOCK * lanes, K_UNROLL * lanes);
-        if self.shape.is_one_run() {
+        if self.shape.one_run {
             shader.open(format!("for (var k = k_start{by_four}; k < k_whole; k += {per_trip}u)"));
             self.write_products(shader, K_UNROLL, "all");
             shader.close();
@@ -120,6 +120,11 @@ impl Tiles<'_> {
         if self.shape.b == Read::AlongK && n > 1 {
             self.write_b_along_k(shader);
         }
+        if self.shape.one_run {
+            (0..n).for_each(|i| self.write_row_of_b(shader, n, i));
+            xs.iter().enumerate().for_each(|(r, x)| self.write_sum(shader, into, r, x));
+            return;
+        }
         for i in 0..n {
             self.write_row_of_b(shader, n, i);
             for (r, x) in xs.iter().enumerate().take(rows) {
@@ -127,6 +132,15 @@ impl Tiles<'_> {
                     shader.line(format!("{into}{r}_{c} += {} * y{c}_{i};", x[i]));
                 }
             }
+        }
+    }
+
+    /// The products of row `r` of the tile, one for each of its elements of `a`, added up before their sum is added to
+    /// what is there: a fourth of the roundings, and where nothing multiplies and adds at once as many instructions.
+    pub fn write_sum(&self, shader: &mut Shader, into: &str, r: usize, xs: &[String]) {
+        for c in 0..self.shape.variant.cols.n_values() {
+            let products: Vec<String> = xs.iter().enumerate().map(|(i, x)| format!("{x} * y{c}_{i}")).collect();
+            shader.line(format!("{into}{r}_{c} += {};", products.join(" + ")));
         }
     }
 

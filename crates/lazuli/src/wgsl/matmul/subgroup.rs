@@ -5,7 +5,7 @@
 use super::super::eval::Value;
 use super::super::memory::LANES;
 use super::super::shader::Shader;
-use super::variants::{Read, Variant};
+use super::variants::Read;
 use super::{Tiles, stride};
 
 impl Tiles<'_> {
@@ -17,10 +17,9 @@ impl Tiles<'_> {
         }
     }
 
-    /// The products of `n` steps from `k` on, row by row, so that a row that was handed over is used at once. They are
-    /// added up before their sum is added to what is there: a fourth of the roundings, and as many instructions.
+    /// The products of `n` steps from `k` on, row by row, so that a row that was handed over is used at once.
     pub fn write_subgroup_products(&self, shader: &mut Shader, n_lanes: usize, n: usize, into: &str) {
-        let &Variant { rows, cols, .. } = self.shape.variant;
+        let rows = self.shape.variant.rows;
         for first in (0..rows).step_by(n_lanes) {
             let value = self.own_row(shader, first, n);
             shader.line(format!("let own{first} = {value};"));
@@ -31,11 +30,9 @@ impl Tiles<'_> {
         (0..n).for_each(|i| self.write_row_of_b(shader, n, i));
         for r in 0..rows {
             shader.line(format!("let x{r} = subgroupBroadcast(own{}, {}u);", r / n_lanes * n_lanes, r % n_lanes));
-            for c in 0..cols.n_values() {
-                let step = |i: usize| if n > 1 { LANES[i] } else { "" };
-                let products: Vec<String> = (0..n).map(|i| format!("x{r}{} * y{c}_{i}", step(i))).collect();
-                shader.line(format!("{into}{r}_{c} += {};", products.join(" + ")));
-            }
+            let step = |i: usize| if n > 1 { LANES[i] } else { "" };
+            let xs: Vec<String> = (0..n).map(|i| format!("x{r}{}", step(i))).collect();
+            self.write_sum(shader, into, r, &xs);
         }
     }
 

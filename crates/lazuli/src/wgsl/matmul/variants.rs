@@ -157,17 +157,14 @@ pub struct MatmulShape {
     /// Parts of k that are summed up side by side, and elements of each.
     pub splits: usize,
     pub k_per_split: usize,
+    /// Whether a part is summed up in one run, not in blocks.
+    pub one_run: bool,
 }
 
 impl MatmulShape {
     /// The same with the smallest tiles.
     pub fn smallest(self) -> MatmulShape {
         MatmulShape { variant: if self.variant.cols == Cols::One { &R1X1 } else { &R1X4 }, ..self }
-    }
-
-    /// Whether an invocation's part of k is summed up in one run, not in blocks.
-    pub fn is_one_run(&self) -> bool {
-        matches!(self.variant.team, Team::Subgroup(_)) && self.k_per_split <= K_RUN
     }
 }
 
@@ -186,9 +183,11 @@ pub enum Read {
 pub const K_UNROLL: usize = 4;
 /// Products that are summed up one after another; beyond, their sums are.
 pub const K_BLOCK: usize = 256;
-/// Up to here a subgroup takes no blocks: it adds up sums of `K_UNROLL` products, 512 of them at most. llvmpipe reads
-/// memory a tenth slower in a loop within a loop.
+/// Up to here a run takes no blocks: it adds up sums of `K_UNROLL` products, 512 of them at most. llvmpipe reads memory a
+/// tenth slower in a loop within a loop.
 const K_RUN: usize = 2048;
+/// Sums of parts of k that are worth a run for each part.
+const FEW_SUMS: usize = 1 << 18;
 
 /// Why a product gets its variant, for people.
 #[derive(Clone, Debug, PartialEq)]
@@ -483,10 +482,20 @@ fn shape(variant: &'static Variant, matmul: &MatmulArgs, n: usize, caps: &Caps) 
         (Team::Alone, Style::Shared) => (4096, 1),
     };
     let n_alone = n_tiles(variant, matmul, n).max(1);
-    let side_by_side = if k >= 4 * K_BLOCK { wanted.div_ceil(n_alone).min(k / K_BLOCK) } else { 1 };
+    let mut side_by_side = if k >= 4 * K_BLOCK { wanted.div_ceil(n_alone).min(k / K_BLOCK) } else { 1 };
+    let runs = match (variant.team, caps.style) {
+        (Team::Subgroup(_), _) => true,
+        (Team::Alone, Style::Alone) => b == Read::AlongK,
+        _ => false,
+    };
+    let n_sums = matmul.batch.iter().product::<usize>() * matmul.m * n * k.div_ceil(K_RUN);
+    if runs && side_by_side == 1 && n_sums <= FEW_SUMS {
+        side_by_side = k.div_ceil(K_RUN).max(1);
+    }
     // Trips over k, over blocks, over what is left, and over the tile.
     let trips = (caps.max_trips.min(1 << 28) / 2).saturating_sub(40 + variant.rows * 4).max(1);
     let longest = (trips / trips_of_four * K_UNROLL / K_BLOCK * K_BLOCK).max(K_BLOCK);
     let k_per_split = k.div_ceil(side_by_side).next_multiple_of(K_UNROLL).min(longest).max(K_UNROLL);
-    MatmulShape { variant, a, b, splits: k.div_ceil(k_per_split).max(1), k_per_split }
+    let one_run = runs && k_per_split <= K_RUN;
+    MatmulShape { variant, a, b, splits: k.div_ceil(k_per_split).max(1), k_per_split, one_run }
 }
