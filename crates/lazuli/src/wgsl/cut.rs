@@ -13,7 +13,7 @@ use crate::shape::Shape;
 use crate::view::{IndexMap, View};
 
 /// The most elements of an index space that one dispatch counts: some room below 2³².
-const MAX_ELEMS: usize = 1 << 31;
+pub const MAX_ELEMS: usize = 1 << 31;
 
 /// A launch with what it runs on.
 #[derive(Clone, Copy)]
