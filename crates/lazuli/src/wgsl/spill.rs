@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use super::cut::{Context, part};
+use super::cut::{Context, part, strided};
 use super::{Pass, Place, Program, of_parts};
 use crate::dtype::{DType, Lane};
 use crate::kernel::{AccessForm, Args, Body, Inst, InstOp, Kernel, Order, Reg, Scope, Store};
@@ -134,7 +134,16 @@ impl Nest<'_> {
                 places[most as usize] = BTreeSet::from([most]);
                 here = needs.iter().flat_map(|r| places[*r as usize].iter().copied()).collect();
             }
-            if matches!(inst.op, InstOp::Gather { .. } | InstOp::Reduce(..) | InstOp::Acc) {
+            let is_made = match inst.op {
+                InstOp::Gather { .. } | InstOp::Reduce(..) | InstOp::Acc => true,
+                // Of memory so large that two of its places may be too far apart for one kernel.
+                InstOp::Load { input, .. } => {
+                    let size_bytes = context.slots[self.reads[input as usize].0 as usize].size_bytes;
+                    size_bytes / self.body.inputs[input as usize].size() > 1 << 32
+                }
+                _ => false,
+            };
+            if is_made {
                 made.insert(reg as Reg);
                 here = own;
             }
@@ -250,15 +259,14 @@ impl Nest<'_> {
             Space::All => args.outer.append(&mut args.inner),
             Space::Folded => {}
         }
-        // By strides throughout, so that any axis can be cut.
-        let form = |form: &AccessForm| if *form == AccessForm::Linear { AccessForm::Strided } else { *form };
         let mut body = Body {
             outer_rank: args.outer.len() as u8,
             inner_rank: args.inner.len() as u8,
             order: if space == Space::Folded { self.body.order } else { Order::InnerFast },
             ragged: false,
             inputs: self.body.inputs.clone(),
-            accesses: self.body.accesses.iter().map(form).collect(),
+            // So that any axis can be cut.
+            accesses: strided(&self.body.accesses),
             ..Body::default()
         };
         if space == Space::All {
@@ -403,7 +411,7 @@ fn halves(context: &Context, args: &Args, along: Along) -> Option<[Args; 2]> {
             let n_outer = args.outer.len();
             let axes = (0..args.inner.len()).filter(|axis| args.inner[*axis] > 1);
             let halves = axes.map(|axis| context.halves(args, n_outer + axis));
-            halves.min_by_key(|halves| context.n_windows(&halves[0]))
+            halves.min_by_key(|halves| context.takes(&halves[0]))
         }
         Along::K => {
             let m = args.matmul.as_ref().filter(|m| m.k > 1)?;

@@ -183,6 +183,15 @@ fn products_with_matrices_that_do_not_fit() {
     check(|device| product(few(N, [3072, 1024], device), few(1024 * 3, [1024, 3], device)));
     check(|device| product(few(3 * 1024, [3, 1024], device), few(N, [3072, 1024], device).t()));
     check(|device| product(few(N, [3072, 1024], device).t(), few(3072 * 2, [3072, 2], device)));
+    // Both operands are the same memory, far apart.
+    check(|device| {
+        let x = few(N, [12, N / 12], device).compute().unwrap();
+        product(x.clone(), x.t())
+    });
+    check(|device| {
+        let x = few(N, [3072, 1024], device).compute().unwrap();
+        product(x.narrow(0, 3000, 8), x.t())
+    });
 }
 
 #[test]

@@ -177,12 +177,12 @@ impl Job<'_> {
                 continue;
             }
             let Some(memory) = self.memory(reaches, &part, with_status) else { continue };
-            let n_bindings =
-                |half: &Part| self.memory(reaches, half, with_status).map_or(0, |memory| memory.n_bindings());
-            let fits = part.n_invocations() <= MAX_ELEMS && memory.n_bindings() <= self.caps.max_bindings;
+            let takes = |memory: &Memory| (memory.n_too_far(), memory.n_bindings());
+            let half_takes = |half: &Part| self.memory(reaches, half, with_status).as_ref().map(takes);
+            let fits = part.n_invocations() <= MAX_ELEMS && takes(&memory) <= (0, self.caps.max_bindings);
             let cuts = part.ranges().enumerate().filter(|(_, range)| !fits && range.len() > 1);
             let halves = cuts.map(|(idx, _)| part.halves(idx));
-            match halves.min_by_key(|halves| n_bindings(&halves[0]).max(n_bindings(&halves[1]))) {
+            match halves.min_by_key(|[low, high]| half_takes(low).max(half_takes(high))) {
                 Some([low, high]) => stack.extend([high, low]),
                 None => parts.push((part, memory)),
             }
