@@ -319,10 +319,9 @@ fn near_numbers(map: &IndexMap) -> Option<IndexMap> {
     let mut near = map.clone();
     let mut found = reach_of(last, &all_of(last)?);
     for (idx, view) in between.iter().enumerate().rev() {
-        // What no view after this one has an element for is never looked at.
-        let Some(range) = found else { break };
-        let ranges = coordinates_between(&view.shape, range);
-        found = reach_of(view, &ranges);
+        // Where no view after this one has an element, its first will do: it is never looked at.
+        let ranges = found.map_or(vec![(0, 0); view.shape.rank()], |range| coordinates_between(&view.shape, range));
+        found = found.and_then(|_| reach_of(view, &ranges));
         let (mut view, mut start) = (*view, 0);
         for (axis, (first, last)) in ranges.into_iter().enumerate() {
             start += first * view.shape[axis + 1..].iter().product::<usize>();
@@ -433,6 +432,10 @@ mod tests {
                 assert_eq!(near.at(&coordinates), map.at(&coordinates), "{first} {coordinates:?}");
             }
             assert!(n_too_far(&map) == 0 && near.views()[0].shape.n_elems() < 1 << 31, "{near}");
+            // Nothing but fill.
+            let fill = narrowed(&View::pad(&[n].into(), &[(0, 9000)]), 0, n, 9000);
+            let map = map.with_last(fill);
+            assert!(n_too_far(&map) == 0 && near_numbers(&map).is_some_and(|near| near.at(&[7]).is_none()));
         }
     }
 }

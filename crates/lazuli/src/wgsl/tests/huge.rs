@@ -8,11 +8,11 @@ fn huge() -> Tensor {
     Tensor::zeros([9000, 1 << 20], DType::U8, &Device::cpu()).sort(0, false)
 }
 
-/// The passes of all loops of a plan.
-fn loop_passes(tensor: &Tensor, caps: &Caps) -> Vec<Pass> {
+/// The passes of all kernels of a plan that are not written by hand.
+fn made_passes(tensor: &Tensor, caps: &Caps) -> Vec<Pass> {
     let plan = plan(&[tensor]);
-    let loops = plan.launches.iter().filter(|launch| matches!(launch.kernel, Kernel::Loop(_)));
-    loops.flat_map(|launch| program(launch, &plan.slots, caps).passes).collect()
+    let made = plan.launches.iter().filter(|launch| !matches!(launch.kernel, Kernel::Routine(_)));
+    made.flat_map(|launch| program(launch, &plan.slots, caps).passes).collect()
 }
 
 /// A number of a pass by its name.
@@ -22,19 +22,20 @@ fn number(pass: &Pass, name: &str) -> u32 {
     pass.params[idx.unwrap_or_else(|| panic!("no {name} in {}", pass.text)) - pass.consts.len()]
 }
 
-/// What one kernel sees of one piece of memory can be told apart by 32 bits.
+/// What one kernel sees of one piece of memory, whose elements have so many bytes, can be told apart by 32 bits.
 #[track_caller]
-fn check_near(tensor: &Tensor) {
+fn check_near(size: usize, tensor: &Tensor) {
     for max_binding_bytes in [128 << 20, 2 << 30] {
-        let passes = loop_passes(tensor, &Caps { max_binding_bytes, ..caps(Style::Alone) });
+        let passes = made_passes(tensor, &Caps { max_binding_bytes, ..caps(Style::Alone) });
         // Few of them: each goes through about as much as fits.
-        assert!(passes.len() < 400, "{}", passes.len());
+        assert!(passes.len() < 500, "{}", passes.len());
         for pass in &passes {
             for bind in &pass.binds {
                 let same = || pass.binds.iter().filter(|b| b.place == bind.place);
                 let first = same().map(|b| b.start).min().unwrap_or(0);
                 let end = same().map(|b| b.start + b.len).max().unwrap_or(0);
-                assert!(end - first <= 1 << 32, "{bind:?} of {}..{}", first, end);
+                let size = if matches!(bind.place, Place::Slot(_)) { size } else { 4 };
+                assert!(end - first <= size << 32, "{bind:?} of {}..{}", first, end);
             }
         }
     }
@@ -43,7 +44,7 @@ fn check_near(tensor: &Tensor) {
 #[test]
 fn elements_beyond_32_bits_are_counted_from_their_window() {
     for row in [4095, 4096, 5000, 8999] {
-        let passes = loop_passes(&huge().narrow(0, row, 1).narrow(1, 8, 16).add(1), &caps(Style::Alone));
+        let passes = made_passes(&huge().narrow(0, row, 1).narrow(1, 8, 16).add(1), &caps(Style::Alone));
         let pass = passes.last().expect("one at least");
         let within = number(pass, "a0_offset").wrapping_sub(number(pass, "in0_first"));
         assert_eq!(pass.binds[0].start + within as usize, (row << 20) + 8, "{}", pass.text);
@@ -54,14 +55,15 @@ fn elements_beyond_32_bits_are_counted_from_their_window() {
 #[test]
 fn no_kernel_sees_more_than_32_bits_count() {
     let x = huge();
-    check_near(&x.add(1));
-    check_near(&x.t().add(1));
-    check_near(&(x.narrow(0, 0, 1) + x.narrow(0, 8999, 1)));
-    check_near(&x.slice(crate::s![..;3000, ..;65536]).add(1));
-    check_near(&x.to_dtype(DType::I32).sum(0));
-    check_near(&x.max(1));
-    check_near(&x.index_select(0, &data([5], DType::I32)));
-    check_near(&x.flip(0).pad(&[(1, 1), (0, 0)], 7));
+    check_near(1, &x.add(1));
+    check_near(1, &x.t().add(1));
+    check_near(1, &(x.narrow(0, 0, 1) + x.narrow(0, 8999, 1)));
+    check_near(1, &x.slice(crate::s![..;3000, ..;65536]).add(1));
+    check_near(1, &x.to_dtype(DType::I32).sum(0));
+    check_near(1, &x.max(1));
+    check_near(1, &x.index_select(0, &data([5], DType::I32)));
+    check_near(4, &x.to_dtype(DType::F32).narrow(0, 0, 4).matmul(&x.to_dtype(DType::F32).t()));
+    check_near(1, &x.flip(0).pad(&[(1, 1), (0, 0)], 7));
 }
 
 #[test]
