@@ -1,5 +1,5 @@
 //! A pass over a grid of invocations, cut into parts that bind no more windows than a kernel may. What an invocation
-//! reaches goes by its coordinates; where it depends on data, each part serves some windows and leaves the rest to
+//! reaches goes by its coordinates; where it depends on data, each part serves some places and leaves the rest to
 //! others. Knows sizes and strides; what invocations do is handed in.
 
 use std::ops::Range;
@@ -17,79 +17,76 @@ const GROUP: usize = 64;
 pub type Axis = (&'static str, usize);
 
 /// How the invocations of a grid reach a piece of memory.
-pub struct Reach {
+pub struct Reach<'a> {
     memory: Use,
-    ways: Vec<Way>,
-    /// Whether only what `is_served` says is reached, so that parts may take some of it each.
-    served: bool,
-}
-
-/// `len` elements from `first + Σ coordinate · stride` on.
-#[derive(Clone)]
-struct Way {
-    first: isize,
+    /// Elements from which on it is reached, per axis how far the next coordinate's are, and how many there are each time.
+    firsts: Vec<isize>,
     strides: Vec<usize>,
     len: usize,
+    /// What coordinates of the first axis are counted as, if not as they are.
+    counted: Option<Box<dyn Fn(usize) -> usize + 'a>>,
+    /// How many places there are and how far they are apart, where it depends on data which one is reached.
+    places: Option<(usize, usize)>,
 }
 
-impl Reach {
+impl<'a> Reach<'a> {
     /// One element: of `coordinates · strides`.
-    pub fn at(memory: Use, strides: &[usize]) -> Reach {
-        Reach { memory, ways: vec![Way { first: 0, strides: strides.to_vec(), len: 1 }], served: false }
+    pub fn at(memory: Use, strides: &[usize]) -> Reach<'a> {
+        Reach { memory, firsts: vec![0], strides: strides.to_vec(), len: 1, counted: None, places: None }
     }
 
     /// The same so much further on.
-    pub fn from(mut self, first: isize) -> Reach {
-        self.ways.iter_mut().for_each(|way| way.first += first);
-        self
-    }
-
-    /// So many elements from there on.
-    pub fn run(mut self, len: usize) -> Reach {
-        self.ways.iter_mut().for_each(|way| way.len = len);
+    pub fn from(mut self, first: isize) -> Reach<'a> {
+        self.firsts.iter_mut().for_each(|from| *from += first);
         self
     }
 
     /// The same, and as much again so much further on.
-    pub fn and_from(mut self, further: usize) -> Reach {
-        let again = |way: &Way| Way { first: way.first + further as isize, ..way.clone() };
-        self.ways.extend(self.ways.iter().map(again).collect::<Vec<_>>());
+    pub fn and_from(mut self, further: usize) -> Reach<'a> {
+        self.firsts.extend(self.firsts.iter().map(|first| first + further as isize).collect::<Vec<_>>());
         self
     }
 
-    /// Any one of these elements: which, depends on data. Invocations must ask `is_served(element)` before they touch
-    /// it, and leave it alone if it is not.
-    pub fn anywhere(self) -> Reach {
-        Reach { served: true, ..self }
+    /// So many elements from there on.
+    pub fn run(self, len: usize) -> Reach<'a> {
+        Reach { len, ..self }
     }
 
-    /// Where the first and the last element start, in bytes, of each way that a part reaches; none if it serves nothing.
-    fn bytes(&self, part: &Part, window_bytes: usize) -> Vec<(usize, usize)> {
+    /// With coordinates of the first axis counted otherwise, in the same order.
+    pub fn counted(self, by: impl Fn(usize) -> usize + 'a) -> Reach<'a> {
+        Reach { counted: Some(Box::new(by)), ..self }
+    }
+
+    /// At one of so many places, which lie so far apart; which one depends on data. Invocations must ask
+    /// `is_served(place)` before they touch it, and leave it to others if it is not.
+    pub fn anywhere(self, n: usize, stride: usize) -> Reach<'a> {
+        Reach { places: Some((n, stride)), ..self }
+    }
+
+    /// Where the first and the last element that a part reaches start, in bytes, each time.
+    fn bytes(&self, part: &Part) -> Vec<(usize, usize)> {
         let size = self.memory.dtype.size();
-        let last = (self.memory.size_bytes / size).saturating_sub(1);
-        let per_window = window_bytes / size;
-        let range = |way: &Way| {
-            let axes = || part.axes.iter().zip(&way.strides);
-            let from = way.first + axes().map(|(axis, stride)| axis.start * stride).sum::<usize>() as isize;
-            let to =
-                from + (axes().map(|(axis, stride)| (axis.len() - 1) * stride).sum::<usize>() + way.len - 1) as isize;
-            // What lies beyond the ends is not there to be touched.
-            let (from, to) = (from.clamp(0, last as isize) as usize, to.clamp(0, last as isize) as usize);
-            let (from, to) = match self.served {
-                true => (from.max(part.windows.start * per_window), to.min(part.windows.end * per_window - 1)),
-                false => (from, to),
-            };
-            (from <= to).then_some((from * size, to * size))
-        };
-        self.ways.iter().filter_map(range).collect()
+        let last = (self.memory.size_bytes / size).saturating_sub(1) as isize;
+        let (mut low, mut high) = (0, self.len - 1);
+        for (idx, (axis, stride)) in part.axes.iter().zip(&self.strides).enumerate() {
+            let by = self.counted.as_ref().filter(|_| idx == 0);
+            let at = |coordinate: usize| by.map_or(coordinate, |by| by(coordinate)) * stride;
+            (low, high) = (low + at(axis.start), high + at(axis.end - 1));
+        }
+        if let Some((_, stride)) = self.places {
+            (low, high) = (low + part.served.start * stride, high + (part.served.end - 1) * stride);
+        }
+        // What lies beyond the ends is not there to be touched.
+        let byte = |first: isize, at: usize| (first + at as isize).clamp(0, last) as usize * size;
+        self.firsts.iter().map(|first| (byte(*first, low), byte(*first, high))).collect()
     }
 }
 
-/// Some of the invocations of a grid, and the windows that they serve.
+/// Some of the invocations of a grid, and the places that they serve.
 #[derive(Clone)]
 struct Part {
     axes: Vec<Range<usize>>,
-    windows: Range<usize>,
+    served: Range<usize>,
 }
 
 impl Part {
@@ -97,9 +94,9 @@ impl Part {
         self.axes.iter().map(Range::len).product()
     }
 
-    /// What can be cut: each axis, and the windows served.
+    /// What can be cut: each axis, and the places served.
     fn ranges(&self) -> impl Iterator<Item = &Range<usize>> {
-        self.axes.iter().chain([&self.windows])
+        self.axes.iter().chain([&self.served])
     }
 
     /// Cut in two, at a power of two from the start: where windows end too.
@@ -111,7 +108,7 @@ impl Part {
         };
         match idx < self.axes.len() {
             true => cut(&mut low.axes[idx], &mut high.axes[idx]),
-            false => cut(&mut low.windows, &mut high.windows),
+            false => cut(&mut low.served, &mut high.served),
         }
         [low, high]
     }
@@ -159,7 +156,9 @@ impl Job<'_> {
             shader.line(format!("let i = group_idx * {group}u + lane;"));
             shader.line(format!("if (i >= {end}) {{ return; }}"));
             coordinates(&mut shader, axes, &part);
-            self.serve(&mut shader, reaches, &part);
+            if reaches.iter().any(|reach| reach.places.is_some()) {
+                serve(&mut shader, &part);
+            }
             write(&mut shader, &memory);
             shader.finish(format!("{name} {what}"), &memory, n.div_ceil(group))
         };
@@ -168,54 +167,50 @@ impl Job<'_> {
 
     /// The parts of a grid. What cannot be cut any further is left to the device to refuse.
     fn parts(&self, axes: &[Axis], reaches: &[Reach], with_status: bool) -> Vec<(Part, Memory)> {
-        let windows = |reach: &Reach| reach.memory.size_bytes.div_ceil(self.caps.max_binding_bytes);
-        let n_windows = reaches.iter().filter(|reach| reach.served).map(windows).max().unwrap_or(1);
+        let n_places = reaches.iter().find_map(|reach| reach.places).map_or(1, |places| places.0);
+        if n_places == 0 || axes.iter().any(|axis| axis.1 == 0) {
+            return Vec::new();
+        }
         let mut parts = Vec::new();
-        let mut stack = vec![Part { axes: axes.iter().map(|axis| 0..axis.1).collect(), windows: 0..n_windows }];
+        let mut stack = vec![Part { axes: axes.iter().map(|axis| 0..axis.1).collect(), served: 0..n_places }];
         while let Some(part) = stack.pop() {
-            if part.n_invocations() == 0 {
-                continue;
-            }
-            let Some(memory) = self.memory(reaches, &part, with_status) else { continue };
-            let takes = |memory: &Memory| (memory.n_too_far(), memory.n_bindings());
-            let half_takes = |half: &Part| self.memory(reaches, half, with_status).as_ref().map(takes);
-            let fits = part.n_invocations() <= MAX_ELEMS && takes(&memory) <= (0, self.caps.max_bindings);
+            let takes = |part: &Part| {
+                let memory = self.memory(reaches, part, with_status);
+                (memory.n_too_far(), memory.n_bindings())
+            };
+            let fits = part.n_invocations() <= MAX_ELEMS && takes(&part) <= (0, self.caps.max_bindings);
             let cuts = part.ranges().enumerate().filter(|(_, range)| !fits && range.len() > 1);
             let halves = cuts.map(|(idx, _)| part.halves(idx));
-            match halves.min_by_key(|[low, high]| half_takes(low).max(half_takes(high))) {
+            match halves.min_by_key(|[low, high]| takes(low).max(takes(high))) {
                 Some([low, high]) => stack.extend([high, low]),
-                None => parts.push((part, memory)),
+                None => {
+                    let memory = self.memory(reaches, &part, with_status);
+                    parts.push((part, memory));
+                }
             }
         }
         parts
     }
 
-    /// The memory that a part reaches; None if it serves nothing.
-    fn memory(&self, reaches: &[Reach], part: &Part, with_status: bool) -> Option<Memory> {
-        let ranges: Vec<Vec<(usize, usize)>> =
-            reaches.iter().map(|reach| reach.bytes(part, self.caps.max_binding_bytes)).collect();
+    /// The memory that a part reaches.
+    fn memory(&self, reaches: &[Reach], part: &Part, with_status: bool) -> Memory {
+        let ranges: Vec<Vec<(usize, usize)>> = reaches.iter().map(|reach| reach.bytes(part)).collect();
         let one = |(reach, ranges): (&Reach, &Vec<(usize, usize)>)| {
-            let touched = (ranges.iter().map(|range| range.0).min()?, ranges.iter().map(|range| range.1).max()?);
-            Some(Use { touched, ..reach.memory.clone() })
+            let all = ranges.iter().copied().reduce(|all, range| (all.0.min(range.0), all.1.max(range.1)));
+            Use { touched: all.unwrap_or((0, 0)), ..reach.memory.clone() }
         };
-        let uses: Option<Vec<Use>> = reaches.iter().zip(&ranges).map(one).collect();
-        let mut memory = Memory::new(&uses?, with_status, self.caps);
+        let uses: Vec<Use> = reaches.iter().zip(&ranges).map(one).collect();
+        let mut memory = Memory::new(&uses, with_status, self.caps);
         ranges.iter().enumerate().for_each(|(idx, ranges)| memory.leave_out_all_but(idx, ranges));
-        Some(memory)
+        memory
     }
+}
 
-    /// Writes the function that says what a part serves.
-    fn serve(&self, shader: &mut Shader, reaches: &[Reach], part: &Part) {
-        for reach in reaches.iter().filter(|reach| reach.served) {
-            let size = reach.memory.dtype.size();
-            let Some((first, last)) = reach.bytes(part, self.caps.max_binding_bytes).first().copied() else { continue };
-            let first_served = shader.param("first_served", first / size);
-            let n_served = shader.param("n_served", (last - first) / size + 1);
-            shader.functions(&format!(
-                "fn is_served(element: u32) -> bool {{ return element - {first_served} < {n_served}; }}\n"
-            ));
-        }
-    }
+/// Writes the function that says which places a part serves.
+fn serve(shader: &mut Shader, part: &Part) {
+    let first = shader.param("first_served", part.served.start);
+    let n = shader.param("n_served", part.served.len());
+    shader.functions(&format!("fn is_served(place: u32) -> bool {{ return place - {first} < {n}; }}\n"));
 }
 
 /// Writes the coordinates of invocation `i`.

@@ -82,13 +82,13 @@ impl Scan {
     }
 
     /// What an invocation reaches of an input or output in a step, and of what is kept.
-    fn line(&self, memory: Use, step: &Range<usize>) -> Reach {
+    fn line(&self, memory: Use, step: &Range<usize>) -> Reach<'static> {
         let (n, inner) = (self.lines.n, self.lines.inner);
         let reach = Reach::at(memory, &[n * inner, self.block * inner, 1]);
         reach.from((step.start * inner) as isize).run((step.len() - 1) * inner + 1)
     }
 
-    fn one(&self, writes: bool) -> Reach {
+    fn one(&self, writes: bool) -> Reach<'static> {
         let per_line = self.n_blocks * self.words;
         Reach::at(self.kept(writes), &[self.lines.inner * per_line, self.words, per_line]).run(self.words)
     }
@@ -99,12 +99,15 @@ impl Scan {
         format!("(outer * {step} + inner) * {n_blocks} + block")
     }
 
-    /// Opens a loop over the positions of a step that the line has.
+    /// Opens a loop over the positions of a step that the block has.
     fn open_step(&self, shader: &mut Shader, step: &Range<usize>) {
-        let (n, block) = (shader.param("line_len", self.lines.n), shader.param("block", self.block));
+        let (last, n_last) = (self.n_blocks - 1, self.lines.n - (self.n_blocks - 1) * self.block);
+        let (last, n_last) = (shader.param("last_block", last), shader.param("n_last", n_last));
         let (start, end) = (shader.param("step_start", step.start), shader.param("step_end", step.end));
-        shader.line(format!("let end = min({n}, block * {block} + {end});"));
-        shader.open(format!("for (var at = block * {block} + {start}; at < end; at++)"));
+        shader.line(format!("let end = select({end}, min({end}, {n_last}), block == {last});"));
+        let block = shader.param("block", self.block);
+        shader.open(format!("for (var k = {start}; k < end; k++)"));
+        shader.line(format!("let at = block * {block} + k;"));
     }
 
     /// The total of every block, as far as this step.

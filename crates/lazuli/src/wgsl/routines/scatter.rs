@@ -102,7 +102,7 @@ impl Sums<'_> {
     }
 
     /// What an invocation reaches of pairs: the one before it, and all to the end of the chunk.
-    fn rest(&self, memory: Use, chunk: usize) -> Reach {
+    fn rest(&self, memory: Use, chunk: usize) -> Reach<'static> {
         let Batch { width, inner, .. } = self.batch;
         let first = (chunk * self.chunk) as isize - 1;
         Reach::at(memory, &[inner.1 * width, *width, 0]).from(first).run(self.chunk + 1)
@@ -114,8 +114,9 @@ impl Sums<'_> {
         let (start, bound) = (chunk * self.chunk, job.args.output_shape[job.axis()]);
         let n = self.chunk.min(batch.lines.n - start);
         let carries = self.n_chunks > 1;
-        let (first, n_elems) = range_in_output(job, batch);
-        let y = Reach::at(job.output(), &[0, 0, 0]).from(first as isize).run(n_elems).anywhere();
+        let to = Lines::new(&job.args.output_shape, job.axis());
+        let y = Reach::at(job.output(), &[to.n * to.inner, 0, 0]).run(to.inner).anywhere(to.n, to.inner);
+        let y = y.counted(|outer| outer_in_output(job, batch.outer.0 + outer));
         let (keys, terms) = (batch.keys(false), terms(job, batch, false));
         let mut reaches = vec![y, self.rest(keys, chunk), self.rest(terms, chunk)];
         if carries {
@@ -136,8 +137,8 @@ impl Sums<'_> {
             shader.line("var goes_on = false;");
             shader.line(format!("if (at + {start} > 0u) {{ goes_on = {before} == wanted; }}"));
             shader.line("if (goes_on && at > 0u) { return; }");
+            shader.line("if (!is_served(wanted)) { return; }");
             place_in_output(shader, job, batch);
-            shader.line("if (!is_served(element)) { return; }");
             sum.start(shader);
             let before = memory.load(shader, 0, "element");
             sum.add(shader, &before);
@@ -198,19 +199,14 @@ fn place_in_output(shader: &mut Shader, job: &Job, batch: &Batch) {
     shader.line(format!("let element = (before * {n} + wanted) * {step} + within;"));
 }
 
-/// The elements of the output that a batch may add to: where they start, and how many.
-fn range_in_output(job: &Job, batch: &Batch) -> (usize, usize) {
-    let (index, output, axis) = (&job.args.input_shapes[1], &job.args.output_shape, job.axis());
-    let before = |outer: usize| {
-        let (mut rest, mut step, mut before) = (outer, 1, 0);
-        for a in (0..axis).rev() {
-            before += rest % index[a] * step;
-            rest /= index[a];
-            step *= output[a];
-        }
-        before
-    };
-    let per_outer: usize = output[axis..].iter().product();
-    let (first, last) = (before(batch.outer.0), before(batch.outer.0 + batch.outer.1 - 1));
-    (first * per_outer, (last - first + 1) * per_outer)
+/// The outer index of the output that one of the index is.
+fn outer_in_output(job: &Job, outer: usize) -> usize {
+    let (index, output) = (&job.args.input_shapes[1], &job.args.output_shape);
+    let (mut rest, mut step, mut found) = (outer, 1, 0);
+    for a in (0..job.axis()).rev() {
+        found += rest % index[a] * step;
+        rest /= index[a];
+        step *= output[a];
+    }
+    found
 }

@@ -124,7 +124,7 @@ impl Batch {
     }
 
     /// Memory in which lines lie as in the tensor, and the element `at` of the line.
-    pub fn of_lines(&self, memory: Use) -> Reach {
+    pub fn of_lines(&self, memory: Use) -> Reach<'static> {
         let Lines { n, inner, .. } = self.lines;
         Reach::at(memory, &[n * inner, 1, inner]).from(self.first() as isize)
     }
@@ -139,7 +139,7 @@ impl Batch {
     }
 
     /// Memory in which they lie as pairs, and the pair `at` of the line.
-    pub fn of_pairs(&self, memory: Use) -> Reach {
+    pub fn of_pairs(&self, memory: Use) -> Reach<'static> {
         Reach::at(memory, &[self.inner.1 * self.width, self.width, 1])
     }
 
@@ -216,20 +216,19 @@ impl Batch {
         job: &Job,
         what: &str,
         x: Use,
-        to: Reach,
+        to: Reach<'_>,
         to_at: impl Fn(&mut Shader) -> String,
     ) -> Vec<Pass> {
-        let per_outer = self.lines.n * self.lines.inner;
-        let x = Reach::at(x, &[per_outer, 0, 0]).from((self.outer.0 * per_outer) as isize).run(per_outer).anywhere();
+        let Lines { n, inner, .. } = self.lines;
+        let x = Reach::at(x, &[n * inner, 1, 0]).from(self.first() as isize).anywhere(n, inner);
         let reaches = [x, to, self.of_pairs(self.places(false))];
         job.passes(what, &self.axes(self.lines.n), &reaches, |shader, memory| {
             let pair = self.pair(shader, "at");
             let place = memory.load(shader, 2, &pair);
             shader.line(format!("let place = {place};"));
+            shader.line("if (!is_served(place)) { return; }");
             let from = self.element(shader, "place");
-            shader.line(format!("let element = {from};"));
-            shader.line("if (!is_served(element)) { return; }");
-            let x = memory.load(shader, 0, "element");
+            let x = memory.load(shader, 0, &from);
             let to = to_at(shader);
             let store = memory.store(shader, 1, &to, &x);
             shader.line(store);
