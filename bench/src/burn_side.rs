@@ -20,18 +20,23 @@ impl Burn {
         Burn { name: "burn-flex", device: Device::flex() }
     }
 
-    /// On the first GPU of a kind, through its own wgpu device. It tunes its kernels while a case is warmed up.
+    /// On a GPU. It tunes its kernels while a case is warmed up.
     #[cfg(feature = "burn-wgpu")]
     pub fn wgpu(kind: lazuli::DeviceKind) -> Burn {
-        use burn::tensor::DeviceKind;
-        let kind = match kind {
-            lazuli::DeviceKind::Discrete => DeviceKind::DiscreteGpu(0),
-            lazuli::DeviceKind::Integrated => DeviceKind::IntegratedGpu(0),
-            lazuli::DeviceKind::Virtual => DeviceKind::VirtualGpu(0),
-            _ => DeviceKind::Cpu,
-        };
-        Burn { name: "burn-wgpu", device: Device::wgpu(kind) }
+        Burn { name: "burn-wgpu", device: wgpu_device(kind) }
     }
+}
+
+/// The first GPU of a kind, through burn's own wgpu device.
+#[cfg(feature = "burn-wgpu")]
+pub fn wgpu_device(kind: lazuli::DeviceKind) -> Device {
+    use burn::tensor::DeviceKind;
+    Device::wgpu(match kind {
+        lazuli::DeviceKind::Discrete => DeviceKind::DiscreteGpu(0),
+        lazuli::DeviceKind::Integrated => DeviceKind::IntegratedGpu(0),
+        lazuli::DeviceKind::Virtual => DeviceKind::VirtualGpu(0),
+        _ => DeviceKind::Cpu,
+    })
 }
 
 /// burn's tensors carry their rank in the type; a result here may have either.

@@ -1,4 +1,4 @@
-//! burn on flex with its autodiff, its layers and its Adam.
+//! burn with its autodiff, its layers and its Adam: on flex, or on a GPU through wgpu with fusion and autotune.
 
 use burn::module::{Module, Param};
 use burn::nn::conv::{Conv2d, Conv2dConfig};
@@ -27,8 +27,21 @@ struct Burn {
     labels: Tensor<1, Int>,
 }
 
-pub fn trainer(net: Net, _device: &str) -> Result<Box<dyn Trainer>> {
-    let device = Device::flex().autodiff();
+/// On the CPU.
+#[cfg(feature = "burn")]
+pub fn flex(net: Net, _device: &str) -> Result<Box<dyn Trainer>> {
+    trainer(net, Device::flex())
+}
+
+/// On the GPU that Lazuli runs on.
+#[cfg(feature = "burn-wgpu")]
+pub fn wgpu(net: Net, device: &str) -> Result<Box<dyn Trainer>> {
+    let device = lazuli::Device::open(device).map_err(|error| error.to_string())?;
+    trainer(net, crate::burn_side::wgpu_device(device.info().kind))
+}
+
+fn trainer(net: Net, device: Device) -> Result<Box<dyn Trainer>> {
+    let device = device.autodiff();
     let data = |x: &Input| TensorData::new(x.data.clone(), x.shape.clone());
     let mut model = Model { convs: Vec::new(), linears: Vec::new() };
     let layers: Vec<Part> = net.parts().into_iter().filter(|part| part.has_weights()).collect();

@@ -3,7 +3,7 @@
 //! A [`Net`] is a list of [`Part`]s with their first weights; a [`Trainer`] is one library that holds a net and makes
 //! steps; [`turns`] runs them in turn, those of other languages included, which live in a process of their own (`process`).
 
-#[cfg(feature = "burn")]
+#[cfg(any(feature = "burn", feature = "burn-wgpu"))]
 mod burn_side;
 #[cfg(feature = "candle")]
 mod candle_side;
@@ -128,14 +128,16 @@ pub fn locals() -> Vec<Local> {
         #[cfg(feature = "candle")]
         ("candle", candle_side::trainer),
         #[cfg(feature = "burn")]
-        ("burn-flex", burn_side::trainer),
+        ("burn-flex", burn_side::flex),
+        #[cfg(feature = "burn-wgpu")]
+        ("burn-wgpu", burn_side::wgpu),
         #[cfg(feature = "volta")]
         ("volta", volta_side::trainer),
     ]
 }
 
 /// `[rows, cols]` as `[cols, rows]`, for those who keep weights that way.
-#[cfg(any(feature = "burn", feature = "volta"))]
+#[cfg(any(feature = "burn", feature = "burn-wgpu", feature = "volta"))]
 fn transposed(matrix: &Input) -> Input {
     let (rows, cols) = (matrix.shape[0], matrix.shape[1]);
     let data = (0..rows * cols).map(|i| matrix.data[i % rows * cols + i / rows]).collect();

@@ -18,7 +18,7 @@ use crate::error::Result;
 use crate::kernel::{Args, MatmulArgs, OperandArgs};
 
 /// Bytes of sums that should stay in cache until they are looked at again.
-const PANEL_BYTES: usize = 2 << 20;
+const PANEL_BYTES: usize = 16 << 20;
 /// A product of fewer multiplications than this is not worth a second thread.
 const SMALL: usize = 1 << 18;
 

@@ -96,6 +96,7 @@ impl Cpu {
             max_bindings: 65535,
             max_insts: 512,
             max_reduce: 65536,
+            max_piece: 65536,
             max_column: usize::MAX,
             min_rows: 64,
             fuse: true,

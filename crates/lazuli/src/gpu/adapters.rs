@@ -144,14 +144,18 @@ pub fn caps_of(device: &wgpu::Device, quirks: &Quirks) -> Caps {
 pub fn limits(caps: &Caps) -> Limits {
     // Two bindings are left for scratch memory and checks.
     let max_bindings = caps.max_bindings.saturating_sub(2).max(4);
+    let shared = Limits {
+        max_bindings,
+        max_insts: 512,
+        max_reduce: 16384,
+        max_piece: 16384,
+        max_column: usize::MAX,
+        min_rows: 1024,
+        fuse: true,
+    };
     match caps.style {
-        Style::Alone => {
-            Limits { max_bindings, max_insts: 512, max_reduce: 16384, max_column: 256, min_rows: 256, fuse: true }
-        }
-        Style::Shared => {
-            let max_column = usize::MAX;
-            Limits { max_bindings, max_insts: 512, max_reduce: 16384, max_column, min_rows: 1024, fuse: true }
-        }
+        Style::Alone => Limits { max_piece: 1024, max_column: 256, min_rows: 256, ..shared },
+        Style::Shared => shared,
     }
 }
 

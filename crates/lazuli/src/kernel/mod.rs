@@ -32,7 +32,7 @@ pub struct Body {
     pub inner_rank: u8,
     /// Which axes change fastest from one element to the next.
     pub order: Order,
-    /// Whether the first outer axis counts pieces of one long inner axis, of which the last may be short:
+    /// Whether the first outer axis counts pieces of one long inner axis, of which the last is short:
     /// see [`Args::limit`].
     pub ragged: bool,
     /// Storage type of each bound input and output.

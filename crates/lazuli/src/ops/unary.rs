@@ -12,7 +12,7 @@ use crate::tensor::Tensor;
 /// place on some devices, `asin` by thousands, and `sin` of a large angle is noise. What `math` computes in double
 /// precision is done here in f32, and where its digits do not suffice with a second number for what rounding lost.
 pub const WGSL_COMMON: &str = "\
-fn is_nan_f32(x: f32) -> bool { return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u; }
+fn is_nan_f32(x: f32) -> bool { return (bitcast<i32>(x) & 0x7fffffffi) > 0x7f800000i; }
 fn is_inf_f32(x: f32) -> bool { return (bitcast<u32>(x) & 0x7fffffffu) == 0x7f800000u; }
 fn is_finite_f32(x: f32) -> bool { return (bitcast<u32>(x) & 0x7f800000u) != 0x7f800000u; }
 fn is_negative_f32(x: f32) -> bool { return (bitcast<u32>(x) >> 31u) != 0u; }
@@ -56,10 +56,13 @@ fn exp_inverse_f32(e: vec2<f32>) -> f32 {
     return bitcast<f32>(bitcast<u32>(max(127i - 2i * i32(e.x), 0i)) << 23u) / (1.0 + e.y);
 }
 fn exp_f32(x: f32) -> f32 {
-    // Nothing branches: lanes go together.
-    let e = exp_parts_f32(clamp(x, -104.0, 88.8));
-    let y = scaled_f32(1.0 + e.y, i32(e.x));
-    return select(select(y, inf_f32(), x > 88.72284), x, is_nan_f32(x));
+    // Nothing branches: lanes go together. 2ⁿ is added to the exponent; what is below all normal numbers is made 2⁶⁴
+    // times as large first.
+    let e = exp_parts_f32(max(x, -104.0));
+    let bits = bitcast<u32>(1.0 + e.y) + (bitcast<u32>(e.x + 12582912.0) << 23u);
+    let low = bitcast<f32>(bits + 0x20000000u) * 5.421011e-20;
+    let y = select(bitcast<f32>(bits), low, x < -87.0);
+    return select(select(y, inf_f32(), x >= 88.72284), x, is_nan_f32(x));
 }
 fn exp2_unit_f32(r: f32) -> f32 {
     // 2ʳ, for r from -½ to ½.

@@ -419,7 +419,7 @@ impl BodyBuilder {
         self.dims.insert(0, n_pieces);
         self.n_outer += 1;
         let mut built = self.finish_unmerged();
-        built.body.ragged = true;
+        built.body.ragged = n_pieces * piece != length;
         built.args.limit = length;
         Some((built, n_pieces))
     }

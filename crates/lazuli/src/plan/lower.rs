@@ -169,7 +169,7 @@ impl Lowering<'_> {
 
     fn reduce(&mut self, number: u32, group: &Group, full: Shape, axes: AxisSet, split: bool) {
         let rows = full.reduced(&axes, false);
-        let cut = if split { Some(self.limits.max_reduce) } else { self.column_cut(group, &full, &axes) };
+        let cut = if split { Some(self.limits.max_piece) } else { self.column_cut(group, &full, &axes) };
         if cut.is_some_and(|max_len| self.split_reduce(number, group, full, axes, max_len)) {
             return;
         }

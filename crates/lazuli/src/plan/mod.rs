@@ -29,6 +29,8 @@ pub struct Limits {
     pub max_insts: usize,
     /// A reduction longer than this is cut into pieces, if there are fewer than `min_rows` of them side by side.
     pub max_reduce: usize,
+    /// How long such pieces are at most.
+    pub max_piece: usize,
     /// Sums of columns and their like that are longer than this are cut into pieces as well, where nothing else goes
     /// with them: pages that few columns touch are forgotten before the next columns do.
     pub max_column: usize,

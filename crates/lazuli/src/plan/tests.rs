@@ -5,7 +5,15 @@ use crate::graph::{NodeRef, capture};
 use crate::{DType, Device, Tensor, keep};
 
 fn limits() -> Limits {
-    Limits { max_bindings: 32, max_insts: 256, max_reduce: 65536, max_column: usize::MAX, min_rows: 64, fuse: true }
+    Limits {
+        max_bindings: 32,
+        max_insts: 256,
+        max_reduce: 65536,
+        max_piece: 65536,
+        max_column: usize::MAX,
+        min_rows: 64,
+        fuse: true,
+    }
 }
 
 fn plan_with(outputs: &[&Tensor], limits: &Limits) -> Plan {

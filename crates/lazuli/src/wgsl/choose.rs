@@ -183,11 +183,15 @@ pub struct ReduceShape {
     pub unroll: usize,
     /// Whether that is all of the row: then there are no loops, and values are kept from stage to stage.
     pub kept: bool,
+    /// Whether the main loop makes more trips than [`BLOCK_TRIPS`].
+    pub blocks: bool,
     /// Whether some inner elements are left over by the main loop, and then by fours.
     pub rest: bool,
     pub rest_of_four: bool,
 }
 
+/// Trips of a reduction's main loop whose values are folded one after another; beyond, blocks are.
+pub const BLOCK_TRIPS: usize = 64;
 /// Elements (or fours) that one trip of a reduction's main loop takes.
 const UNROLL: usize = 4;
 /// Fours of columns that one invocation takes where it works alone: many, because each row of memory that it touches is
@@ -220,6 +224,7 @@ pub fn reduce_shape(body: &Body, args: &Args, caps: &Caps) -> ReduceShape {
     // Not of columns: how long they are is most often a batch size, which should compile nothing.
     let kept = !columns && (1..=UNROLL).contains(&steps) && inner.is_multiple_of(by_four) && !body.ragged;
     let unroll = if kept { steps } else { unroll };
+    let blocks = columns || body.ragged || inner > lanes * by_four * unroll * BLOCK_TRIPS;
     ReduceShape {
         four,
         items,
@@ -227,6 +232,7 @@ pub fn reduce_shape(body: &Body, args: &Args, caps: &Caps) -> ReduceShape {
         beside,
         unroll,
         kept,
+        blocks,
         rest: body.ragged || !inner.is_multiple_of(lanes * by_four * unroll),
         rest_of_four: by_four == 4 && (!inner.is_multiple_of(4) || (body.ragged && !args.limit.is_multiple_of(4))),
     }

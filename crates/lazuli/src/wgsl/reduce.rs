@@ -3,7 +3,7 @@
 //! computed again. Long sums are made of sums of blocks, so that rounding errors stay small.
 
 use super::Pass;
-use super::choose::{self, Mode, ReduceShape};
+use super::choose::{self, BLOCK_TRIPS, Mode, ReduceShape};
 use super::convert::lane_name;
 use super::cut::Context;
 use super::eval::{Eval, Value, apply, without_parens};
@@ -14,9 +14,6 @@ use super::shader::Shader;
 use crate::dtype::Lane;
 use crate::kernel::{Args, InstOp, Order, Reg, Scope, Store};
 use crate::ops::ReduceRow;
-
-/// Trips of the main loop whose values are folded one after another; beyond, blocks are.
-const BLOCK_TRIPS: usize = 64;
 
 /// The dispatch of one part of a reduction.
 pub fn pass(context: &Context, args: &Args) -> Pass {
@@ -297,7 +294,7 @@ impl<'a> Reduction<'a> {
                 }
             }
         }
-        let blocked = folds.iter().any(|r| self.rounds(*r));
+        let blocked = self.shape.blocks && folds.iter().any(|r| self.rounds(*r));
         let per_chunk = self.shape.lanes * self.per_step() * self.shape.unroll;
         if blocked {
             let block = per_chunk * BLOCK_TRIPS;

@@ -29,8 +29,15 @@ fn caps(style: Style) -> Caps {
 }
 
 fn plan(outputs: &[&Tensor]) -> Plan {
-    let limits =
-        Limits { max_bindings: 30, max_insts: 512, max_reduce: 16384, max_column: 256, min_rows: 256, fuse: true };
+    let limits = Limits {
+        max_bindings: 30,
+        max_insts: 512,
+        max_reduce: 16384,
+        max_piece: 1024,
+        max_column: 256,
+        min_rows: 256,
+        fuse: true,
+    };
     let nodes: Vec<&NodeRef> = outputs.iter().map(|t| t.node().expect("a good tensor")).collect();
     let device = nodes[0].device.clone();
     let _lock = device.cache().lock();
