@@ -1,4 +1,4 @@
-//! Sums in routines.
+//! Sums of many terms in shaders. Knows lanes; nothing of what is added.
 
 use crate::dtype::{DType, Lane};
 use crate::wgsl::convert::lane_name;
@@ -15,6 +15,7 @@ pub struct Sum {
 }
 
 impl Sum {
+    /// A sum that is stored as this dtype.
     pub fn of(dtype: DType, shader: &mut Shader) -> Sum {
         shader.functions(
             "\
@@ -42,6 +43,7 @@ fn to_be_rounded(sum: vec2<f32>) -> f32 {
         if dtype.lane() == Lane::F32 { 2 } else { 1 }
     }
 
+    /// Declares it: 0.
     pub fn start(&self, shader: &mut Shader) {
         shader.line(match self.lane {
             Lane::F32 => "var sum = vec2<f32>(0.0, 0.0);",
@@ -50,6 +52,7 @@ fn to_be_rounded(sum: vec2<f32>) -> f32 {
         });
     }
 
+    /// Adds a term.
     pub fn add(&self, shader: &mut Shader, x: &str) {
         shader.line(match self.lane {
             Lane::F32 => format!("sum = sum_of(sum, {x});"),
@@ -57,6 +60,7 @@ fn to_be_rounded(sum: vec2<f32>) -> f32 {
         });
     }
 
+    /// The expression for what is stored.
     pub fn value(&self) -> &'static str {
         match self.lane {
             Lane::F32 if self.half => "to_be_rounded(sum)",
@@ -73,7 +77,7 @@ fn to_be_rounded(sum: vec2<f32>) -> f32 {
         }
     }
 
-    /// Writes it to scratch, and adds what scratch holds, at number `at`.
+    /// Writes it to scratch, as number `at`.
     pub fn save(&self, shader: &mut Shader, memory: &Memory, idx: usize, at: &str) {
         for (k, part) in self.parts().iter().enumerate() {
             let line = memory.store(shader, idx, &format!("({at}) * {}u + {k}u", self.parts().len()), part);
@@ -91,6 +95,7 @@ fn to_be_rounded(sum: vec2<f32>) -> f32 {
         shader.line(format!("sum = {text};"));
     }
 
+    /// Adds what scratch holds at number `at`.
     pub fn add_saved(&self, shader: &mut Shader, memory: &Memory, idx: usize, at: &str) {
         match self.lane {
             Lane::F32 => {
