@@ -15,12 +15,14 @@ pub struct Effort {
 }
 
 /// Per call, in milliseconds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Timing {
     pub best_ms: f64,
     pub median_ms: f64,
     /// Least CPU time of the whole process, all threads together: what others do to the caches only adds to it.
     pub cpu_ms: f64,
+    /// The CPU time of each round.
+    pub cpu_rounds: Vec<f64>,
 }
 
 /// A case that takes turns, with its samples so far. The first error ends its part.
@@ -52,8 +54,12 @@ impl Runner {
     /// The timing and the latest result's values, or what went wrong.
     pub fn finish(self) -> Result<(Timing, Vec<f32>)> {
         let result = self.case?.result()?;
-        let timing =
-            Timing { best_ms: least(&self.wall_ms), median_ms: median(self.wall_ms), cpu_ms: least(&self.cpu_ms) };
+        let timing = Timing {
+            best_ms: least(&self.wall_ms),
+            median_ms: median(self.wall_ms),
+            cpu_ms: least(&self.cpu_ms),
+            cpu_rounds: self.cpu_ms,
+        };
         Ok((timing, result))
     }
 

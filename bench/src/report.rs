@@ -6,7 +6,7 @@ use std::fmt::Write;
 use serde::{Deserialize, Serialize};
 
 use crate::contender::Result;
-use crate::measure::Timing;
+use crate::measure::{Timing, median};
 use crate::reference::Difference;
 use crate::workload::Limit;
 
@@ -33,8 +33,12 @@ pub struct Row {
     pub gflop_per_s: Option<f64>,
     /// Best time over the hand-written loop's best time.
     pub ratio_to_hand: Option<f64>,
-    /// The same for CPU times, which hold on a busy machine.
+    /// CPU time over the hand-written loop's in the same round, the median of all rounds: what slows a processor down for
+    /// a while slows both.
     pub cpu_ratio_to_hand: Option<f64>,
+    /// The CPU time of each round, if they were those of everyone.
+    #[serde(skip)]
+    pub cpu_rounds: Vec<f64>,
     pub max_abs_diff: Option<f64>,
     pub max_rel_diff: Option<f64>,
     /// `ok`, `WRONG`, `IMPOSSIBLE`, or `error: …`.
@@ -80,6 +84,7 @@ impl Row {
             gflop_per_s: None,
             ratio_to_hand: None,
             cpu_ratio_to_hand: None,
+            cpu_rounds: Vec::new(),
             max_abs_diff: None,
             max_rel_diff: None,
             verdict: "ok".into(),
@@ -100,6 +105,7 @@ impl Row {
         row.best_ms = Some(timing.best_ms);
         row.median_ms = Some(timing.median_ms);
         row.cpu_ms = Some(timing.cpu_ms);
+        row.cpu_rounds = timing.cpu_rounds;
         row.max_abs_diff = Some(difference.max_abs);
         row.max_rel_diff = Some(difference.max_rel);
         if !difference.is_right {
@@ -113,10 +119,12 @@ impl Row {
 /// `rows` are all of one workload.
 pub fn judge(rows: &mut [Row], yardsticks: Yardsticks) {
     let hand = rows.iter().find(|row| row.contender == "hand");
-    let (hand_ms, hand_cpu_ms) = (hand.and_then(|row| row.best_ms), hand.and_then(|row| row.cpu_ms));
+    let hand_ms = hand.and_then(|row| row.best_ms);
+    let hand_cpu_rounds = hand.map_or_else(Vec::new, |row| row.cpu_rounds.clone());
     for row in rows {
         row.ratio_to_hand = row.best_ms.zip(hand_ms).map(|(best, hand)| best / hand);
-        row.cpu_ratio_to_hand = row.cpu_ms.zip(hand_cpu_ms).map(|(cpu, hand)| cpu / hand);
+        let ratios: Vec<f64> = row.cpu_rounds.iter().zip(&hand_cpu_rounds).map(|(cpu, hand)| cpu / hand).collect();
+        row.cpu_ratio_to_hand = (!ratios.is_empty()).then(|| median(ratios));
         let exceeds = |rate: Option<f64>, yardstick: Option<f64>, headroom: f64| {
             rate.zip(yardstick).is_some_and(|(rate, yardstick)| rate > yardstick * headroom)
         };
@@ -225,7 +233,7 @@ mod tests {
     use super::*;
 
     fn row(contender: &str, best_ms: f64) -> Row {
-        let timing = Timing { best_ms, median_ms: best_ms, cpu_ms: best_ms };
+        let timing = Timing { best_ms, median_ms: best_ms, cpu_ms: best_ms, cpu_rounds: vec![best_ms] };
         let right = Difference { is_right: true, ..Difference::default() };
         Row::new("sum", contender, Limit::Bandwidth { bytes: 20_000_000 }, Ok((timing, right)))
     }

@@ -86,17 +86,24 @@ impl Conv1d {
 impl Layer for Conv1d {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
-        match (x.shape(), self.weight.shape()) {
-            (Ok([_, _, _]), Ok([_, _, _])) => {
-                let window = &self.window;
-                let (x, weight) = (x.unsqueeze(2), self.weight.unsqueeze(2));
+        let window = &self.window;
+        match as_images("conv1d", x, &self.weight) {
+            Ok((x, weight)) => {
                 convolved("conv1d", &x, &weight, self.bias.as_ref(), window, [0, window.padding]).squeeze(2)
             }
-            (Ok(seen), Ok(shape)) => {
-                let wanted = "wants an input [batch, channels, length] and weights of three axes";
-                fault::shape("conv1d", format!("{wanted}: input {seen:?}, weight {shape:?}")).into()
-            }
-            (Err(error), _) | (_, Err(error)) => error.into(),
+            Err(error) => error.into(),
+        }
+    }
+}
+
+/// `[batch, channels, length]` and weights of three axes, as images of one line.
+#[track_caller]
+fn as_images(op: &str, x: &Tensor, weight: &Tensor) -> Result<(Tensor, Tensor)> {
+    match (x.shape()?, weight.shape()?) {
+        ([_, _, _], [_, _, _]) => Ok((x.unsqueeze(2), weight.unsqueeze(2))),
+        (seen, shape) => {
+            let wanted = "wants an input [batch, channels, length] and weights of three axes";
+            Err(fault::shape(op, format!("{wanted}: input {seen:?}, weight {shape:?}")))
         }
     }
 }
@@ -172,23 +179,80 @@ impl ConvTranspose2d {
 impl Layer for ConvTranspose2d {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
-        let sizes = Sizes::new("conv_transpose2d", x, &self.weight, &self.window, [self.window.padding; 2], Way::Back);
-        let (Sizes { n, c, h, w, kh, kw, .. }, device) = match (sizes, x.device()) {
-            (Ok(sizes), Ok(device)) => (sizes, device),
-            (Err(error), _) | (_, Err(error)) => return error.into(),
-        };
-        let Window { stride, padding, dilation, .. } = self.window;
-        let size = |n: usize, k: usize| {
-            (n.saturating_sub(1) * stride + dilation * k.saturating_sub(1) + 1).saturating_sub(2 * padding)
-        };
-        // A convolution is linear: its gradient by the input does not depend on what that is.
-        let input = Tensor::zeros([n, c, size(h, kh), size(w, kw)], DType::F32, device);
-        let there = convolved("conv_transpose2d", &input, &self.weight, None, &self.window, [padding; 2]);
-        let y = there.grad_with(&[&input], x).swap_remove(0);
-        match &self.bias {
-            Some(bias) => y.add(bias.unsqueeze(-1).unsqueeze(-1)),
-            None => y,
+        let pads = [self.window.padding; 2];
+        transposed("conv_transpose2d", x, &self.weight, self.bias.as_ref(), &self.window, pads)
+    }
+}
+
+/// The opposite of a [`Conv1d`] with the same weights: from its output's size to its input's.
+///
+/// ```
+/// # use lazuli::{Device, Tensor};
+/// # use lazuli_nn::{ConvTranspose1d, Layer, Window};
+/// let cpu = Device::cpu();
+/// let up = ConvTranspose1d::new(4, 2, 2, Window { stride: 2, ..Window::default() }, 1, &cpu);
+/// assert_eq!(up.forward(&Tensor::rand([1, 4, 5], 1, &cpu)).shape()?, [1, 2, 10]);
+/// # Ok::<(), lazuli::Error>(())
+/// ```
+pub struct ConvTranspose1d {
+    /// `[n_in, n_out / groups, size]`.
+    pub weight: Tensor,
+    /// `[n_out]`.
+    pub bias: Option<Tensor>,
+    /// The window of the convolution that this is the opposite of.
+    pub window: Window,
+}
+
+crate::module!(ConvTranspose1d { weight, bias });
+
+impl ConvTranspose1d {
+    /// Weights as [`init::he`] makes them.
+    pub fn new(n_in: usize, n_out: usize, size: usize, window: Window, seed: u64, device: &Device) -> ConvTranspose1d {
+        let per_group = n_out / window.groups.max(1);
+        let weight = init::he([n_in, per_group, size], per_group * size, seed, device);
+        ConvTranspose1d { weight, bias: Some(init::zeros([n_out], device)), window }
+    }
+}
+
+impl Layer for ConvTranspose1d {
+    #[track_caller]
+    fn forward(&self, x: &Tensor) -> Tensor {
+        let window = &self.window;
+        match as_images("conv_transpose1d", x, &self.weight) {
+            Ok((x, weight)) => {
+                let (op, bias) = ("conv_transpose1d", self.bias.as_ref());
+                transposed(op, &x, &weight, bias, window, [0, window.padding]).squeeze(2)
+            }
+            Err(error) => error.into(),
         }
+    }
+}
+
+/// A transposed convolution of images.
+#[track_caller]
+fn transposed(
+    op: &str,
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    window: &Window,
+    pads: [usize; 2],
+) -> Tensor {
+    let sizes = Sizes::new(op, x, weight, window, pads, Way::Back);
+    let (Sizes { n, c, h, w, kh, kw, .. }, device) = match (sizes, x.device()) {
+        (Ok(sizes), Ok(device)) => (sizes, device),
+        (Err(error), _) | (_, Err(error)) => return error.into(),
+    };
+    let Window { stride, dilation, .. } = *window;
+    let size = |n: usize, k: usize, padding: usize| {
+        (n.saturating_sub(1) * stride + dilation * k.saturating_sub(1) + 1).saturating_sub(2 * padding)
+    };
+    // A convolution is linear: its gradient by the input does not depend on what that is.
+    let input = Tensor::zeros([n, c, size(h, kh, pads[0]), size(w, kw, pads[1])], DType::F32, device);
+    let y = convolved(op, &input, weight, None, window, pads).vjp(&[&input], x).swap_remove(0);
+    match bias {
+        Some(bias) => y.add(bias.unsqueeze(-1).unsqueeze(-1)),
+        None => y,
     }
 }
 

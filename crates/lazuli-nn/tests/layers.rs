@@ -113,6 +113,19 @@ fn the_transposed_convolution_is_the_adjoint() {
 }
 
 #[test]
+fn a_transposed_convolution_of_one_axis_spreads_each_element_over_its_window() {
+    let cpu = device();
+    let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [1, 1, 3], &cpu);
+    let up = |padding: usize| {
+        let window = Window { stride: 2, padding, ..Window::default() };
+        let weight = Tensor::from_slice(&[1.0f32, 10.0, 100.0], [1, 1, 3], &cpu);
+        ConvTranspose1d { weight, bias: None, window }.forward(&x).to_vec::<f32>().unwrap()
+    };
+    assert_eq!(up(0), [1.0, 10.0, 102.0, 20.0, 203.0, 30.0, 300.0]);
+    assert_eq!(up(1), [10.0, 102.0, 20.0, 203.0, 30.0]);
+}
+
+#[test]
 fn pooling_may_overlap() {
     let x = Tensor::arange(0.0, 25.0, 1.0, &device()).reshape([1, 1, 5, 5]);
     let pool = MaxPool2d { size: 3, stride: 2 };
@@ -180,6 +193,7 @@ fn every_layer_learns() {
     learns("conv", &mut Conv2d::new(4, 2, 3, window, 1, &cpu), &images);
     learns("grouped conv", &mut Conv2d::new(4, 4, 3, Window { groups: 2, ..window }, 1, &cpu), &images);
     learns("transposed conv", &mut ConvTranspose2d::new(4, 2, 3, window, 1, &cpu), &images);
+    learns("transposed conv1d", &mut ConvTranspose1d::new(5, 2, 3, window, 1, &cpu), &rows);
     learns("conv1d", &mut Conv1d::new(5, 2, 3, window, 1, &cpu), &rows);
     learns("attention", &mut MultiHeadAttention::new(4, 2, 1, &cpu), &rows);
     learns("lstm", &mut Lstm::new(4, 3, 1, &cpu), &rows);
@@ -218,6 +232,7 @@ fn a_bad_shape_is_an_error_that_names_the_layer_the_shapes_and_the_callers_line(
             "pad more",
         ),
         (Conv2d::new(3, 2, 3, no_stride, 1, &cpu).forward(&x(&[1, 3, 5, 5])), "conv2d: Window", "at least 1"),
+        (ConvTranspose1d::new(3, 2, 3, window, 1, &cpu).forward(&x(&[3, 5])), "conv_transpose1d: wants", "[3, 5]"),
         (ConvTranspose2d::new(3, 2, 3, window, 1, &cpu).forward(&x(&[3, 5])), "conv_transpose2d: wants", "[3, 5]"),
         (
             ConvTranspose2d::new(3, 2, 3, window, 1, &cpu).forward(&x(&[1, 2, 5, 5])),

@@ -313,8 +313,13 @@ impl IndexMap {
 
     /// The same map, met by another last view.
     pub fn with_last(&self, view: View) -> IndexMap {
+        self.with(self.views.len() - 1, view)
+    }
+
+    /// The same map with another view in the place of one.
+    pub fn with(&self, idx: usize, view: View) -> IndexMap {
         let mut views = self.views.clone();
-        *views.last_mut().expect("never empty") = view;
+        views[idx] = view;
         IndexMap { views }
     }
 

@@ -52,14 +52,14 @@ impl Tensor {
     /// let cpu = Device::cpu();
     /// let x = Tensor::from_slice(&[1.0f32, 2.0], [2], &cpu);
     /// let seed = Tensor::from_slice(&[10.0f32, 1.0], [2], &cpu);
-    /// assert_eq!(x.square().grad_with(&[&x], &seed)[0].to_vec::<f32>()?, [20.0, 4.0]);
+    /// assert_eq!(x.square().vjp(&[&x], &seed)[0].to_vec::<f32>()?, [20.0, 4.0]);
     /// # Ok::<(), lazuli::Error>(())
     /// ```
     #[track_caller]
-    pub fn grad_with(&self, wrt: &[&Tensor], seed: &Tensor) -> Vec<Tensor> {
+    pub fn vjp(&self, wrt: &[&Tensor], seed: &Tensor) -> Vec<Tensor> {
         let at = Location::caller();
         let started = || {
-            let y = float("grad_with", self, at)?;
+            let y = float("vjp", self, at)?;
             let seed = seed.to_dtype(y.dtype).broadcast_to(y.shape);
             seed.check()?;
             backward(y, &seed, wrt, at)
@@ -112,7 +112,7 @@ impl Tensor {
         }
         // The vector-Jacobian product is linear in its seed u: d(Jᵀu · v)/du = J v, whatever u is.
         let seed = self.zeros_like().detach();
-        let back = self.grad_with(wrt, &seed);
+        let back = self.vjp(wrt, &seed);
         let moved = back.iter().zip(directions).map(|(g, v)| g.mul(*v).sum(..));
         match moved.reduce(|a, b| a.add(b)) {
             Some(sum) => sum.grad(&[&seed]).swap_remove(0),
@@ -154,7 +154,7 @@ fn single<'a>(loss: &'a Tensor, at: &'static Location<'static>) -> Result<&'a No
     if node.shape.n_elems() == 1 {
         return Ok(node);
     }
-    let hint = "take .sum(..) or .mean(..) first, or give each element a weight with grad_with";
+    let hint = "take .sum(..) or .mean(..) first, or give each element a weight with vjp";
     Err(grad_error("grad", format!("the loss has shape {}, not one element; {hint}", node.shape), at))
 }
 

@@ -192,8 +192,12 @@ pub struct ReduceShape {
 
 /// Trips of a reduction's main loop whose values are folded one after another; beyond, blocks are.
 pub const BLOCK_TRIPS: usize = 64;
-/// Elements (or fours) that one trip of a reduction's main loop takes.
+/// Elements (or fours) that one trip of a reduction's main loop takes; and where invocations work alone and little is
+/// done with each.
 const UNROLL: usize = 4;
+const UNROLL_LIGHT: usize = 8;
+/// So many instructions are little.
+const LITTLE: usize = 8;
 /// Fours of columns that one invocation takes where it works alone: many, because each row of memory that it touches is
 /// another page; fewer if much is computed for each.
 const BESIDE: [(usize, usize); 2] = [(8, 8), (4, 32)];
@@ -213,7 +217,11 @@ pub fn reduce_shape(body: &Body, args: &Args, caps: &Caps) -> ReduceShape {
     let alone = four.is_some() && columns && caps.style == Style::Alone;
     let beside = fits.filter(|_| alone).map_or(1, |(n, _)| *n);
     let n_items = if four.is_some() && columns { outer / (4 * beside) } else { outer };
-    let unroll = if beside > 1 { 1 } else { UNROLL };
+    let unroll = match caps.style {
+        Style::Alone if beside > 1 => 1,
+        Style::Alone if !columns && n_insts <= LITTLE => UNROLL_LIGHT,
+        _ => UNROLL,
+    };
 
     let lanes = reduce_lanes(body, caps, n_items, inner, by_four * unroll);
     let items = match caps.style {

@@ -13,7 +13,7 @@ use crate::shape::Shape;
 use crate::view::{IndexMap, View};
 
 /// The most elements of an index space that one dispatch counts: some room below 2³².
-const MAX_ELEMS: usize = 1 << 31;
+pub const MAX_ELEMS: usize = 1 << 31;
 
 /// A launch with what it runs on.
 #[derive(Clone, Copy)]
@@ -144,40 +144,53 @@ impl<'a> Context<'a> {
         ranges
     }
 
+    /// The kernel with all accesses by strides, so that any axis can be cut, if the launch must be cut and some accesses do
+    /// not count row-major: rows of what they touch may lie anywhere.
+    pub fn by_strides(&self) -> Option<Body> {
+        let is_elsewhere = |form: &AccessForm| *form == AccessForm::Strided || is_chain(*form);
+        let is_linear = self.body.accesses.contains(&AccessForm::Linear);
+        let goes_elsewhere =
+            matches!(self.launch.kernel, Kernel::Matmul(_)) || self.body.accesses.iter().any(is_elsewhere);
+        if !is_linear || !goes_elsewhere || self.fits(&self.launch.args) {
+            return None;
+        }
+        Some(Body { accesses: strided(&self.body.accesses), ..self.body.clone() })
+    }
+
     /// The parts, as the numbers of a launch each. None if even one index touches more windows than there are bindings.
     pub fn parts(&self, args: &Args) -> Option<Vec<Args>> {
         let mut parts = Vec::new();
         let mut stack = vec![args.clone()];
-        if self.n_windows(args) > self.body.inputs.len() + self.body.outputs.len() {
+        if self.takes(args).1 > self.body.inputs.len() + self.body.outputs.len() {
             stack = self.by_window(args);
             stack.reverse();
         }
         while let Some(args) = stack.pop() {
             let n: usize = args.outer.iter().chain(&args.inner).product();
-            let does_not_fit = self.n_windows(&args) > self.max_windows();
-            match self.cut_axis(&args).filter(|_| n > MAX_ELEMS || does_not_fit) {
+            let fits = self.fits(&args);
+            match self.cut_axis(&args).filter(|_| n > MAX_ELEMS || !fits) {
                 Some(axis) => stack.extend(self.halves(&args, axis).into_iter().rev()),
-                None if does_not_fit => return None,
-                None => parts.push(args),
+                None if !fits => return None,
+                None => parts.push(with_near_numbers(args)),
             }
         }
         Some(parts)
     }
 
-    /// Windows that one dispatch may bind.
-    fn max_windows(&self) -> usize {
+    /// Whether one dispatch may have all that a part takes.
+    fn fits(&self, args: &Args) -> bool {
         // The sums of a long contraction's parts are scratch memory of its own.
         let scratch = if matches!(self.launch.kernel, Kernel::Matmul(_)) { 2 } else { 0 };
-        self.caps.max_bindings - scratch
+        self.takes(args) <= (0, self.caps.max_bindings - scratch)
     }
 
-    /// The outer axis whose halves touch the fewest windows; the first one with more than one index where accesses count
+    /// The outer axis whose halves take the least; the first one with more than one index where accesses count
     /// row-major.
     fn cut_axis(&self, args: &Args) -> Option<usize> {
         let mut axes = (0..args.outer.len()).filter(|axis| args.outer[*axis] > 1);
         match self.body.accesses.contains(&AccessForm::Linear) {
             true => axes.next(),
-            false => axes.min_by_key(|axis| self.n_windows(&self.halves(args, *axis)[0])),
+            false => axes.min_by_key(|axis| self.takes(&self.halves(args, *axis)[0])),
         }
     }
 
@@ -188,16 +201,21 @@ impl<'a> Context<'a> {
         [part(args, self.body, axis, 0, half), part(args, self.body, axis, half, size - half)]
     }
 
-    /// Windows that a part touches, counted per slot.
-    pub fn n_windows(&self, args: &Args) -> usize {
+    /// What a part takes: by how much what it touches or counts is more than 32 bits tell apart, and the windows that it
+    /// touches, counted per slot.
+    pub fn takes(&self, args: &Args) -> (usize, usize) {
         let modes = vec![Mode::Same; args.accesses.len()];
-        if let Kernel::Matmul(_) = self.launch.kernel {
-            // The operands of a matmul are read, though no instruction says so.
-            let mut uses = self.uses(args, &[&modes]);
-            uses[..2].iter_mut().for_each(|operand| operand.by_one = true);
-            return self.memory_of(uses).n_bindings();
-        }
-        self.memory(args, &[&modes]).n_bindings()
+        let memory = match self.launch.kernel {
+            Kernel::Matmul(_) => {
+                // The operands of a matmul are read, though no instruction says so.
+                let mut uses = self.uses(args, &[&modes]);
+                uses[..2].iter_mut().for_each(|operand| operand.by_one = true);
+                self.memory_of(uses)
+            }
+            _ => self.memory(args, &[&modes]),
+        };
+        let too_far: usize = args.accesses.iter().map(n_too_far).sum();
+        (too_far + memory.n_too_far(), memory.n_bindings())
     }
 
     /// Parts along the first axis, each of which touches one window of a slot, or two where rows lie across the end.
@@ -233,17 +251,10 @@ pub fn part(args: &Args, body: &Body, axis: usize, start: usize, len: usize) -> 
         Some(inner) => args.inner[inner] = len,
     }
     for map in &mut args.accesses {
-        let mut view = *map.views().last().expect("never empty");
-        if view.shape.rank() <= axis {
-            continue;
+        let view = map.views().last().expect("never empty");
+        if view.shape.rank() > axis {
+            *map = map.with_last(narrowed(view, axis, start, len));
         }
-        view.shape = view.shape.with(axis, len);
-        view.offset += start as isize * view.strides[axis];
-        if let Some(mask) = &mut view.mask {
-            let clip = |at: usize| at.saturating_sub(start).min(len);
-            mask[axis] = (clip(mask[axis].0), clip(mask[axis].1));
-        }
-        *map = map.with_last(view);
     }
     if body.ragged && axis == 0 {
         args.limit -= start * args.inner[0];
@@ -273,15 +284,74 @@ pub fn part(args: &Args, body: &Body, axis: usize, start: usize, len: usize) -> 
 fn extent(map: &IndexMap, further: (isize, isize)) -> Option<(usize, usize)> {
     let mut views = map.views().iter().rev();
     let seen = views.next().expect("never empty");
-    let all: Vec<(usize, usize)> =
-        seen.shape.iter().map(|size| Some((0, size.checked_sub(1)?))).collect::<Option<_>>()?;
-    let mut found = reach_of(seen, &all)?;
+    let mut found = reach_of(seen, &all_of(seen)?)?;
     for view in views {
         found = reach_of(view, &coordinates_between(&view.shape, found))?;
     }
     let by = |at: usize, by: isize| at.saturating_add_signed(by);
     let (low, high) = (further.0.min(further.1), further.0.max(further.1));
     Some((by(found.0, low), by(found.1, high)))
+}
+
+/// By how much the numbers between the views of a map are more than shaders can divide.
+fn n_too_far(map: &IndexMap) -> usize {
+    let Some(near) = near_numbers(map) else { return 0 };
+    let (_, between) = near.views().split_last().expect("never empty");
+    between.iter().map(|view| view.shape.n_elems().saturating_sub(MAX_ELEMS)).sum()
+}
+
+fn with_near_numbers(mut args: Args) -> Args {
+    for map in &mut args.accesses {
+        if let Some(near) = near_numbers(map) {
+            *map = near;
+        }
+    }
+    args
+}
+
+/// The same map with small numbers between its views: they start near the first one that there is, and so do the views
+/// that are met by them. None if they are small as they are.
+fn near_numbers(map: &IndexMap) -> Option<IndexMap> {
+    let (last, between) = map.views().split_last().expect("never empty");
+    if between.iter().all(|view| view.shape.n_elems() <= MAX_ELEMS) {
+        return None;
+    }
+    let mut near = map.clone();
+    let mut found = reach_of(last, &all_of(last)?);
+    for (idx, view) in between.iter().enumerate().rev() {
+        // Where no view after this one has an element, its first will do: it is never looked at.
+        let ranges = found.map_or(vec![(0, 0); view.shape.rank()], |range| coordinates_between(&view.shape, range));
+        found = found.and_then(|_| reach_of(view, &ranges));
+        let (mut view, mut start) = (*view, 0);
+        for (axis, (first, last)) in ranges.into_iter().enumerate() {
+            start += first * view.shape[axis + 1..].iter().product::<usize>();
+            view = narrowed(&view, axis, first, last - first + 1);
+            if first != last {
+                break;
+            }
+        }
+        let mut met_by = near.views()[idx + 1];
+        met_by.offset -= start as isize;
+        near = near.with(idx, view).with(idx + 1, met_by);
+    }
+    Some(near)
+}
+
+/// Some coordinates of an axis of a view.
+fn narrowed(view: &View, axis: usize, start: usize, len: usize) -> View {
+    let mut view = *view;
+    view.shape = view.shape.with(axis, len);
+    view.offset += start as isize * view.strides[axis];
+    if let Some(mask) = &mut view.mask {
+        let clip = |at: usize| at.saturating_sub(start).min(len);
+        mask[axis] = (clip(mask[axis].0), clip(mask[axis].1));
+    }
+    view
+}
+
+/// All coordinates of a view; None if there are none.
+fn all_of(view: &View) -> Option<Vec<(usize, usize)>> {
+    view.shape.iter().map(|size| Some((0, size.checked_sub(1)?))).collect()
 }
 
 /// The first and last element that a view gives for coordinates in these ranges, both ends included.
@@ -324,7 +394,48 @@ fn reach(offset: isize, axes: impl Iterator<Item = (usize, isize)>) -> Option<(u
     Some((low.max(0) as usize, high.max(0) as usize))
 }
 
+/// Forms of accesses that go by strides where they counted row-major.
+pub fn strided(forms: &[AccessForm]) -> Vec<AccessForm> {
+    let strided = |form: &AccessForm| if *form == AccessForm::Linear { AccessForm::Strided } else { *form };
+    forms.iter().map(strided).collect()
+}
+
 /// Whether an access leads through several views or a mask.
 pub fn is_chain(form: AccessForm) -> bool {
     matches!(form, AccessForm::Chain { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Coordinates all over a shape.
+    fn some_of(shape: &Shape) -> Vec<Vec<usize>> {
+        let some = |k: usize| shape.iter().enumerate().map(|(axis, size)| (k * (7919 + axis * 31)) % size).collect();
+        (0..200).map(some).collect()
+    }
+
+    #[test]
+    fn small_numbers_between_views_lead_to_the_same_elements() {
+        let source: Shape = [4608, 1 << 20].into();
+        let turned = View::permute(&source, &[1, 0]);
+        let padded = View::pad(&[1 << 20, 4608].into(), &[(1, 2), (3, 4)]);
+        let n: usize = padded.shape.iter().product();
+        for (first, len, step) in
+            [(0, 9000, 1), ((1 << 31) - 50, 9000, 1), ((1 << 32) + 9, 5000, 3), (n - 1, 7000, -90_001)]
+        {
+            let flat = View::from_axes([(len, step)].into_iter(), first as isize);
+            let map = IndexMap::from(flat).of(&padded).of(&turned);
+            assert!(map.views().len() > 1);
+            let near = near_numbers(&map).expect("too far");
+            for coordinates in some_of(map.shape()) {
+                assert_eq!(near.at(&coordinates), map.at(&coordinates), "{first} {coordinates:?}");
+            }
+            assert!(n_too_far(&map) == 0 && near.views()[0].shape.n_elems() < 1 << 31, "{near}");
+            // Nothing but fill.
+            let fill = narrowed(&View::pad(&[n].into(), &[(0, 9000)]), 0, n, 9000);
+            let map = map.with_last(fill);
+            assert!(n_too_far(&map) == 0 && near_numbers(&map).is_some_and(|near| near.at(&[7]).is_none()));
+        }
+    }
 }

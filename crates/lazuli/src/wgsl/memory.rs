@@ -46,9 +46,9 @@ struct Buffer {
     writes: bool,
     size_bytes: usize,
     window_bytes: usize,
-    /// The windows that are bound, first and last, and those between that are not.
+    /// The windows that each use touches, first and last of each way in which it does, and of all.
+    touched: Vec<(usize, Vec<(usize, usize)>)>,
     windows: (usize, usize),
-    skipped: Vec<usize>,
 }
 
 impl Memory {
@@ -96,8 +96,8 @@ impl Memory {
                 writes: false,
                 size_bytes: one.size_bytes,
                 window_bytes: caps.max_binding_bytes,
+                touched: Vec::new(),
                 windows,
-                skipped: Vec::new(),
             });
             self.buffers.len() - 1
         });
@@ -109,25 +109,28 @@ impl Memory {
         buffer.writes |= one.writes;
         // Neighbours in one word may be written by different invocations.
         buffer.atomic |= one.writes && one.by_one && one.dtype.size() < 4;
+        buffer.touched.push((self.buffer_of.len() - 1, vec![windows]));
         buffer.windows = (buffer.windows.0.min(windows.0), buffer.windows.1.max(windows.1));
     }
 
-    /// Leaves out windows of a use that none of these ranges of bytes touches, unless others use the same memory.
+    /// Leaves out windows between these ranges of bytes, which are all that a use touches, unless others touch them.
     pub fn leave_out_all_but(&mut self, idx: usize, ranges: &[(usize, usize)]) {
-        let at = self.buffer_of[idx];
-        if at == usize::MAX || self.buffer_of.iter().filter(|b| **b == at).count() > 1 {
-            return;
-        }
-        let buffer = &mut self.buffers[at];
+        let Some(buffer) = self.buffers.get_mut(self.buffer_of[idx]) else { return };
         let per = buffer.window_bytes;
-        let touched = |window: &usize| ranges.iter().any(|(low, high)| (low / per..=high / per).contains(window));
-        buffer.skipped = (buffer.windows.0..=buffer.windows.1).filter(|window| !touched(window)).collect();
+        let windows = || ranges.iter().map(|(low, high)| (low / per, high / per)).collect();
+        buffer.touched.iter_mut().filter(|(one, _)| *one == idx).for_each(|(_, touched)| *touched = windows());
     }
 
     /// Bindings that it takes.
     pub fn n_bindings(&self) -> usize {
         let per = |b: &Buffer| b.n_windows() * (1 + (b.narrow && b.wide) as usize);
         self.buffers.iter().map(per).sum::<usize>() + self.status as usize
+    }
+
+    /// By how many elements memory that is bound together is more than indices can tell apart.
+    pub fn n_too_far(&self) -> usize {
+        let n_elems = |b: &Buffer| (b.windows.1 - b.windows.0 + 1) * (b.window_bytes / b.size);
+        self.buffers.iter().map(|b| n_elems(b).saturating_sub(1 << 32)).sum()
     }
 
     /// Declarations and what they are bound to, in order.
@@ -161,8 +164,7 @@ impl Memory {
             return reinterpret(buffer.word, lane, Wide(false), &format!("{name}[{at}]"));
         }
         let per_word = 4 / dtype.size();
-        let word_at = shifted("i", per_word);
-        let read = buffer.read_word(shader, Wide(false), &word_at);
+        let read = buffer.read_word(shader, Wide(false), "i");
         let value = match per_word {
             1 => reinterpret(buffer.word, lane, Wide(false), &read),
             _ => {
@@ -188,7 +190,7 @@ impl Memory {
         if let (Some(name), 4) = (buffer.plain(Wide(true)), dtype.size()) {
             return reinterpret(buffer.word, lane, Wide(true), &format!("{name}[{} >> 2u]", grouped(at)));
         }
-        let read = buffer.read_word(shader, Wide(true), "i >> 2u");
+        let read = buffer.read_word(shader, Wide(true), "i");
         let value = match dtype.size() {
             4 => format!("return {};", reinterpret(buffer.word, lane, Wide(true), &read)),
             2 => {
@@ -236,7 +238,7 @@ impl Memory {
                 let write = |word: &str| {
                     format!("atomicAnd(&{word}, ~({mask} << shift)); atomicOr(&{word}, {} << shift);", pack(dtype, "x"))
                 };
-                let write = buffer.write_word(shader, Wide(false), &shifted("i", per_word), &write);
+                let write = buffer.write_word(shader, Wide(false), "i", &write);
                 format!("let shift = (i & {last}u) * {bits}u;\n    {write}")
             }
         };
@@ -279,7 +281,7 @@ impl Memory {
             2 => format!("vec2<u32>({} | ({} << 16u), {} | ({} << 16u))", each[0], each[1], each[2], each[3]),
             _ => format!("{} | ({} << 8u) | ({} << 16u) | ({} << 24u)", each[0], each[1], each[2], each[3]),
         };
-        let write = buffer.write_word(shader, Wide(true), "i >> 2u", &|word| format!("{word} = {packed};"));
+        let write = buffer.write_word(shader, Wide(true), "i", &|word| format!("{word} = {packed};"));
         let name = format!("store4_{}_{dtype}", buffer.name);
         shader.functions(convert::FUNCTIONS);
         shader.functions(&format!("fn {name}(i: u32, x: vec4<{lane}>) {{\n    {write}\n}}\n"));
@@ -296,11 +298,14 @@ struct Wide(bool);
 
 impl Buffer {
     fn n_windows(&self) -> usize {
-        self.windows.1 - self.windows.0 + 1 - self.skipped.len()
+        self.bound_windows().count()
     }
 
-    fn bound_windows(&self) -> impl Iterator<Item = usize> {
-        (self.windows.0..=self.windows.1).filter(|window| !self.skipped.contains(window))
+    fn bound_windows(&self) -> impl Iterator<Item = usize> + '_ {
+        let is_touched = |window: &usize| {
+            self.touched.iter().flat_map(|(_, ranges)| ranges).any(|range| (range.0..=range.1).contains(window))
+        };
+        (self.windows.0..=self.windows.1).filter(is_touched)
     }
 
     fn is_declared(&self, wide: bool) -> bool {
@@ -330,7 +335,10 @@ impl Buffer {
         let both = if !wide && self.wide && self.size > 1 { "_each" } else { "" };
         match self.n_windows() {
             1 => format!("{}{both}", self.name),
-            _ => format!("{}{both}_{}", self.name, window - self.windows.0),
+            _ => {
+                let idx = self.bound_windows().position(|w| w == window).unwrap_or(0);
+                format!("{}{both}_{idx}", self.name)
+            }
         }
     }
 
@@ -350,65 +358,74 @@ impl Buffer {
         self.window_bytes / per
     }
 
-    /// An expression for the word at an index.
+    /// An expression for the word (or vector) that holds the element at an index.
     fn read_word(&self, shader: &mut Shader, wide: Wide, at: &str) -> String {
-        let wide = self.declared(wide);
-        let read = |name: &str, at: &str| match (self.atomic, wide.0) {
+        let declared = self.declared(wide);
+        let read = |name: &str, at: &str| match (self.atomic, declared.0) {
             (true, false) => format!("atomicLoad(&{name}[{at}])"),
             _ => format!("{name}[{at}]"),
         };
-        if let Some(at) = self.only_window(shader, wide, at) {
-            return read(&self.window_name(wide.0, self.windows.0), &at);
+        if self.n_windows() == 1 {
+            return read(&self.window_name(declared.0, self.windows.0), &self.word_at(shader, wide, at));
         }
-        let element = self.element(wide.0);
+        let element = self.element(declared.0);
         let element = if self.atomic { "u32" } else { &element };
-        let function = format!("word{}_{}", if wide.0 { "4" } else { "" }, self.name);
+        let function = format!("word{}_{}", if declared.0 { "4" } else { "" }, self.name);
         let cases = self.cases(shader, wide, "i", &|name, at| format!("return {};", read(name, at)));
         shader.functions(&format!("fn {function}(i: u32) -> {element} {{\n{cases}}}\n"));
         format!("{function}({at})")
     }
 
-    /// Statements that do `write` to the word at an index.
+    /// Statements that do `write` to the word (or vector) that holds the element at an index.
     fn write_word(&self, shader: &mut Shader, wide: Wide, at: &str, write: &dyn Fn(&str) -> String) -> String {
-        let wide = self.declared(wide);
-        if let Some(at) = self.only_window(shader, wide, at) {
-            return write(&format!("{}[{at}]", self.window_name(wide.0, self.windows.0)));
+        if self.n_windows() == 1 {
+            let name = self.window_name(self.declared(wide).0, self.windows.0);
+            return write(&format!("{name}[{}]", self.word_at(shader, wide, at)));
         }
         let cases = self.cases(shader, wide, at, &|name, at| write(&format!("{name}[{at}]")));
         cases.trim().to_string()
     }
 
-    /// The index within the one window there is.
-    fn only_window(&self, shader: &mut Shader, wide: Wide, at: &str) -> Option<String> {
-        if self.n_windows() > 1 {
-            return None;
+    /// Which word (or vector) it is, counted from the first window that is bound. Indices of elements are 32 bits and
+    /// wrap; what lies between windows that are bound together does not.
+    fn word_at(&self, shader: &mut Shader, wide: Wide, at: &str) -> String {
+        let per_word = if wide.0 { 4 } else { 4 / self.size };
+        if self.windows == (0, 0) && self.size_bytes <= self.window_bytes {
+            return shifted(at, per_word);
         }
-        if self.windows.0 == 0 && self.size_bytes <= self.window_bytes {
-            return Some(at.to_string());
-        }
-        Some(format!("({at}) - {}", self.first_word(shader, wide)))
+        let first = shader.param(&format!("{}_first", self.name), self.windows.0 * self.window_bytes / self.size);
+        shifted(&format!("({at} - {first})"), per_word)
     }
 
-    /// Where the first window that is bound starts.
-    fn first_word(&self, shader: &mut Shader, wide: Wide) -> String {
-        let kind = if wide.0 { "first4" } else { "first" };
-        shader.param(&format!("{}_{kind}", self.name), self.windows.0 * self.per_window(wide))
-    }
-
-    /// A choice of windows by the index of the word.
+    /// A choice of windows by the index of the element.
     fn cases(&self, shader: &mut Shader, wide: Wide, at: &str, act: &dyn Fn(&str, &str) -> String) -> String {
-        let first = self.first_word(shader, wide);
+        let word_at = self.word_at(shader, wide, at);
+        let wide = self.declared(wide);
         let per_window = self.per_window(wide);
-        let mut text = format!("    let at = ({at}) - {first};\n    switch (at / {per_window}u) {{\n");
-        for window in self.bound_windows() {
-            let idx = window - self.windows.0;
-            let last = window == self.windows.1;
-            let case = if last { "default".to_string() } else { format!("case {idx}u") };
-            let name = self.window_name(wide.0, window);
-            let act = act(&name, &format!("at - {}u", idx * per_window));
-            text.push_str(&format!("        {case}: {{ {act} }}\n"));
+        let bound: Vec<usize> = self.bound_windows().collect();
+        let last = bound.len() - 1;
+        let mut text = format!("    let at = {word_at};\n    let window = at / {per_window}u;\n");
+        if bound[last] - bound[0] == last {
+            text.push_str("    switch (window) {\n");
+            for (idx, window) in bound.iter().enumerate() {
+                let case = if idx == last { "default".to_string() } else { format!("case {idx}u") };
+                let act = act(&self.window_name(wide.0, *window), &format!("at - {}u", idx * per_window));
+                text.push_str(&format!("        {case}: {{ {act} }}\n"));
+            }
+            text.push_str("    }\n");
+            return text;
         }
-        text.push_str("    }\n");
+        // How far apart they are is a number, not text.
+        text.push_str(&format!("    let rest = at - window * {per_window}u;\n    "));
+        for (idx, window) in bound.iter().enumerate() {
+            let act = act(&self.window_name(wide.0, *window), "rest");
+            if idx < last {
+                let number = shader.param(&format!("{}_window{idx}", self.name), window - bound[0]);
+                text.push_str(&format!("if (window == {number}) {{ {act} }} else "));
+            } else {
+                text.push_str(&format!("{{ {act} }}\n"));
+            }
+        }
         text
     }
 }

@@ -112,6 +112,8 @@ pub fn program(launch: &Launch, slots: &[Slot], caps: &Caps) -> Program {
     match &launch.kernel {
         Kernel::Loop(body) | Kernel::Matmul(body) => {
             let context = Context::new(launch, body, slots, caps);
+            let by_strides = context.by_strides();
+            let context = Context { body: by_strides.as_ref().unwrap_or(body), ..context };
             match context.parts(&launch.args) {
                 Some(parts) => of_parts(&context, &parts),
                 None => spill::program(&context),

@@ -5,10 +5,10 @@
 
 use std::collections::BTreeSet;
 
-use super::cut::{Context, part};
+use super::cut::{Context, part, strided};
 use super::{Pass, Place, Program, of_parts};
 use crate::dtype::{DType, Lane};
-use crate::kernel::{AccessForm, Args, Body, Inst, InstOp, Kernel, Order, Reg, Scope, Store};
+use crate::kernel::{AccessForm, Args, Body, Inst, InstOp, Kernel, OperandArgs, Order, Reg, Scope, Store};
 use crate::ops::{ReduceRow, SUM};
 use crate::plan::{Launch, Slot, SlotId, SlotKind};
 use crate::shape::Shape;
@@ -134,7 +134,13 @@ impl Nest<'_> {
                 places[most as usize] = BTreeSet::from([most]);
                 here = needs.iter().flat_map(|r| places[*r as usize].iter().copied()).collect();
             }
-            if matches!(inst.op, InstOp::Gather { .. } | InstOp::Reduce(..) | InstOp::Acc) {
+            let is_made = match inst.op {
+                InstOp::Gather { .. } | InstOp::Reduce(..) | InstOp::Acc => true,
+                // Of memory so large that two of its places may be too far apart for one kernel.
+                InstOp::Load { input, .. } => self.is_far(context, input as usize),
+                _ => false,
+            };
+            if is_made {
                 made.insert(reg as Reg);
                 here = own;
             }
@@ -146,6 +152,11 @@ impl Nest<'_> {
             made.extend(self.body.stores.iter().map(|s| s.value));
         }
         made
+    }
+
+    /// Whether an input has more elements than indices tell apart.
+    fn is_far(&self, context: &Context, input: usize) -> bool {
+        context.slots[self.reads[input].0 as usize].size_bytes / self.body.inputs[input].size() > 1 << 32
     }
 
     /// Makes a register; the scratch memory that holds it.
@@ -160,6 +171,9 @@ impl Nest<'_> {
             InstOp::Acc => {
                 let mut cone = self.cone(reg, Space::Rows);
                 cone.args.matmul.clone_from(&self.args.matmul);
+                if self.reads[0] == self.reads[1] && self.is_far(spill.context, 0) {
+                    cone.copy_operand(spill);
+                }
                 self.make_in_pieces(spill, Kernel::Matmul, cone, Along::K, &SUM, lane)
             }
             ref op => {
@@ -250,15 +264,14 @@ impl Nest<'_> {
             Space::All => args.outer.append(&mut args.inner),
             Space::Folded => {}
         }
-        // By strides throughout, so that any axis can be cut.
-        let form = |form: &AccessForm| if *form == AccessForm::Linear { AccessForm::Strided } else { *form };
         let mut body = Body {
             outer_rank: args.outer.len() as u8,
             inner_rank: args.inner.len() as u8,
             order: if space == Space::Folded { self.body.order } else { Order::InnerFast },
             ragged: false,
             inputs: self.body.inputs.clone(),
-            accesses: self.body.accesses.iter().map(form).collect(),
+            // So that any axis can be cut.
+            accesses: strided(&self.body.accesses),
             ..Body::default()
         };
         if space == Space::All {
@@ -307,6 +320,41 @@ impl Nest<'_> {
 }
 
 impl Cone {
+    /// Takes the smaller matrix from a copy, where both are one tensor and may be too far apart for one kernel.
+    fn copy_operand(&mut self, spill: &mut Spill) {
+        let Some(m) = &mut self.args.matmul else { return };
+        let sizes = |last: [usize; 2]| -> Vec<usize> { m.batch.iter().copied().chain(last).collect() };
+        let (idx, sizes, lies) = match m.m < m.n {
+            true => (0, sizes([m.m, m.k]), &mut m.a),
+            false => (1, sizes([m.k, m.n]), &mut m.b),
+        };
+        let from: Vec<isize> = lies.batch_strides.iter().copied().chain([lies.row_stride, lies.col_stride]).collect();
+        // What is the same for all is copied once.
+        let sizes: Vec<usize> = sizes.iter().zip(&from).map(|(n, stride)| if *stride == 0 { 1 } else { *n }).collect();
+        let (dtype, slot) = (self.body.inputs[idx], spill.scratch(sizes.iter().product()));
+        let to = contiguous(&sizes);
+        let source = View::from_axes(sizes.iter().copied().zip(from.iter().copied()), lies.offset);
+        let accesses = vec![source.into(), View::from_axes(to.iter().copied(), 0).into()];
+        let copied = stored_as(dtype.lane());
+        let body = Body {
+            outer_rank: sizes.len() as u8,
+            inputs: vec![dtype],
+            outputs: vec![copied],
+            accesses: vec![AccessForm::Strided; 2],
+            insts: vec![Inst { op: InstOp::Load { input: 0, access: 0 }, dtype, scope: Scope::Outer }],
+            stores: vec![Store { value: 0, output: 0, access: 1 }],
+            ..Body::default()
+        };
+        let mut strides: Vec<isize> =
+            to.iter().zip(&from).map(|(to, from)| if *from == 0 { 0 } else { to.1 }).collect();
+        let (col_stride, row_stride) = (strides.pop().unwrap_or(0), strides.pop().unwrap_or(0));
+        *lies = OperandArgs { batch_strides: strides, row_stride, col_stride, offset: 0 };
+        let args = Args { outer: sizes, accesses, ..Args::default() };
+        spill.run(Kernel::Loop(body), args, vec![self.reads[idx]], slot);
+        self.body.inputs[idx] = copied;
+        self.reads[idx] = slot;
+    }
+
     /// Stores the value for each outer index as this view says; the number of the access.
     fn store(&mut self, to: View, lane: Lane) -> u16 {
         let access = self.args.accesses.len() as u16;
@@ -403,7 +451,7 @@ fn halves(context: &Context, args: &Args, along: Along) -> Option<[Args; 2]> {
             let n_outer = args.outer.len();
             let axes = (0..args.inner.len()).filter(|axis| args.inner[*axis] > 1);
             let halves = axes.map(|axis| context.halves(args, n_outer + axis));
-            halves.min_by_key(|halves| context.n_windows(&halves[0]))
+            halves.min_by_key(|halves| context.takes(&halves[0]))
         }
         Along::K => {
             let m = args.matmul.as_ref().filter(|m| m.k > 1)?;

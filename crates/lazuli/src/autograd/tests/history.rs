@@ -146,6 +146,6 @@ fn directional_derivatives() {
 fn seeds_must_fit() {
     let x = leaf(&[3], (0.5, 1.5), 1);
     let seed = Tensor::scalar(2.0, &super::device());
-    assert_eq!(values(&x.mul(3.0).grad_with(&[&x], &seed)[0]), [6.0; 3]);
-    assert!(x.grad_with(&[&x], &leaf(&[2], (0.0, 1.0), 1))[0].check().is_err());
+    assert_eq!(values(&x.mul(3.0).vjp(&[&x], &seed)[0]), [6.0; 3]);
+    assert!(x.vjp(&[&x], &leaf(&[2], (0.0, 1.0), 1))[0].check().is_err());
 }

@@ -1,96 +1,181 @@
-//! Running sums: the total of every block of a line, then where every block starts, then every block from there.
+//! Running sums: the total of every block of a line, then where every block starts, then every block from there. Blocks
+//! whose rows lie so far apart that one of them touches many windows are gone through in steps.
 
-use super::{Job, Sum, element, scratch};
+use std::ops::Range;
+
+use super::grid::{Axis, Reach};
+use super::sum::Sum;
+use super::{Job, element, scratch};
 use crate::shape::Lines;
+use crate::wgsl::memory::Use;
+use crate::wgsl::shader::Shader;
 use crate::wgsl::{Pass, Program};
 
 /// Elements of a block at least.
 const BLOCK: usize = 256;
 
+/// Blocks of a line at most, so that what is kept of them is one window.
+const MAX_BLOCKS: usize = 1 << 16;
+
 /// `y[i] = Σ x[j]` for `j ≤ i` along an axis.
 pub fn cumsum(job: &Job) -> Program {
-    let lines = Lines::new(&job.args.output_shape, job.axis());
-    let half = job.caps.max_trips / 2;
-    let block = BLOCK.max(lines.n.div_ceil(half)).min(half);
-    let n_blocks = lines.n.div_ceil(block);
-    if n_blocks == 1 {
-        return Program { passes: vec![blocks(job, lines, block, 1)], ..Program::default() };
+    let scan = Scan::new(job);
+    let mut passes = Vec::new();
+    if scan.n_blocks > 1 {
+        passes.extend(scan.steps().into_iter().flat_map(|step| scan.totals(job, step)));
+        passes.extend(scan.starts(job));
     }
-    let n_words = lines.count() * n_blocks * Sum::words(job.routine.outputs[0]);
-    Program {
-        passes: vec![
-            totals(job, lines, block, n_blocks),
-            starts(job, lines, n_blocks),
-            blocks(job, lines, block, n_blocks),
-        ],
-        scratch: vec![n_words * 4],
-        ..Program::default()
-    }
+    passes.extend(scan.steps().into_iter().flat_map(|step| scan.sums(job, step)));
+    let scratch = if scan.keeps() { vec![scan.n_words() * 4] } else { Vec::new() };
+    Program { passes, scratch, ..Program::default() }
 }
 
-/// The total of every block of every line, lines side by side.
-fn totals(job: &Job, lines: Lines, block: usize, n_blocks: usize) -> Pass {
-    let n = lines.count() * n_blocks;
-    let uses = [job.input(0, "x"), scratch(0, "totals", n * Sum::words(job.routine.outputs[0]), true)];
-    job.pass("totals of blocks", &uses, n, |shader, memory| {
-        let sum = Sum::of(job.routine.outputs[0], shader);
-        let (n_lines, len) = (shader.param("n_lines", lines.count()), shader.param("block", block));
-        shader.line(format!("let line = i % {n_lines};"));
-        let n = shader.param("line_len", lines.n);
-        sum.start(shader);
-        shader.open(format!("for (var at = i / {n_lines} * {len}; at < min({n}, (i / {n_lines} + 1u) * {len}); at++)"));
-        let element = element(lines, shader, "line", "at");
-        let x = memory.load(shader, 0, &element);
-        sum.add(shader, &x);
-        shader.close();
-        sum.save(shader, memory, 1, "i");
-    })
+/// How lines are cut into blocks, and blocks into steps.
+struct Scan {
+    lines: Lines,
+    block: usize,
+    n_blocks: usize,
+    step: usize,
+    /// Words of a sum.
+    words: usize,
 }
 
-/// Totals become what comes before each block.
-fn starts(job: &Job, lines: Lines, n_blocks: usize) -> Pass {
-    let dtype = job.routine.outputs[0];
-    let uses = [scratch(0, "totals", lines.count() * n_blocks * Sum::words(dtype), true)];
-    job.pass("starts of blocks", &uses, lines.count(), |shader, memory| {
-        let sum = Sum::of(dtype, shader);
-        let (n_lines, n_blocks) = (shader.param("n_lines", lines.count()), shader.param("n_blocks", n_blocks));
-        sum.start(shader);
-        shader.open(format!("for (var block = 0u; block < {n_blocks}; block++)"));
-        shader.line(format!("let at = block * {n_lines} + i;"));
-        shader.line("let before = sum;");
-        sum.add_saved(shader, memory, 0, "at");
-        shader.line("let after = sum;");
-        shader.line("sum = before;");
-        sum.save(shader, memory, 0, "at");
-        shader.line("sum = after;");
-        shader.close();
-    })
-}
-
-/// Every element of every block.
-fn blocks(job: &Job, lines: Lines, block: usize, n_blocks: usize) -> Pass {
-    let dtype = job.routine.outputs[0];
-    let n = lines.count() * n_blocks;
-    let mut uses = vec![job.input(0, "x"), job.output()];
-    if n_blocks > 1 {
-        uses.push(scratch(0, "starts", n * Sum::words(dtype), false));
-    }
-    job.pass("running sums", &uses, n, |shader, memory| {
-        let sum = Sum::of(dtype, shader);
-        let (n_lines, len) = (shader.param("n_lines", lines.count()), shader.param("block", block));
-        let n = shader.param("line_len", lines.n);
-        shader.line(format!("let line = i % {n_lines};"));
-        sum.start(shader);
-        if n_blocks > 1 {
-            sum.add_saved(shader, memory, 2, "i");
+impl Scan {
+    fn new(job: &Job) -> Scan {
+        let lines = Lines::new(&job.args.output_shape, job.axis());
+        let max_trips = job.caps.max_trips / 2;
+        let block = BLOCK.max(lines.n.div_ceil(MAX_BLOCKS.min(max_trips)));
+        let n_blocks = lines.n.div_ceil(block);
+        let words = Sum::words(job.routine.outputs[0]);
+        let mut scan = Scan { lines, block, n_blocks, step: block.min(max_trips), words };
+        let window = job.caps.max_binding_bytes;
+        let n_windows = |one: Use| one.size_bytes.div_ceil(window);
+        if n_windows(job.input(0, "x")) + n_windows(job.output()) + n_windows(scan.kept(true)) > job.caps.max_bindings {
+            let size = job.routine.inputs[0].size().max(job.routine.outputs[0].size());
+            scan.step = scan.step.min(window / (lines.inner * size).max(1)).max(1);
         }
-        shader.open(format!("for (var at = i / {n_lines} * {len}; at < min({n}, (i / {n_lines} + 1u) * {len}); at++)"));
-        let element = element(lines, shader, "line", "at");
-        shader.line(format!("let element = {element};"));
-        let x = memory.load(shader, 0, "element");
-        sum.add(shader, &x);
-        let store = memory.store(shader, 1, "element", sum.value());
-        shader.line(store);
-        shader.close();
-    })
+        scan
+    }
+
+    /// Positions within blocks.
+    fn steps(&self) -> Vec<Range<usize>> {
+        let end = self.block.min(self.lines.n);
+        (0..end).step_by(self.step).map(|start| start..end.min(start + self.step)).collect()
+    }
+
+    /// Whether sums are kept between passes.
+    fn keeps(&self) -> bool {
+        self.n_blocks > 1 || self.step < self.lines.n
+    }
+
+    fn n_words(&self) -> usize {
+        self.lines.count() * self.n_blocks * self.words
+    }
+
+    /// The sums that are kept: those of a line side by side.
+    fn kept(&self, writes: bool) -> Use {
+        scratch(0, "kept", self.n_words(), writes)
+    }
+
+    fn axes(&self) -> [Axis; 3] {
+        [("outer", self.lines.outer), ("block", self.n_blocks), ("inner", self.lines.inner)]
+    }
+
+    /// What an invocation reaches of an input or output in a step, and of what is kept.
+    fn line(&self, memory: Use, step: &Range<usize>) -> Reach<'static> {
+        let (n, inner) = (self.lines.n, self.lines.inner);
+        let reach = Reach::at(memory, &[n * inner, self.block * inner, 1]);
+        reach.from((step.start * inner) as isize).run((step.len() - 1) * inner + 1)
+    }
+
+    fn one(&self, writes: bool) -> Reach<'static> {
+        let per_line = self.n_blocks * self.words;
+        Reach::at(self.kept(writes), &[self.lines.inner * per_line, self.words, per_line]).run(self.words)
+    }
+
+    /// The expression for the number of an invocation's sum among those that are kept.
+    fn kept_at(&self, shader: &mut Shader) -> String {
+        let (step, n_blocks) = (shader.param("line_step", self.lines.inner), shader.param("n_blocks", self.n_blocks));
+        format!("(outer * {step} + inner) * {n_blocks} + block")
+    }
+
+    /// Opens a loop over the positions of a step that the block has.
+    fn open_step(&self, shader: &mut Shader, step: &Range<usize>) {
+        let (last, n_last) = (self.n_blocks - 1, self.lines.n - (self.n_blocks - 1) * self.block);
+        let (last, n_last) = (shader.param("last_block", last), shader.param("n_last", n_last));
+        let (start, end) = (shader.param("step_start", step.start), shader.param("step_end", step.end));
+        shader.line(format!("let end = select({end}, min({end}, {n_last}), block == {last});"));
+        let block = shader.param("block", self.block);
+        shader.open(format!("for (var k = {start}; k < end; k++)"));
+        shader.line(format!("let at = block * {block} + k;"));
+    }
+
+    /// The total of every block, as far as this step.
+    fn totals(&self, job: &Job, step: Range<usize>) -> Vec<Pass> {
+        let reaches = [self.line(job.input(0, "x"), &step), self.one(true)];
+        job.passes("totals of blocks", &self.axes(), &reaches, |shader, memory| {
+            let sum = Sum::of(job.routine.outputs[0], shader);
+            let kept_at = self.kept_at(shader);
+            sum.start(shader);
+            if step.start > 0 {
+                sum.resume(shader, memory, 1, &kept_at);
+            }
+            self.open_step(shader, &step);
+            let element = element(self.lines, shader, "at");
+            let x = memory.load(shader, 0, &element);
+            sum.add(shader, &x);
+            shader.close();
+            sum.save(shader, memory, 1, &kept_at);
+        })
+    }
+
+    /// Totals become what comes before each block.
+    fn starts(&self, job: &Job) -> Vec<Pass> {
+        let per_line = self.n_blocks * self.words;
+        let reaches = [Reach::at(self.kept(true), &[per_line]).run(per_line)];
+        job.passes("starts of blocks", &[("line", self.lines.count())], &reaches, |shader, memory| {
+            let sum = Sum::of(job.routine.outputs[0], shader);
+            let n_blocks = shader.param("n_blocks", self.n_blocks);
+            sum.start(shader);
+            shader.open(format!("for (var block = 0u; block < {n_blocks}; block++)"));
+            shader.line(format!("let at = line * {n_blocks} + block;"));
+            shader.line("let before = sum;");
+            sum.add_saved(shader, memory, 0, "at");
+            shader.line("let after = sum;");
+            shader.line("sum = before;");
+            sum.save(shader, memory, 0, "at");
+            shader.line("sum = after;");
+            shader.close();
+        })
+    }
+
+    /// Every element of every block in this step.
+    fn sums(&self, job: &Job, step: Range<usize>) -> Vec<Pass> {
+        let goes_on = step.end < self.block.min(self.lines.n);
+        let mut reaches = vec![self.line(job.input(0, "x"), &step), self.line(job.output(), &step)];
+        if self.keeps() {
+            reaches.push(self.one(goes_on));
+        }
+        job.passes("running sums", &self.axes(), &reaches, |shader, memory| {
+            let sum = Sum::of(job.routine.outputs[0], shader);
+            let kept_at = self.kept_at(shader);
+            sum.start(shader);
+            match step.start {
+                0 if self.n_blocks == 1 => {}
+                0 => sum.add_saved(shader, memory, 2, &kept_at),
+                _ => sum.resume(shader, memory, 2, &kept_at),
+            }
+            self.open_step(shader, &step);
+            let element = element(self.lines, shader, "at");
+            shader.line(format!("let element = {element};"));
+            let x = memory.load(shader, 0, "element");
+            sum.add(shader, &x);
+            let store = memory.store(shader, 1, "element", sum.value());
+            shader.line(store);
+            shader.close();
+            if goes_on {
+                sum.save(shader, memory, 2, &kept_at);
+            }
+        })
+    }
 }

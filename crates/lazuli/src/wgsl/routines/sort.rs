@@ -2,10 +2,11 @@
 //! orders as it should, and its place in the line. Places differ, so the order is the only one possible, and stable.
 //! Lines are padded to a power of two with pairs that come last.
 
+use super::grid::{Axis, Reach};
 use super::{Job, element, scratch};
 use crate::dtype::{DType, Lane};
 use crate::shape::Lines;
-use crate::wgsl::memory::{Memory, Use};
+use crate::wgsl::memory::Use;
 use crate::wgsl::shader::Shader;
 use crate::wgsl::{Pass, Program};
 
@@ -14,43 +15,38 @@ const BATCH: usize = 1 << 23;
 
 /// Elements in order.
 pub fn sort(job: &Job) -> Program {
-    put_in_order(job, |shader, memory, lines| {
-        let from = element(lines, shader, "line", "place");
-        memory.load(shader, 0, &from)
+    put_in_order(job, |batch| {
+        let y = batch.of_lines(job.output());
+        batch.look_up(job, "results", job.input(0, "x"), y, |shader| batch.element(shader, "at"))
     })
 }
 
 /// Where in its line each element of the order is found.
 pub fn argsort(job: &Job) -> Program {
-    put_in_order(job, |_, _, _| "i32(place)".to_string())
+    put_in_order(job, |batch| {
+        let reaches = [batch.of_lines(job.output()), batch.of_pairs(batch.places(false))];
+        job.passes("results", &batch.axes(batch.lines.n), &reaches, |shader, memory| {
+            let (pair, to) = (batch.pair(shader, "at"), batch.element(shader, "at"));
+            let place = memory.load(shader, 1, &pair);
+            let store = memory.store(shader, 0, &to, &format!("i32({place})"));
+            shader.line(store);
+        })
+    })
 }
 
-/// Sorts every line, then writes what `made` makes of the places.
-fn put_in_order(job: &Job, made: fn(&mut Shader, &Memory, Lines) -> String) -> Program {
-    let lines = Lines::new(&job.args.output_shape, job.axis());
-    let sorting = Sorting::new(lines);
+/// Sorts every line, then makes `results` of the places.
+fn put_in_order(job: &Job, results: impl Fn(&Batch) -> Vec<Pass>) -> Program {
+    let batches = Batch::all(Lines::new(&job.args.output_shape, job.axis()));
+    let descending = job.args.params[1] != 0;
     let mut passes = Vec::new();
-    for first in (0..lines.count()).step_by(sorting.n_lines) {
-        let n_lines = sorting.n_lines.min(lines.count() - first);
-        let descending = job.args.params[1] != 0;
-        passes.push(sorting.fill(job, (first, n_lines), job.input(0, "x"), |shader, x| {
-            order(shader, job.routine.inputs[0], descending, x)
-        }));
-        passes.extend(sorting.passes(job, n_lines));
-        let uses = [job.input(0, "x"), job.output(), scratch(1, "places", sorting.n_pairs(), false)];
-        passes.push(job.pass("results", &uses, n_lines * lines.n, |shader, memory| {
-            let (n, width) = (shader.param("line_len", lines.n), shader.param("width", sorting.width));
-            let first = shader.param("first", first);
-            shader.line(format!("let line = i / {n} + {first};"));
-            let place = memory.load(shader, 2, &format!("i / {n} * {width} + i % {n}"));
-            shader.line(format!("let place = {place};"));
-            let value = made(shader, memory, lines);
-            let to = element(lines, shader, "line", &format!("i % {n}"));
-            let store = memory.store(shader, 1, &to, &value);
-            shader.line(store);
-        }));
+    for batch in &batches {
+        passes.extend(
+            batch.fill(job, job.input(0, "x"), |shader, x| order(shader, job.routine.inputs[0], descending, x)),
+        );
+        passes.extend(batch.network(job));
+        passes.extend(results(batch));
     }
-    Program { passes, scratch: sorting.scratch(), ..Program::default() }
+    Program { passes, scratch: Batch::scratch(&batches), ..Program::default() }
 }
 
 /// The expression for the order of a lane: NaN above all, −0 as 0.
@@ -76,83 +72,124 @@ fn order_down(x: f32) -> u32 { return select(~order_f32(x), 0xffffffffu, is_nan_
     if descending { format!("(~{up})") } else { up }
 }
 
-/// Lines of pairs in scratch memory, keys in piece 0 and places in piece 1.
-pub struct Sorting {
-    lines: Lines,
+/// Lines that are sorted together, as pairs in scratch memory: keys in piece 0 and places in piece 1. Some outer indices
+/// with all inner ones, or one with some.
+pub struct Batch {
+    pub lines: Lines,
     /// Pairs per line: a power of two.
     pub width: usize,
-    /// Lines that are sorted together.
-    pub n_lines: usize,
+    /// The first line's indices, and how many of either there are.
+    pub outer: (usize, usize),
+    pub inner: (usize, usize),
 }
 
-impl Sorting {
-    pub fn new(lines: Lines) -> Sorting {
+impl Batch {
+    /// All lines, in turn. No batch is larger than the first.
+    pub fn all(lines: Lines) -> Vec<Batch> {
         let width = lines.n.next_power_of_two();
-        Sorting { lines, width, n_lines: (BATCH / width).clamp(1, lines.count().max(1)) }
-    }
-
-    /// Pairs in scratch memory.
-    pub fn n_pairs(&self) -> usize {
-        self.n_lines * self.width
+        let n_lines = (BATCH / width).max(1);
+        let n_inner = n_lines.min(lines.inner).max(1);
+        let n_outer = (n_lines / n_inner).max(1);
+        let mut batches = Vec::new();
+        for outer in (0..lines.outer).step_by(n_outer) {
+            for inner in (0..lines.inner).step_by(n_inner) {
+                let (outer, inner) =
+                    ((outer, n_outer.min(lines.outer - outer)), (inner, n_inner.min(lines.inner - inner)));
+                batches.push(Batch { lines, width, outer, inner });
+            }
+        }
+        batches
     }
 
     /// The sizes of the pieces of scratch memory.
-    pub fn scratch(&self) -> Vec<usize> {
-        vec![self.n_pairs() * 4; 2]
+    pub fn scratch(batches: &[Batch]) -> Vec<usize> {
+        vec![batches.first().map_or(0, Batch::n_pairs) * 4; 2]
     }
 
-    fn uses(&self, writes: bool) -> [Use; 2] {
-        [scratch(0, "keys", self.n_pairs(), writes), scratch(1, "places", self.n_pairs(), writes)]
+    pub fn n_pairs(&self) -> usize {
+        self.outer.1 * self.inner.1 * self.width
+    }
+
+    pub fn keys(&self, writes: bool) -> Use {
+        scratch(0, "keys", self.n_pairs(), writes)
+    }
+
+    pub fn places(&self, writes: bool) -> Use {
+        scratch(1, "places", self.n_pairs(), writes)
+    }
+
+    /// An invocation for each of so many places of each line.
+    pub fn axes(&self, n: usize) -> [Axis; 3] {
+        [("outer", self.outer.1), ("inner", self.inner.1), ("at", n)]
+    }
+
+    /// Memory in which lines lie as in the tensor, and the element `at` of the line.
+    pub fn of_lines(&self, memory: Use) -> Reach<'static> {
+        let Lines { n, inner, .. } = self.lines;
+        Reach::at(memory, &[n * inner, 1, inner]).from(self.first() as isize)
+    }
+
+    pub fn element(&self, shader: &mut Shader, at: &str) -> String {
+        let first = shader.param("first_element", self.first());
+        format!("{first} + {}", element(self.lines, shader, at))
+    }
+
+    fn first(&self) -> usize {
+        self.outer.0 * self.lines.n * self.lines.inner + self.inner.0
+    }
+
+    /// Memory in which they lie as pairs, and the pair `at` of the line.
+    pub fn of_pairs(&self, memory: Use) -> Reach<'static> {
+        Reach::at(memory, &[self.inner.1 * self.width, self.width, 1])
+    }
+
+    pub fn pair(&self, shader: &mut Shader, at: &str) -> String {
+        let (n, width) = (shader.param("beside", self.inner.1), shader.param("width", self.width));
+        format!("(outer * {n} + inner) * {width} + {at}")
     }
 
     /// Pairs from the lines of `x`, whose orders `key` gives.
-    pub fn fill(
-        &self,
-        job: &Job,
-        (first, n_lines): (usize, usize),
-        x: Use,
-        key: impl FnOnce(&mut Shader, &str) -> String,
-    ) -> Pass {
-        let lines = self.lines;
-        let [keys, places] = self.uses(true);
-        job.pass("keys", &[x, keys, places], n_lines * self.width, |shader, memory| {
-            let (n, width) = (shader.param("line_len", lines.n), shader.param("width", self.width));
-            let first = shader.param("first", first);
-            shader.line(format!("let line = i / {width} + {first};"));
-            shader.line(format!("let at = i % {width};"));
+    pub fn fill(&self, job: &Job, x: Use, key: impl Fn(&mut Shader, &str) -> String) -> Vec<Pass> {
+        let reaches = [self.of_lines(x), self.of_pairs(self.keys(true)), self.of_pairs(self.places(true))];
+        job.passes("keys", &self.axes(self.width), &reaches, |shader, memory| {
+            let n = shader.param("line_len", self.lines.n);
             shader.line("var key = 0xffffffffu;");
             shader.line("var place = 0xffffffffu;");
             shader.open(format!("if (at < {n})"));
-            let element = element(lines, shader, "line", "at");
+            let element = self.element(shader, "at");
             let x = memory.load(shader, 0, &element);
             let key = key(shader, &x);
             shader.line(format!("key = {key};"));
             shader.line("place = at;");
             shader.close();
+            let pair = self.pair(shader, "at");
+            shader.line(format!("let pair = {pair};"));
             for (idx, value) in [(1, "key"), (2, "place")] {
-                let store = memory.store(shader, idx, "i", value);
+                let store = memory.store(shader, idx, "pair", value);
                 shader.line(store);
             }
         })
     }
 
     /// The network: each step compares pairs a power of two apart.
-    pub fn passes(&self, job: &Job, n_lines: usize) -> Vec<Pass> {
+    pub fn network(&self, job: &Job) -> Vec<Pass> {
         let mut passes = Vec::new();
         for run in (1..=self.width.ilog2()).map(|power| 1 << power) {
             for apart in (0..(run as u32).ilog2()).rev().map(|power| 1 << power) {
-                passes.push(self.step(job, n_lines * self.width / 2, run, apart));
+                passes.extend(self.step(job, run, apart));
             }
         }
         passes
     }
 
-    fn step(&self, job: &Job, n: usize, run: usize, apart: usize) -> Pass {
-        job.pass("exchange", &self.uses(true), n, |shader, memory| {
+    fn step(&self, job: &Job, run: usize, apart: usize) -> Vec<Pass> {
+        let reaches =
+            [self.keys(true), self.places(true)].map(|memory| Reach::at(memory, &[2 * apart, 1]).and_from(apart));
+        let axes = [("double", self.n_pairs() / (2 * apart)), ("at", apart)];
+        job.passes("exchange", &axes, &reaches, |shader, memory| {
             let (run, apart) = (shader.param("run", run), shader.param("apart", apart));
             let width = shader.param("width", self.width);
-            // Pair number i of those `apart`: the lower one's bit is clear.
-            shader.line(format!("let low = i / {apart} * 2u * {apart} + i % {apart};"));
+            shader.line(format!("let low = double * 2u * {apart} + at;"));
             shader.line(format!("let high = low + {apart};"));
             for (idx, name) in [(0, "key"), (1, "place")] {
                 for end in ["low", "high"] {
@@ -170,6 +207,31 @@ impl Sorting {
                 }
             }
             shader.close();
+        })
+    }
+
+    /// What lines of `x` hold at the places, in order, written to where `to_at` says.
+    pub fn look_up(
+        &self,
+        job: &Job,
+        what: &str,
+        x: Use,
+        to: Reach<'_>,
+        to_at: impl Fn(&mut Shader) -> String,
+    ) -> Vec<Pass> {
+        let Lines { n, inner, .. } = self.lines;
+        let x = Reach::at(x, &[n * inner, 1, 0]).from(self.first() as isize).anywhere(n, inner);
+        let reaches = [x, to, self.of_pairs(self.places(false))];
+        job.passes(what, &self.axes(self.lines.n), &reaches, |shader, memory| {
+            let pair = self.pair(shader, "at");
+            let place = memory.load(shader, 2, &pair);
+            shader.line(format!("let place = {place};"));
+            shader.line("if (!is_served(place)) { return; }");
+            let from = self.element(shader, "place");
+            let x = memory.load(shader, 0, &from);
+            let to = to_at(shader);
+            let store = memory.store(shader, 1, &to, &x);
+            shader.line(store);
         })
     }
 }

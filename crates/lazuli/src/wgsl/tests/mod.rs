@@ -2,9 +2,12 @@
 //! no GPU is needed. What they compute is tested where they are run.
 
 mod expressions;
+mod huge;
 mod products;
 mod promises;
 mod random;
+
+use std::collections::BTreeSet;
 
 use super::*;
 use crate::graph::{NodeRef, capture};
@@ -67,13 +70,24 @@ pub(in crate::wgsl) fn check(outputs: &[&Tensor]) {
     let plan = plan(outputs);
     for style in [Style::Shared, Style::Alone] {
         for (max_binding_bytes, subgroup) in [(128 << 20, None), (128 << 20, Some(8)), (1 << 20, Some(8))] {
-            let caps = Caps { max_binding_bytes, subgroup, ..caps(style) };
-            for pass in passes(&plan, &caps) {
-                validate(&pass.text);
-                check_bindings(&pass, &plan, &caps);
-            }
+            check_plan(&plan, &Caps { max_binding_bytes, subgroup, ..caps(style) });
         }
     }
+}
+
+/// The same on a device whose kernels see no more than so many windows of 1 MiB; the texts.
+#[track_caller]
+pub(in crate::wgsl) fn check_small(outputs: &[&Tensor], max_bindings: usize) -> BTreeSet<Arc<str>> {
+    check_plan(&plan(outputs), &Caps { max_binding_bytes: 1 << 20, max_bindings, ..caps(Style::Alone) })
+}
+
+#[track_caller]
+fn check_plan(plan: &Plan, caps: &Caps) -> BTreeSet<Arc<str>> {
+    let passes = passes(plan, caps);
+    passes.iter().for_each(|pass| check_bindings(pass, plan, caps));
+    let texts: BTreeSet<Arc<str>> = passes.into_iter().map(|pass| pass.text).collect();
+    texts.iter().for_each(|text| validate(text));
+    texts
 }
 
 #[track_caller]

@@ -1,0 +1,230 @@
+//! A pass over a grid of invocations, cut into parts that bind no more windows than a kernel may. What an invocation
+//! reaches goes by its coordinates; where it depends on data, each part serves some places and leaves the rest to
+//! others. Knows sizes and strides; what invocations do is handed in.
+
+use std::ops::Range;
+
+use super::Job;
+use crate::wgsl::Pass;
+use crate::wgsl::cut::MAX_ELEMS;
+use crate::wgsl::memory::{Memory, Use};
+use crate::wgsl::shader::Shader;
+
+/// Invocations of a workgroup.
+const GROUP: usize = 64;
+
+/// An axis of a grid: what the coordinate is called, and its size.
+pub type Axis = (&'static str, usize);
+
+/// How the invocations of a grid reach a piece of memory.
+pub struct Reach<'a> {
+    memory: Use,
+    /// Elements from which on it is reached, per axis how far the next coordinate's are, and how many there are each time.
+    firsts: Vec<isize>,
+    strides: Vec<usize>,
+    len: usize,
+    /// What coordinates of the first axis are counted as, if not as they are.
+    counted: Option<Box<dyn Fn(usize) -> usize + 'a>>,
+    /// How many places there are and how far they are apart, where it depends on data which one is reached.
+    places: Option<(usize, usize)>,
+}
+
+impl<'a> Reach<'a> {
+    /// One element: of `coordinates · strides`.
+    pub fn at(memory: Use, strides: &[usize]) -> Reach<'a> {
+        Reach { memory, firsts: vec![0], strides: strides.to_vec(), len: 1, counted: None, places: None }
+    }
+
+    /// The same so much further on.
+    pub fn from(mut self, first: isize) -> Reach<'a> {
+        self.firsts.iter_mut().for_each(|from| *from += first);
+        self
+    }
+
+    /// The same, and as much again so much further on.
+    pub fn and_from(mut self, further: usize) -> Reach<'a> {
+        self.firsts.extend(self.firsts.iter().map(|first| first + further as isize).collect::<Vec<_>>());
+        self
+    }
+
+    /// So many elements from there on.
+    pub fn run(self, len: usize) -> Reach<'a> {
+        Reach { len, ..self }
+    }
+
+    /// With coordinates of the first axis counted otherwise, in the same order.
+    pub fn counted(self, by: impl Fn(usize) -> usize + 'a) -> Reach<'a> {
+        Reach { counted: Some(Box::new(by)), ..self }
+    }
+
+    /// At one of so many places, which lie so far apart; which one depends on data. Invocations must ask
+    /// `is_served(place)` before they touch it, and leave it to others if it is not.
+    pub fn anywhere(self, n: usize, stride: usize) -> Reach<'a> {
+        Reach { places: Some((n, stride)), ..self }
+    }
+
+    /// Where the first and the last element that a part reaches start, in bytes, each time.
+    fn bytes(&self, part: &Part) -> Vec<(usize, usize)> {
+        let size = self.memory.dtype.size();
+        let last = (self.memory.size_bytes / size).saturating_sub(1) as isize;
+        let (mut low, mut high) = (0, self.len - 1);
+        for (idx, (axis, stride)) in part.axes.iter().zip(&self.strides).enumerate() {
+            let by = self.counted.as_ref().filter(|_| idx == 0);
+            let at = |coordinate: usize| by.map_or(coordinate, |by| by(coordinate)) * stride;
+            (low, high) = (low + at(axis.start), high + at(axis.end - 1));
+        }
+        if let Some((_, stride)) = self.places {
+            (low, high) = (low + part.served.start * stride, high + (part.served.end - 1) * stride);
+        }
+        // What lies beyond the ends is not there to be touched.
+        let byte = |first: isize, at: usize| (first + at as isize).clamp(0, last) as usize * size;
+        self.firsts.iter().map(|first| (byte(*first, low), byte(*first, high))).collect()
+    }
+}
+
+/// Some of the invocations of a grid, and the places that they serve.
+#[derive(Clone)]
+struct Part {
+    axes: Vec<Range<usize>>,
+    served: Range<usize>,
+}
+
+impl Part {
+    fn n_invocations(&self) -> usize {
+        self.axes.iter().map(Range::len).product()
+    }
+
+    /// What can be cut: each axis, and the places served.
+    fn ranges(&self) -> impl Iterator<Item = &Range<usize>> {
+        self.axes.iter().chain([&self.served])
+    }
+
+    /// Cut in two, at a power of two from the start: where windows end too.
+    fn halves(&self, idx: usize) -> [Part; 2] {
+        let [mut low, mut high] = [self.clone(), self.clone()];
+        let cut = |low: &mut Range<usize>, high: &mut Range<usize>| {
+            let middle = low.start + low.len().next_power_of_two() / 2;
+            (low.end, high.start) = (middle, middle);
+        };
+        match idx < self.axes.len() {
+            true => cut(&mut low.axes[idx], &mut high.axes[idx]),
+            false => cut(&mut low.served, &mut high.served),
+        }
+        [low, high]
+    }
+}
+
+impl Job<'_> {
+    /// The passes of a grid whose invocations reach memory so; `write` says what each does. Its coordinates are named
+    /// after the axes, the last of which is counted fastest.
+    pub fn passes(
+        &self,
+        what: &str,
+        axes: &[Axis],
+        reaches: &[Reach],
+        write: impl Fn(&mut Shader, &Memory),
+    ) -> Vec<Pass> {
+        self.grid(what, axes, reaches, false, write)
+    }
+
+    /// The same for invocations that may note a failed check.
+    pub fn checked_passes(
+        &self,
+        what: &str,
+        axes: &[Axis],
+        reaches: &[Reach],
+        write: impl Fn(&mut Shader, &Memory),
+    ) -> Vec<Pass> {
+        self.grid(what, axes, reaches, true, write)
+    }
+
+    fn grid(
+        &self,
+        what: &str,
+        axes: &[Axis],
+        reaches: &[Reach],
+        with_status: bool,
+        write: impl Fn(&mut Shader, &Memory),
+    ) -> Vec<Pass> {
+        let pass = |(part, memory): (Part, Memory)| {
+            let name = self.routine.row.name;
+            let group = GROUP.min(self.caps.max_invocations);
+            let n = part.n_invocations();
+            let mut shader = Shader::new(format!("{name}: {what}"), &[], group);
+            let end = shader.param("n", n);
+            shader.count_groups();
+            shader.line(format!("let i = group_idx * {group}u + lane;"));
+            shader.line(format!("if (i >= {end}) {{ return; }}"));
+            coordinates(&mut shader, axes, &part);
+            if reaches.iter().any(|reach| reach.places.is_some()) {
+                serve(&mut shader, &part);
+            }
+            write(&mut shader, &memory);
+            shader.finish(format!("{name} {what}"), &memory, n.div_ceil(group))
+        };
+        self.parts(axes, reaches, with_status).into_iter().map(pass).collect()
+    }
+
+    /// The parts of a grid. What cannot be cut any further is left to the device to refuse.
+    fn parts(&self, axes: &[Axis], reaches: &[Reach], with_status: bool) -> Vec<(Part, Memory)> {
+        let n_places = reaches.iter().find_map(|reach| reach.places).map_or(1, |places| places.0);
+        if n_places == 0 || axes.iter().any(|axis| axis.1 == 0) {
+            return Vec::new();
+        }
+        let mut parts = Vec::new();
+        let mut stack = vec![Part { axes: axes.iter().map(|axis| 0..axis.1).collect(), served: 0..n_places }];
+        while let Some(part) = stack.pop() {
+            let takes = |part: &Part| {
+                let memory = self.memory(reaches, part, with_status);
+                (memory.n_too_far(), memory.n_bindings())
+            };
+            let fits = part.n_invocations() <= MAX_ELEMS && takes(&part) <= (0, self.caps.max_bindings);
+            let cuts = part.ranges().enumerate().filter(|(_, range)| !fits && range.len() > 1);
+            let halves = cuts.map(|(idx, _)| part.halves(idx));
+            match halves.min_by_key(|[low, high]| takes(low).max(takes(high))) {
+                Some([low, high]) => stack.extend([high, low]),
+                None => {
+                    let memory = self.memory(reaches, &part, with_status);
+                    parts.push((part, memory));
+                }
+            }
+        }
+        parts
+    }
+
+    /// The memory that a part reaches.
+    fn memory(&self, reaches: &[Reach], part: &Part, with_status: bool) -> Memory {
+        let ranges: Vec<Vec<(usize, usize)>> = reaches.iter().map(|reach| reach.bytes(part)).collect();
+        let one = |(reach, ranges): (&Reach, &Vec<(usize, usize)>)| {
+            let all = ranges.iter().copied().reduce(|all, range| (all.0.min(range.0), all.1.max(range.1)));
+            Use { touched: all.unwrap_or((0, 0)), ..reach.memory.clone() }
+        };
+        let uses: Vec<Use> = reaches.iter().zip(&ranges).map(one).collect();
+        let mut memory = Memory::new(&uses, with_status, self.caps);
+        ranges.iter().enumerate().for_each(|(idx, ranges)| memory.leave_out_all_but(idx, ranges));
+        memory
+    }
+}
+
+/// Writes the function that says which places a part serves.
+fn serve(shader: &mut Shader, part: &Part) {
+    let first = shader.param("first_served", part.served.start);
+    let n = shader.param("n_served", part.served.len());
+    shader.functions(&format!("fn is_served(place: u32) -> bool {{ return place - {first} < {n}; }}\n"));
+}
+
+/// Writes the coordinates of invocation `i`.
+fn coordinates(shader: &mut Shader, axes: &[Axis], part: &Part) {
+    let mut rest = "i".to_string();
+    for (idx, (name, _)) in axes.iter().enumerate().rev() {
+        let first = shader.param(&format!("first_{name}"), part.axes[idx].start);
+        if idx == 0 {
+            shader.line(format!("let {name} = {first} + {rest};"));
+            break;
+        }
+        let n = shader.param(&format!("n_{name}"), part.axes[idx].len());
+        shader.line(format!("let {name} = {first} + {rest} % {n};"));
+        shader.line(format!("let i_{name} = {rest} / {n};"));
+        rest = format!("i_{name}");
+    }
+}
