@@ -394,8 +394,8 @@ fn variant_of(matmul: &MatmulArgs, n: usize, dtypes: [DType; 2], caps: &Caps) ->
     (default_of(matmul, n, caps), Why::Default(caps.style))
 }
 
-/// With a matrix this small on the right a product is done before it matters how: it gets the same variant whatever its
-/// rows, so that no number of them compiles another.
+/// With a matrix this small on the right a product is done before it matters how: it gets the same variant for any number
+/// of rows, so that none compiles another, but for a single row.
 const SMALL: usize = 64 * 64;
 
 /// What a product gets before anything was tuned.
@@ -403,6 +403,8 @@ pub fn default_of(matmul: &MatmulArgs, n: usize, caps: &Caps) -> &'static Varian
     if matmul.k * matmul.n <= SMALL {
         return match caps.style {
             _ if !n.is_multiple_of(4) => &R4X1,
+            // The driver runs on the processor, which would make every row of the tile for the one there is.
+            Style::Alone if matmul.m == 1 => &R1X4,
             Style::Alone => &R8X4,
             Style::Shared => &R4X4,
         };
