@@ -125,6 +125,7 @@ fn caps(limits: &wgpu::Limits, quirks: &Quirks) -> Caps {
         max_invocations: limits.max_compute_invocations_per_workgroup as usize,
         max_shared_bytes: limits.max_compute_workgroup_storage_size as usize,
         max_trips: quirks.max_trips,
+        long_texts: quirks.long_texts,
         style: quirks.style,
         subgroup: None,
         tuned: Arc::default(),

@@ -11,6 +11,8 @@ pub struct Quirks {
     pub style: Style,
     /// Loop iterations that one invocation may make in all.
     pub max_trips: usize,
+    /// Whether texts that keep much in registers are compiled in good time.
+    pub long_texts: bool,
     /// Whether invocations are counted in a subgroup as in their workgroup, as far as both go.
     pub counts_lanes: bool,
     /// Whether results are mapped where they lie instead of being copied to memory for reading first.
@@ -41,6 +43,8 @@ pub fn quirks(kind: DeviceKind, name: &str, driver: &str) -> Quirks {
         // Mesa 22.3's llvmpipe counts 65,535 iterations over all loops of an invocation, then silently ends them. Mesa
         // does not say which versions do, so every llvmpipe is taken to.
         max_trips: if is("llvmpipe") || is("lavapipe") { 65_535 } else { u32::MAX as usize },
+        // SwiftShader takes minutes and gigabytes to compile sums of eight fours of columns, or eight rows of a product.
+        long_texts: !is("swiftshader"),
         // llvmpipe's subgroup is the lanes of one vector, filled in the order of the workgroup.
         counts_lanes: is("llvmpipe") || is("lavapipe"),
         // On llvmpipe mapping is 35 times as fast for 4 bytes and 1.8 times for 64 MiB. A GPU that shares the CPU's

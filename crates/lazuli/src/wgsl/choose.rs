@@ -213,7 +213,7 @@ pub fn reduce_shape(body: &Body, args: &Args, caps: &Caps) -> ReduceShape {
     let wide = |n: usize| args.outer.last().is_some_and(|last| last.is_multiple_of(4 * n));
     // A function is as much text as many instructions.
     let n_insts = body.insts.len() + 8 * n_functions(body);
-    let fits = BESIDE.iter().find(|(n, max_insts)| wide(*n) && n_insts <= *max_insts);
+    let fits = BESIDE.iter().find(|(n, max_insts)| caps.long_texts && wide(*n) && n_insts <= *max_insts);
     let alone = four.is_some() && columns && caps.style == Style::Alone;
     let beside = fits.filter(|_| alone).map_or(1, |(n, _)| *n);
     let n_items = if four.is_some() && columns { outer / (4 * beside) } else { outer };

@@ -10,34 +10,31 @@ fn f16_to_f32(half: u32) -> f32 {
     let sign = (half & 0x8000u) << 16u;
     let magnitude = half & 0x7fffu;
     // Below the least normal number: a whole number of 2⁻²⁴.
-    if (magnitude < 0x0400u) { return bitcast<f32>(sign | bitcast<u32>(f32(magnitude) * 5.9604644775390625e-8)); }
-    let exponent = select(0x38000000u, 0x70000000u, magnitude >= 0x7c00u);
-    return bitcast<f32>(sign | ((magnitude << 13u) + exponent));
+    let low = bitcast<u32>(f32(magnitude) * 5.9604644775390625e-8);
+    let normal = (magnitude << 13u) + select(0x38000000u, 0x70000000u, magnitude >= 0x7c00u);
+    return bitcast<f32>(sign | select(normal, low, magnitude < 0x0400u));
 }
 fn f32_to_f16(x: f32) -> u32 {
     let bits = bitcast<u32>(x);
     let sign = (bits >> 16u) & 0x8000u;
     let magnitude = bits & 0x7fffffffu;
-    if (magnitude > 0x7f800000u) { return sign | 0x7e00u | ((magnitude >> 13u) & 0x01ffu); }
-    // From 65520 on the nearest is infinity.
-    if (magnitude >= 0x477ff000u) { return sign | 0x7c00u; }
-    if (magnitude >= 0x38800000u) {
-        return sign | ((magnitude + 0x0fffu + ((magnitude >> 13u) & 1u) - 0x38000000u) >> 13u);
-    }
     // Below the least normal number: counted in 2⁻²⁴, to the nearest, ties to even.
-    let shift = 126u - (magnitude >> 23u);
-    if (shift > 24u) { return sign; }
+    let shift = min(126u - min(magnitude >> 23u, 112u), 31u);
     let digits = (magnitude & 0x007fffffu) | 0x00800000u;
     let kept = digits >> shift;
     let rest = digits & ((1u << shift) - 1u);
-    let half = 1u << (shift - 1u);
-    return sign | (kept + u32(rest > half || (rest == half && (kept & 1u) != 0u)));
+    let low = kept + u32(rest + (kept & 1u) > (1u << (shift - 1u)));
+    let normal = (magnitude + 0x0fffu + ((magnitude >> 13u) & 1u) - 0x38000000u) >> 13u;
+    let number = select(low, normal, magnitude >= 0x38800000u);
+    // From 65520 on the nearest is infinity.
+    let finite = select(number, 0x7c00u, magnitude >= 0x477ff000u);
+    return sign | select(finite, 0x7e00u | ((magnitude >> 13u) & 0x01ffu), magnitude > 0x7f800000u);
 }
 fn bf16_to_f32(half: u32) -> f32 { return bitcast<f32>(half << 16u); }
 fn f32_to_bf16(x: f32) -> u32 {
     let bits = bitcast<u32>(x);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) { return (bits >> 16u) | 0x40u; }
-    return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
+    let near = (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
+    return select(near, (bits >> 16u) | 0x40u, (bits & 0x7fffffffu) > 0x7f800000u);
 }
 fn f32_to_i32(x: f32) -> i32 {
     if (is_nan_f32(x)) { return 0i; }

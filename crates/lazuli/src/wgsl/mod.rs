@@ -36,6 +36,8 @@ pub struct Caps {
     pub max_shared_bytes: usize,
     /// Loop iterations that one invocation may make in all: some drivers end loops silently after that many.
     pub max_trips: usize,
+    /// Whether texts that keep much in registers are compiled in good time.
+    pub long_texts: bool,
     /// How invocations should work together.
     pub style: Style,
     /// Invocations of a subgroup, if that is always the same number and they are counted as in their workgroup.

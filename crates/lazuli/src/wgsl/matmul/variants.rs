@@ -398,6 +398,9 @@ fn variant_of(matmul: &MatmulArgs, n: usize, dtypes: [DType; 2], caps: &Caps) ->
 /// of rows, so that none compiles another, but for a single row.
 const SMALL: usize = 64 * 64;
 
+/// Results of a tile whose text any driver compiles in good time.
+const SHORT_TILE: usize = 16;
+
 /// What a product gets before anything was tuned.
 pub fn default_of(matmul: &MatmulArgs, n: usize, caps: &Caps) -> &'static Variant {
     if matmul.k * matmul.n <= SMALL {
@@ -405,8 +408,8 @@ pub fn default_of(matmul: &MatmulArgs, n: usize, caps: &Caps) -> &'static Varian
             _ if !n.is_multiple_of(4) => &R4X1,
             // The driver runs on the processor, which would make every row of the tile for the one there is.
             Style::Alone if matmul.m == 1 => &R1X4,
-            Style::Alone => &R8X4,
-            Style::Shared => &R4X4,
+            Style::Alone if caps.long_texts => &R8X4,
+            _ => &R4X4,
         };
     }
     let defaults: &[(&'static Variant, usize)] = match caps.style {
@@ -427,7 +430,9 @@ pub fn default_of(matmul: &MatmulArgs, n: usize, caps: &Caps) -> &'static Varian
                 few && matmul.k >= 256 && b_read(matmul, n) == Read::AlongK
             }
         };
-        is_for && n_tiles(variant, matmul, n) >= enough && variant.fits(matmul, n, caps)
+        let (rows, cols) = variant.tile();
+        let is_short = caps.long_texts || rows * cols <= SHORT_TILE;
+        is_for && is_short && n_tiles(variant, matmul, n) >= enough && variant.fits(matmul, n, caps)
     };
     let found = defaults.iter().find(|default| is_good(default));
     found.map_or(if n.is_multiple_of(4) { &R1X4 } else { &R1X1 }, |(variant, _)| variant)

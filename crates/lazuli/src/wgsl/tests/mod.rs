@@ -22,6 +22,7 @@ fn caps(style: Style) -> Caps {
         max_invocations: 256,
         max_shared_bytes: 16 << 10,
         max_trips: 65535,
+        long_texts: true,
         style,
         subgroup: None,
         tuned: Arc::default(),
