@@ -43,7 +43,8 @@ pub fn quirks(kind: DeviceKind, name: &str, driver: &str) -> Quirks {
         // Mesa 22.3's llvmpipe counts 65,535 iterations over all loops of an invocation, then silently ends them. Mesa
         // does not say which versions do, so every llvmpipe is taken to.
         max_trips: if is("llvmpipe") || is("lavapipe") { 65_535 } else { u32::MAX as usize },
-        // SwiftShader takes minutes and gigabytes to compile sums of eight fours of columns, or eight rows of a product.
+        // SwiftShader takes minutes and gigabytes to compile sums of eight fours of columns, four exp of a row, or eight rows
+        // of a product.
         long_texts: !is("swiftshader"),
         // llvmpipe's subgroup is the lanes of one vector, filled in the order of the workgroup.
         counts_lanes: is("llvmpipe") || is("lavapipe"),

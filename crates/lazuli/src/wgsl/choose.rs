@@ -218,6 +218,7 @@ pub fn reduce_shape(body: &Body, args: &Args, caps: &Caps) -> ReduceShape {
     let beside = fits.filter(|_| alone).map_or(1, |(n, _)| *n);
     let n_items = if four.is_some() && columns { outer / (4 * beside) } else { outer };
     let unroll = match caps.style {
+        _ if !caps.long_texts => 1,
         Style::Alone if beside > 1 => 1,
         Style::Alone if !columns && n_insts <= LITTLE => UNROLL_LIGHT,
         _ => UNROLL,
