@@ -112,7 +112,26 @@ impl Lowering<'_> {
         self.checks.len() as u32 - 1
     }
 
+    /// The kernels of a group. Where one would have more bindings than there may be, each half of what leaves the group has
+    /// its own, and what they share is computed again.
     fn group(&mut self, number: u32, group: &Group) {
+        let (n_steps, n_checks, n_values) = (self.steps.len(), self.checks.len(), self.values.len());
+        self.kernels(number, group);
+        let has_too_many = |step: &Step| step.reads.len() + step.writes.len() > self.limits.max_bindings;
+        if group.stores.len() < 2 || !self.steps[n_steps..].iter().any(has_too_many) {
+            return;
+        }
+        self.steps.truncate(n_steps);
+        self.checks.truncate(n_checks);
+        self.values.truncate(n_values);
+        self.value_of.iter_mut().for_each(|value| *value = value.filter(|v| (*v as usize) < n_values));
+        let (first, rest) = group.stores.split_at(group.stores.len() / 2);
+        for half in [first, rest] {
+            self.group(number, &Group { stores: half.to_vec(), ..group.clone() });
+        }
+    }
+
+    fn kernels(&mut self, number: u32, group: &Group) {
         match group.form {
             Form::Map => {
                 let map = View::contiguous(group.domain);

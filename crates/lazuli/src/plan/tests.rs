@@ -134,6 +134,23 @@ fn results_that_share_their_inputs_share_a_kernel() {
 }
 
 #[test]
+fn forty_outputs_fit_any_number_of_bindings() {
+    let chain =
+        |x: Tensor| -> Vec<Tensor> { std::iter::successors(Some(x), |x| Some(x.sin())).skip(1).take(40).collect() };
+    let (x, a, b) = (data([8, 64]), data([8, 16]), data([16, 64]));
+    let sums: Vec<Tensor> = chain(x.add(1.0)).iter().map(|y| y.sum(1)).collect();
+    for outputs in [chain(x), chain(a.matmul(&b)), sums] {
+        let outputs: Vec<&Tensor> = outputs.iter().collect();
+        for max_bindings in [4, 8, 16] {
+            let plan = plan_with(&outputs, &Limits { max_bindings, ..limits() });
+            let n_launches = plan.launches.len();
+            assert!((40 / max_bindings..=40).contains(&n_launches), "{plan}");
+        }
+        assert_eq!(plan_with(&outputs, &Limits { max_bindings: 64, ..limits() }).launches.len(), 1);
+    }
+}
+
+#[test]
 fn forty_inputs_fit_any_number_of_bindings() {
     let inputs: Vec<Tensor> = (0..40).map(|_| data([8])).collect();
     let sum = inputs[1..].iter().fold(inputs[0].clone(), |sum, x| sum + x);

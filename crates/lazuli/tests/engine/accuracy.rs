@@ -4,10 +4,9 @@
 use lazuli::ops::{BinaryRow, Gives, ReduceRow, Takes, UnaryRow, table};
 use lazuli::{DType, Tensor};
 
-use crate::device::{device, stated};
+use crate::device::{device, flushes_subnormals, stated};
 use crate::methods::{call_binary, call_unary};
 use crate::shared;
-use crate::special::flushes_subnormals;
 
 /// One unit in the last place of an f32 of this size.
 fn ulp(y: f64) -> f64 {

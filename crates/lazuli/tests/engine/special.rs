@@ -1,10 +1,8 @@
 //! NaN, infinities, zeros with a sign, wrapping integers and long sums: what is promised where arithmetic is awkward.
 
-use std::sync::OnceLock;
+use lazuli::{DType, Tensor};
 
-use lazuli::{DType, Device, Tensor};
-
-use crate::device::device;
+use crate::device::{device, flushes_subnormals};
 use crate::shared;
 
 const INF: f32 = f32::INFINITY;
@@ -12,13 +10,6 @@ const NAN: f32 = f32::NAN;
 
 fn row(values: &[f32]) -> Tensor {
     Tensor::from_slice(values, [values.len()], &device())
-}
-
-/// Whether the device takes subnormal numbers for zero, which WGSL allows. The CPU does not.
-pub fn flushes_subnormals() -> bool {
-    static FLUSHES: OnceLock<bool> = OnceLock::new();
-    let halved = || row(&[f32::MIN_POSITIVE]).mul(0.5).to_vec::<f32>().unwrap()[0];
-    *FLUSHES.get_or_init(|| device() != Device::cpu() && halved() == 0.0)
 }
 
 /// The same numbers, NaN and the signs of zeros included.

@@ -4,6 +4,8 @@
 
 use lazuli::{DType, bf16, f16};
 
+use crate::device::flushes_subnormals;
+
 const INF: f64 = f64::INFINITY;
 
 /// All values that an element may have: those from `lo` to `hi`, and NaN if `nan`. Without any number, `lo > hi`.
@@ -25,7 +27,7 @@ impl Cell {
     /// Certainly this.
     pub fn point(value: f64) -> Cell {
         // Adding 0 takes the sign from a zero.
-        if value.is_nan() { Cell::NAN } else { Cell::range(value + 0.0, value + 0.0) }
+        if value.is_nan() { Cell::NAN } else { Cell::range(value + 0.0, value + 0.0).flushed() }
     }
 
     /// Between these two.
@@ -132,7 +134,7 @@ impl Cell {
             return self;
         }
         if ulps == 0.5 {
-            return self.rising(|x| x as f32 as f64);
+            return self.rising(|x| x as f32 as f64).flushed();
         }
         let error = |x: f64| if x.is_finite() { ulps * ulp(x) } else { 0.0 };
         self.widened(error(self.lo), error(self.hi))
@@ -159,7 +161,16 @@ impl Cell {
         } else {
             hi
         };
-        Cell { lo, hi, nan: self.nan }
+        Cell { lo, hi, nan: self.nan }.flushed()
+    }
+
+    /// What else it may be on a device that takes subnormal numbers for zero.
+    fn flushed(self) -> Cell {
+        let least = f32::MIN_POSITIVE as f64;
+        match self.lo < least && self.hi > -least && flushes_subnormals() {
+            true => Cell { lo: self.lo.min(0.0), hi: self.hi.max(0.0), nan: self.nan },
+            false => self,
+        }
     }
 
     /// What is left of it as an element of `dtype`, if the engine may keep half floats in f32 as long as it likes.
@@ -172,7 +183,7 @@ impl Cell {
 
     /// What is left of it once rounded to a float type.
     pub fn rounded(self, dtype: DType) -> Cell {
-        self.rising(|x| rounded(x, dtype))
+        self.rising(|x| rounded(x, dtype)).flushed()
     }
 }
 
