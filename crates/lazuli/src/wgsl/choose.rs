@@ -195,7 +195,7 @@ pub const BLOCK_TRIPS: usize = 64;
 /// Elements (or fours) that one trip of a reduction's main loop takes; and where invocations work alone and little is
 /// done with each.
 const UNROLL: usize = 4;
-const UNROLL_LIGHT: usize = 8;
+const UNROLL_LIGHT: usize = 16;
 /// So many instructions are little.
 const LITTLE: usize = 8;
 /// Fours of columns that one invocation takes where it works alone: many, because each row of memory that it touches is
