@@ -17,7 +17,8 @@ use crate::dtype::Lane;
 use crate::error::Result;
 use crate::kernel::{Args, MatmulArgs, OperandArgs};
 
-/// Bytes of sums that should stay in cache until they are looked at again.
+/// Bytes of sums that are made before they are looked at again. Few would stay nearer, but the right operand is laid out
+/// anew for each panel, which costs more.
 const PANEL_BYTES: usize = 16 << 20;
 /// A product of fewer multiplications than this is not worth a second thread.
 const SMALL: usize = 1 << 18;
