@@ -83,14 +83,16 @@ impl Device {
     }
 
     /// The best device here: a hardware GPU, else the CPU. A driver that runs on the CPU is never picked silently.
-    /// `LAZULI_DEVICE` names another, as in [`Device::open`].
+    /// `LAZULI_DEVICE` names another, as in [`Device::open`]; one that is not there is reported and left.
     ///
     /// ```
     /// let best = lazuli::Device::best();
     /// println!("{}", best.info());
     /// ```
     pub fn best() -> Device {
-        let named = std::env::var("LAZULI_DEVICE").ok().and_then(|name| Device::open(&name).ok());
+        let named = std::env::var("LAZULI_DEVICE")
+            .ok()
+            .and_then(|name| Device::open(&name).map_err(|error| crate::log::warn("LAZULI_DEVICE", &error)).ok());
         named.or_else(|| hardware().ok()).unwrap_or_else(Device::cpu)
     }
 

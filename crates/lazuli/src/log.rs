@@ -31,6 +31,11 @@ pub fn show(topic: Topic, text: impl FnOnce() -> String) {
     }
 }
 
+/// Tells whoever set a variable of the environment what is wrong with it, where no call returns an error.
+pub fn warn(variable: &str, error: &dyn std::fmt::Display) {
+    eprintln!("lazuli: {variable}: {error}");
+}
+
 fn parse(text: &str) -> Vec<Topic> {
     let topic = |word: &str| match word.trim() {
         "plan" => Some(Topic::Plan),
