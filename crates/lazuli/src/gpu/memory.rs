@@ -2,8 +2,9 @@
 //! kernels. A block larger than one buffer may be lies in several. Knows bytes; nothing of what is stored.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use smallvec::SmallVec;
 use wgpu::BufferUsages;
@@ -178,7 +179,7 @@ impl Live {
             Some(buffer) => buffer,
             None => self.buffer("staging", class, BufferUsages::MAP_READ | BufferUsages::COPY_DST)?,
         };
-        Ok(Staging { live: self.clone(), buffer, class, asked: Mutex::default() })
+        Ok(Staging { live: self.clone(), buffer, class, asked: OnceLock::new(), was_read: AtomicBool::new(false) })
     }
 
     fn refusal(&self, size_bytes: usize, error: &Error) -> Error {
@@ -267,8 +268,9 @@ pub struct Staging {
     live: Arc<Live>,
     buffer: wgpu::Buffer,
     class: usize,
-    /// What [`ask`](Staging::ask) was answered, once it is.
-    asked: Mutex<Option<Arc<Signal<bool>>>>,
+    /// What [`ask`](Staging::ask) is answered.
+    asked: OnceLock<Arc<Signal<bool>>>,
+    was_read: AtomicBool,
 }
 
 /// Who says whether memory can be read. A question that is dropped is answered too.
@@ -291,53 +293,39 @@ impl Staging {
         &self.buffer
     }
 
-    /// Asks for the first bytes, to be read once all that was submitted so far is done; says whether they can be.
+    /// Asks, once, for the first bytes, to be read when all that was submitted so far is done; says whether they can
+    /// be. Whichever thread finds it done gives the answer, maybe later: who has waited looks with
+    /// [`read`](Staging::read).
     pub fn ask(&self, n_bytes: usize) -> Arc<Signal<bool>> {
-        let asked: Arc<Signal<bool>> = Arc::default();
-        let answer = Answer(asked.clone());
-        *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(asked.clone());
-        self.buffer.map_async(wgpu::MapMode::Read, 0..n_bytes.next_multiple_of(4) as u64, move |mapped| {
-            answer.0.set(mapped.is_ok());
-        });
+        let (asked, tell) = self.question();
+        self.buffer.map_async(wgpu::MapMode::Read, words(n_bytes), tell);
         asked
+    }
+
+    /// The same once the encoder's commands, which somebody submits some day, are done. If they never are, the answer
+    /// is no.
+    pub fn ask_after(&self, encoder: &wgpu::CommandEncoder, n_bytes: usize) -> Arc<Signal<bool>> {
+        let (asked, tell) = self.question();
+        encoder.map_buffer_on_submit(&self.buffer, wgpu::MapMode::Read, words(n_bytes), tell);
+        asked
+    }
+
+    fn question(&self) -> (Arc<Signal<bool>>, impl FnOnce(Result<(), wgpu::BufferAsyncError>) + Send + 'static) {
+        let asked = self.asked.get_or_init(Arc::default).clone();
+        let answer = Answer(asked.clone());
+        (asked, move |mapped| answer.0.set(mapped.is_ok()))
     }
 
     /// The bytes that were asked for, if they can be read.
     pub fn read(&self, out: &mut [u8]) -> bool {
-        match self.buffer.get_mapped_range(0..out.len().next_multiple_of(4) as u64) {
+        match self.buffer.get_mapped_range(words(out.len())) {
             Ok(bytes) => {
                 out.copy_from_slice(&bytes[..out.len()]);
+                self.was_read.store(true, Ordering::Relaxed);
                 true
             }
             Err(_) => false,
         }
-    }
-
-    /// Calls `f` with the first bytes, or with nothing if they are lost, once all that was submitted so far is done.
-    pub fn then(self, n_bytes: usize, f: impl FnOnce(Option<Vec<u8>>) + Send + 'static) {
-        let (buffer, range) = (self.buffer.clone(), 0..n_bytes.next_multiple_of(4) as u64);
-        buffer.map_async(wgpu::MapMode::Read, range, move |mapped| self.call(mapped.is_ok(), n_bytes, f));
-    }
-
-    /// The same once the encoder's commands, which somebody submits some day, are done. If they never are, `f` is
-    /// dropped.
-    pub fn then_after(
-        self,
-        encoder: &wgpu::CommandEncoder,
-        n_bytes: usize,
-        f: impl FnOnce(Option<Vec<u8>>) + Send + 'static,
-    ) {
-        let (buffer, range) = (self.buffer.clone(), 0..n_bytes.next_multiple_of(4) as u64);
-        let call = move |mapped: Result<(), _>| self.call(mapped.is_ok(), n_bytes, f);
-        encoder.map_buffer_on_submit(&buffer, wgpu::MapMode::Read, range, call);
-    }
-
-    fn call(self, is_mapped: bool, n_bytes: usize, f: impl FnOnce(Option<Vec<u8>>)) {
-        let asked = Arc::new(Signal::default());
-        asked.set(is_mapped);
-        *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(asked);
-        let mut bytes = vec![0; n_bytes];
-        f((is_mapped && self.read(&mut bytes)).then_some(bytes));
     }
 }
 
@@ -346,17 +334,22 @@ impl Drop for Staging {
         if self.live.lost().is_some() {
             return;
         }
-        let asked = self.asked.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        match asked.map(|asked| asked.get()) {
+        let was_read = *self.was_read.get_mut();
+        match self.asked.get().map(|asked| asked.get()) {
             None => {}
-            Some(Some(true)) => self.buffer.unmap(),
-            Some(Some(false)) => return,
+            Some(answer) if was_read || answer == Some(true) => self.buffer.unmap(),
+            Some(Some(_)) => return,
             // wgpu keeps note of a question that is taken back, and would answer the next one about this memory with it:
             // too early, or never.
             Some(None) => return self.buffer.unmap(),
         }
         self.live.pool.idle().staging.entry(self.class).or_default().push(self.buffer.clone());
     }
+}
+
+/// The first bytes, as mapping takes them.
+fn words(n_bytes: usize) -> Range<u64> {
+    0..n_bytes.next_multiple_of(4) as u64
 }
 
 fn next_id() -> u64 {

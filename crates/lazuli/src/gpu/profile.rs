@@ -52,9 +52,9 @@ impl Timer {
     /// Waits for the run and shows how long each kernel took.
     pub fn report(self, live: &Live, steps: &[Step]) -> Result<()> {
         let mut bytes = vec![0; self.n_steps * 16];
-        let asked = self.staging.ask(bytes.len());
+        self.staging.ask(bytes.len());
         live.wait()?;
-        if asked.get() != Some(true) || !self.staging.read(&mut bytes) {
+        if !self.staging.read(&mut bytes) {
             return Ok(());
         }
         let ticks: Vec<u64> = bytes.as_chunks().0.iter().map(|t| u64::from_ne_bytes(*t)).collect();

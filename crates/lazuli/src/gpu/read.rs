@@ -1,10 +1,7 @@
 //! Bytes from the device to the host: a copy to memory that the host can read, or a look at where they lie. A thread
 //! waits; a future is woken.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
-
-use super::fault::{lost, refused};
+use super::fault::lost;
 use super::live::Live;
 use super::memory::{Block, Staging};
 use super::storage::{Source, Storage};
@@ -82,9 +79,9 @@ fn parts(block: &Block, n_bytes: usize) -> Vec<(usize, usize)> {
 
 /// Reads what was copied, and waits for it.
 fn fetch(staging: &Staging, out: &mut [u8]) -> Result<()> {
-    let asked = staging.ask(out.len());
+    staging.ask(out.len());
     staging.live().wait()?;
-    match asked.get() == Some(true) && staging.read(out) {
+    match staging.read(out) {
         true => Ok(()),
         false => Err(failed(staging.live())),
     }
@@ -101,30 +98,30 @@ async fn fetch_async(staging: &Staging, out: &mut [u8]) -> Result<()> {
 
 /// Reads a block where it lies. The device must not be given it meanwhile.
 fn look(block: &Block, out: &mut [u8]) -> Result<()> {
-    const WAITING: u8 = 0;
-    const MAPPED: u8 = 1;
     let live = block.live();
     // Without the turn: others may submit while this thread waits.
     live.wait()?;
     for (buffer, at, start, len) in block.pieces(out.len()) {
         let _turn = live.turn();
-        let state = Arc::new(AtomicU8::new(WAITING));
         let range = at as u64..(at + len.next_multiple_of(4)) as u64;
-        let seen = state.clone();
-        buffer.map_async(wgpu::MapMode::Read, range.clone(), move |mapped| {
-            seen.store(if mapped.is_ok() { MAPPED } else { MAPPED + 1 }, Ordering::Release);
-        });
-        live.poll(wgpu::PollType::Poll)?;
-        if state.load(Ordering::Acquire) == WAITING {
+        // Another thread that polls may be the one that is told, and late. So nobody listens: whoever has polled sees
+        // whether it is mapped.
+        buffer.map_async(wgpu::MapMode::Read, range.clone(), drop);
+        let mut copy = || {
+            let bytes = buffer.get_mapped_range(range.clone()).ok()?;
+            out[start..start + len].copy_from_slice(&bytes[..len]);
+            Some(())
+        };
+        let mut polled = live.poll(wgpu::PollType::Poll).map(drop);
+        let mut copied = copy();
+        if copied.is_none() && polled.is_ok() {
             // Somebody has submitted work that reads it.
-            live.wait()?;
+            polled = live.wait();
+            copied = copy();
         }
-        if state.load(Ordering::Acquire) != MAPPED {
-            return Err(failed(live));
-        }
-        let copied = buffer.get_mapped_range(range).map(|bytes| out[start..start + len].copy_from_slice(&bytes[..len]));
         buffer.unmap();
-        copied.map_err(|error| refused("read", error.to_string()))?;
+        polled?;
+        copied.ok_or_else(|| failed(live))?;
     }
     Ok(())
 }
@@ -132,4 +129,67 @@ fn look(block: &Block, out: &mut [u8]) -> Result<()> {
 fn failed(live: &Live) -> Error {
     let unknown = || lost("read", "the device did not hand out its memory");
     live.lost().unwrap_or_else(unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc::channel;
+
+    use super::super::adapters;
+    use super::super::status::{Check, Status};
+    use super::*;
+    use crate::backend::Site;
+    use crate::shape::Shape;
+
+    /// What `look` sees of what was asked for and waited for, while another thread, which found that it can be read, is
+    /// kept from saying so.
+    fn told_late<T, U>(live: &Arc<Live>, ask: impl FnOnce() -> T, look: impl FnOnce(T) -> U) -> U {
+        let first = live.staging(4).unwrap();
+        let (tell, told) = channel();
+        let (go_on, held) = channel::<()>();
+        first.buffer().map_async(wgpu::MapMode::Read, .., move |_| {
+            tell.send(()).unwrap();
+            let _ = held.recv();
+        });
+        let asked = ask();
+        std::thread::scope(|scope| {
+            scope.spawn(|| live.wait().unwrap());
+            told.recv().unwrap();
+            live.wait().unwrap();
+            let seen = look(asked);
+            drop(go_on);
+            seen
+        })
+    }
+
+    #[test]
+    fn memory_is_read_though_another_thread_was_told_that_it_can_be() {
+        for found in adapters::found() {
+            let live = found.live().unwrap();
+            let block = live.take_with(&[1, 2, 3, 4]).unwrap();
+            let staging = copy(&block, 0, 4).unwrap();
+            let mut bytes = [0; 4];
+            let (asked, is_read) = told_late(&live, || staging.ask(4), |asked| (asked.get(), staging.read(&mut bytes)));
+            assert_eq!((asked, is_read, bytes), (None, true, [1, 2, 3, 4]));
+            drop(staging);
+            let n_buffers = live.counters.read().buffers_created;
+            fetch(&copy(&block, 0, 4).unwrap(), &mut bytes).unwrap();
+            assert_eq!(live.counters.read().buffers_created, n_buffers, "it is used again");
+        }
+    }
+
+    #[test]
+    fn a_failed_check_is_reported_though_another_thread_was_told() {
+        let site = Site { op: "gather".into(), shape: Shape::from(3), at: std::panic::Location::caller() };
+        let checks: Arc<[Check]> = Arc::new([Check { bound: 3, signed: true }]);
+        for found in adapters::found() {
+            let live = found.live().unwrap();
+            let noted: Vec<u8> = [1u32, 7].into_iter().flat_map(u32::to_ne_bytes).collect();
+            let words = copy(&live.take_with(&noted).unwrap(), 0, noted.len()).unwrap();
+            let watch = || Status::of_run(std::slice::from_ref(&site), &checks, words);
+            let found = told_late(&live, watch, |status| status.known());
+            assert!(matches!(found, Some(Some(Error::Index(_)))), "{found:?}");
+        }
+    }
 }

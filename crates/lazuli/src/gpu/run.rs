@@ -156,7 +156,6 @@ impl Ready {
         let numbers = built.own_numbers(run.constants)?;
         let n_bytes = status::size_bytes(self.plan.checks.len());
         let words = if built.checks { Some(built.live.staging(n_bytes)?) } else { None };
-        let status = words.as_ref().map(|_| Status::new(run.sites, &self.checks));
         built.live.checked("encode", || {
             reset(&built, &memory, &numbers, encoder);
             let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
@@ -169,8 +168,8 @@ impl Ready {
                 encoder.copy_buffer_to_buffer(status.at(0).0, 0, words.buffer(), 0, n_bytes as u64);
             }
         })?;
-        if let (Some(words), Some(status)) = (words, &status) {
-            status.watch_after(encoder, words, n_bytes);
+        let status = words.map(|words| Status::of_encoder(run.sites, &self.checks, words, encoder));
+        if let Some(status) = &status {
             built.live.note(status);
         }
         Counters::count(&built.live.counters.dispatches, built.steps.len() as u64);
@@ -216,12 +215,10 @@ impl Runnable for Ready {
         });
         submitted?;
         Counters::count(&live.counters.dispatches, built.steps.len() as u64);
-        let status = words.map(|words| {
-            let status = Status::new(run.sites, &self.checks);
-            status.watch(words, n_bytes);
-            live.note(&status);
-            status
-        });
+        let status = words.map(|words| Status::of_run(run.sites, &self.checks, words));
+        if let Some(status) = &status {
+            live.note(status);
+        }
         if let Some(timer) = timer {
             timer.report(live, &built.steps)?;
         }

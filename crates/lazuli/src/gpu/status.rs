@@ -1,8 +1,8 @@
 //! Checks that kernels make while they run: an index out of range is noted in a few words of memory that travel back
 //! after the run. Whoever reads what such a run made, or waits for the device, is told.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::fault::lost;
 use super::memory::Staging;
@@ -26,8 +26,23 @@ pub struct Check {
 pub struct Status {
     sites: Vec<Site>,
     checks: Arc<[Check]>,
-    found: Signal<Option<Error>>,
+    outcome: Mutex<Outcome>,
+    /// Whether the words can be read.
+    asked: Arc<Signal<bool>>,
     is_told: AtomicBool,
+}
+
+enum Outcome {
+    /// The words are on their way; whether the run was submitted when they were asked for.
+    Away(Staging, Submitted),
+    Known(Option<Error>),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Submitted {
+    Yes,
+    /// An application does so some day, or never.
+    Maybe,
 }
 
 /// Bytes of memory that the checks of a plan need: two words each.
@@ -69,50 +84,54 @@ pub fn checks(plan: &Plan) -> Arc<[Check]> {
     checks.into()
 }
 
-/// Who reports what was found. A run that never happens finds nothing.
-struct Report(Arc<Status>);
-
-impl Report {
-    fn tell(self, words: Option<Vec<u8>>) {
-        self.0.found.set(match words {
-            Some(words) => self.0.first_failure(&words),
-            None => Some(lost("compute", "the device was lost during the run")),
-        });
-    }
-}
-
-impl Drop for Report {
-    fn drop(&mut self) {
-        self.0.found.set(None);
-    }
-}
-
 impl Status {
-    /// Of a run that is about to start.
-    pub fn new(sites: &[Site], checks: &Arc<[Check]>) -> Arc<Status> {
+    /// Of a run that is submitted: the words are read as soon as it is done.
+    pub fn of_run(sites: &[Site], checks: &Arc<[Check]>, words: Staging) -> Arc<Status> {
+        let asked = words.ask(size_bytes(checks.len()));
+        Status::new(sites, checks, Outcome::Away(words, Submitted::Yes), asked)
+    }
+
+    /// Of a run that is in an encoder.
+    pub fn of_encoder(
+        sites: &[Site],
+        checks: &Arc<[Check]>,
+        words: Staging,
+        encoder: &wgpu::CommandEncoder,
+    ) -> Arc<Status> {
+        let asked = words.ask_after(encoder, size_bytes(checks.len()));
+        Status::new(sites, checks, Outcome::Away(words, Submitted::Maybe), asked)
+    }
+
+    fn new(sites: &[Site], checks: &Arc<[Check]>, outcome: Outcome, asked: Arc<Signal<bool>>) -> Arc<Status> {
         Arc::new(Status {
             sites: sites.to_vec(),
             checks: checks.clone(),
-            found: Signal::default(),
+            outcome: Mutex::new(outcome),
+            asked,
             is_told: AtomicBool::new(false),
         })
     }
 
-    /// Has the words read as soon as the run that notes them, submitted already, is done.
-    pub fn watch(self: &Arc<Status>, words: Staging, n_bytes: usize) {
-        let report = Report(self.clone());
-        words.then(n_bytes, move |words| report.tell(words));
-    }
-
-    /// The same for a run that is in an encoder.
-    pub fn watch_after(self: &Arc<Status>, encoder: &wgpu::CommandEncoder, words: Staging, n_bytes: usize) {
-        let report = Report(self.clone());
-        words.then_after(encoder, n_bytes, move |words| report.tell(words));
-    }
-
-    /// What was found, if it is known yet.
+    /// What was found, if it is known yet: it is once somebody has waited for the run.
     pub fn known(&self) -> Option<Option<Error>> {
-        self.found.get()
+        let mut outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = match &*outcome {
+            Outcome::Known(found) => return Some(found.clone()),
+            Outcome::Away(words, submitted) => {
+                let mut bytes = vec![0; size_bytes(self.checks.len())];
+                // The answer first: what was refused may have been readable a moment before.
+                let answer = self.asked.get();
+                match (words.read(&mut bytes), answer, submitted) {
+                    (true, ..) => self.first_failure(&bytes),
+                    (false, Some(false), Submitted::Yes) => Some(lost("compute", "the device was lost during the run")),
+                    // A run that never happens finds nothing.
+                    (false, Some(false), Submitted::Maybe) => words.live().lost(),
+                    (false, ..) => return None,
+                }
+            }
+        };
+        *outcome = Outcome::Known(found.clone());
+        Some(found)
     }
 
     /// Notes that somebody was told of what was found.
@@ -127,7 +146,8 @@ impl Status {
 
     /// What is found, once it is known.
     pub async fn wait(&self) -> Option<Error> {
-        self.found.wait().await
+        self.asked.wait().await;
+        self.known().flatten()
     }
 
     fn first_failure(&self, words: &[u8]) -> Option<Error> {
