@@ -263,7 +263,7 @@ impl Accesses<'_> {
                 for axis in 0..n_axes {
                     let low = number("low", axis, mask[axis].0 as isize);
                     let n = number("n", axis, mask[axis].1 as isize - mask[axis].0 as isize);
-                    inside.push(format!("{} - {low} < {n}", coordinates[axis]));
+                    inside.push(format!("({} - {low} < {n})", coordinates[axis]));
                 }
             }
             let mut at = number("offset", 0, view.offset);
@@ -276,7 +276,8 @@ impl Accesses<'_> {
         let masked = map.is_masked();
         let (gives, result) = match masked {
             true if inside.is_empty() => ("vec2<u32>", "vec2<u32>(i0, 1u)".to_string()),
-            true => ("vec2<u32>", format!("vec2<u32>(i0, u32({}))", inside.join(" && "))),
+            // Not `&&`, which is a branch each: a dozen accesses would be hundreds.
+            true => ("vec2<u32>", format!("vec2<u32>(i0, u32({}))", inside.join(" & "))),
             false => ("u32", "i0".to_string()),
         };
         let name = format!("access{access}");
