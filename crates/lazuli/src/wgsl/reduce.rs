@@ -2,6 +2,8 @@
 //! side). Stage after stage the row is read, folded and, at last, written; what a later stage needs again is read or
 //! computed again. Long sums are made of sums of blocks, so that rounding errors stay small.
 
+mod shifted;
+
 use super::Pass;
 use super::choose::{self, BLOCK_TRIPS, Mode, ReduceShape};
 use super::convert::lane_name;
@@ -14,6 +16,7 @@ use super::shader::Shader;
 use crate::dtype::Lane;
 use crate::kernel::{Args, InstOp, Order, Reg, Scope, Store};
 use crate::ops::ReduceRow;
+use shifted::Shifted;
 
 /// The dispatch of one part of a reduction.
 pub fn pass(context: &Context, args: &Args) -> Pass {
@@ -54,6 +57,28 @@ enum Take {
     One,
 }
 
+/// What one sweep over rows does.
+struct Sweep<'s> {
+    folds: Vec<Reg>,
+    stores: Vec<&'s Store>,
+    /// If the folds are a largest element and a sum that needs it.
+    shifted: Option<Shifted>,
+}
+
+/// Values that are folded two by two as they come.
+struct Pairs {
+    fold: Reg,
+    /// What is not folded yet, and how many values it is made of: fewer and fewer.
+    held: Vec<(Value, usize)>,
+    n_names: usize,
+}
+
+impl Pairs {
+    fn new(fold: Reg) -> Pairs {
+        Pairs { fold, held: Vec::new(), n_names: 0 }
+    }
+}
+
 /// A row, or four columns side by side: what has been evaluated of it.
 struct Row<'a> {
     eval: Eval<'a>,
@@ -86,11 +111,19 @@ impl<'a> Reduction<'a> {
         let is_inner = |s: &&Store| rows[0].eval.accesses.is_inner(s.access);
         let (inner, outer): (Vec<&Store>, Vec<&Store>) = body.stores.iter().partition(is_inner);
         let stage_of = |s: &Store| (stages[s.value as usize] + is_reduce(s.value) as u16).min(n_stages);
-        for stage in 0..=n_stages {
-            let folds: Vec<Reg> = reduces.iter().copied().filter(|r| stages[*r as usize] == stage).collect();
-            let stores: Vec<&Store> = inner.iter().copied().filter(|s| stage_of(s) == stage).collect();
-            if !folds.is_empty() || !stores.is_empty() {
-                self.sweep(shader, &mut rows, &folds, &stores);
+        let sweep_of = |stage: u16| Sweep {
+            folds: reduces.iter().copied().filter(|r| stages[*r as usize] == stage).collect(),
+            stores: inner.iter().copied().filter(|s| stage_of(s) == stage).collect(),
+            shifted: None,
+        };
+        let mut sweeps = (0..=n_stages).map(sweep_of).peekable();
+        while let Some(mut sweep) = sweeps.next() {
+            if let Some(next) = sweeps.next_if(|next| self.shifted(&sweep, next).is_some()) {
+                sweep.shifted = self.shifted(&sweep, &next);
+                sweep.folds.extend(next.folds);
+            }
+            if !sweep.folds.is_empty() || !sweep.stores.is_empty() {
+                self.sweep(shader, &mut rows, &sweep);
             }
         }
         for row in rows.iter_mut().filter(|_| !outer.is_empty()) {
@@ -218,23 +251,38 @@ impl<'a> Reduction<'a> {
     }
 
     /// Folds rows and stores; then each fold has its value.
-    fn sweep(&'a self, shader: &mut Shader, rows: &mut [Row<'a>], folds: &[Reg], stores: &[&Store]) {
-        let goals: Vec<Reg> = folds.iter().map(|r| self.operand(*r)).chain(stores.iter().map(|s| s.value)).collect();
+    fn sweep(&'a self, shader: &mut Shader, rows: &mut [Row<'a>], sweep: &Sweep) {
+        let Sweep { folds, stores, shifted } = sweep;
         // What is the same along the row is evaluated first.
         let insts = &self.context.body.insts;
         for row in rows.iter_mut() {
-            let missing = row.eval.missing(goals.iter().copied());
+            let missing = row.eval.missing(self.goals(sweep));
             row.eval.need(shader, missing.into_iter().filter(|r| insts[*r as usize].scope != Scope::Inner));
         }
         match self.shape.kept {
             true => rows.iter_mut().for_each(|row| self.sweep_kept(shader, row, folds, stores)),
-            false => self.sweep_loops(shader, rows, folds, stores),
+            false => self.sweep_loops(shader, rows, sweep),
         }
         for row in rows {
             for fold in folds {
+                if let Some(of) = shifted.filter(|of| of.sum == *fold) {
+                    let largest = row.eval.value(of.max).text.clone();
+                    self.scale(shader, of, &row.suffix, &largest, &["all"]);
+                }
                 let value = self.result(shader, *fold, &row.suffix);
                 row.eval.values[*fold as usize] = Some(value.clone());
                 row.steps.iter_mut().for_each(|step| step.values[*fold as usize] = Some(value.clone()));
+            }
+        }
+    }
+
+    /// What a sweep evaluates at every step.
+    fn goals(&self, sweep: &Sweep) -> Vec<Reg> {
+        match sweep.shifted {
+            Some(of) => vec![self.operand(of.max)],
+            None => {
+                let folded = sweep.folds.iter().map(|r| self.operand(*r));
+                folded.chain(sweep.stores.iter().map(|s| s.value)).collect()
             }
         }
     }
@@ -284,9 +332,13 @@ impl<'a> Reduction<'a> {
     }
 
     /// Writes loops over rows side by side that fold and store.
-    fn sweep_loops(&'a self, shader: &mut Shader, rows: &mut [Row<'a>], folds: &[Reg], stores: &[&Store]) {
+    fn sweep_loops(&'a self, shader: &mut Shader, rows: &[Row<'a>], sweep: &Sweep) {
+        let folds = &sweep.folds;
         let four = self.shape.four.is_some();
-        for row in rows.iter() {
+        for row in rows {
+            if let Some(of) = sweep.shifted {
+                self.declare_shift(shader, of, &row.suffix);
+            }
             for fold in folds {
                 self.declare(shader, "all", *fold, &row.suffix, four);
                 if self.shape.rest_of_four {
@@ -299,14 +351,14 @@ impl<'a> Reduction<'a> {
         if blocked {
             let block = per_chunk * BLOCK_TRIPS;
             shader.open(format!("for (var block = 0u; block < n_whole; block += {block}u)"));
-            for row in rows.iter() {
+            for row in rows {
                 folds.iter().for_each(|r| self.declare(shader, "sum", *r, &row.suffix, four));
             }
             shader.line(format!("let end = min(block + {block}u, n_whole);"));
             shader.open(format!("for (var j = block; j < end; j += {per_chunk}u)"));
-            rows.iter().for_each(|row| self.trip(shader, row, folds, stores, Take::Unrolled, "sum"));
+            rows.iter().for_each(|row| self.trip(shader, row, sweep, Take::Unrolled, "sum"));
             shader.close();
-            for row in rows.iter() {
+            for row in rows {
                 for fold in folds {
                     let sum = self.accumulator("sum", *fold, &row.suffix, four);
                     self.fold_into(shader, *fold, "all", &row.suffix, &sum);
@@ -315,26 +367,26 @@ impl<'a> Reduction<'a> {
             shader.close();
         } else {
             shader.open(format!("for (var j = 0u; j < n_whole; j += {per_chunk}u)"));
-            rows.iter().for_each(|row| self.trip(shader, row, folds, stores, Take::Unrolled, "all"));
+            rows.iter().for_each(|row| self.trip(shader, row, sweep, Take::Unrolled, "all"));
             shader.close();
         }
-        self.write_rest(shader, rows, folds, stores);
+        self.write_rest(shader, rows, sweep);
     }
 
     /// Loops over what the main loop leaves over.
-    fn write_rest(&'a self, shader: &mut Shader, rows: &[Row<'a>], folds: &[Reg], stores: &[&Store]) {
+    fn write_rest(&'a self, shader: &mut Shader, rows: &[Row<'a>], sweep: &Sweep) {
         let lanes = self.shape.lanes;
         let n = self.n(shader);
         if self.shape.rest {
             let per = self.per_step();
             let end = if self.shape.rest_of_four { "n_by_four" } else { &n };
             shader.open(format!("for (var j = n_whole{}; j < {end}; j += {}u)", self.part(per), lanes * per));
-            rows.iter().for_each(|row| self.trip(shader, row, folds, stores, Take::Step, "all"));
+            rows.iter().for_each(|row| self.trip(shader, row, sweep, Take::Step, "all"));
             shader.close();
         }
         if self.shape.rest_of_four {
             shader.open(format!("for (var j = n_by_four{}; j < {n}; j += {lanes}u)", self.part(1)));
-            rows.iter().for_each(|row| self.trip(shader, row, folds, stores, Take::One, "rest"));
+            rows.iter().for_each(|row| self.trip(shader, row, sweep, Take::One, "rest"));
             shader.close();
         }
     }
@@ -348,22 +400,47 @@ impl<'a> Reduction<'a> {
         }
     }
 
+    /// How many steps one pass through a loop's body makes.
+    fn n_steps(&self, take: Take) -> usize {
+        if take == Take::Unrolled { self.shape.unroll } else { 1 }
+    }
+
     /// The body of a loop over `j`, for one row.
-    fn trip(&'a self, shader: &mut Shader, row: &Row<'a>, folds: &[Reg], stores: &[&Store], take: Take, into: &str) {
-        let n_steps = if take == Take::Unrolled { self.shape.unroll } else { 1 };
-        let mut values: Vec<Vec<Value>> = vec![Vec::new(); folds.len()];
-        for step in 0..n_steps {
+    fn trip(&'a self, shader: &mut Shader, row: &Row<'a>, sweep: &Sweep, take: Take, into: &str) {
+        if let Some(of) = sweep.shifted {
+            return self.trip_shifted(shader, row, of, take, into);
+        }
+        let mut pairs: Vec<Pairs> = sweep.folds.iter().map(|fold| Pairs::new(*fold)).collect();
+        for step in 0..self.n_steps(take) {
             let mut here = self.at_step(shader, row, take, step);
-            here.need(shader, folds.iter().map(|r| self.operand(*r)).chain(stores.iter().map(|s| s.value)));
-            for (values, fold) in values.iter_mut().zip(folds) {
-                values.push(here.value(self.operand(*fold)).clone());
+            here.need(shader, self.goals(sweep));
+            for pairs in &mut pairs {
+                self.pair(shader, pairs, &row.suffix, here.value(self.operand(pairs.fold)));
             }
-            self.store(shader, &mut here, stores, self.guard(false));
+            self.store(shader, &mut here, &sweep.stores, self.guard(false));
         }
-        for (fold, values) in folds.iter().zip(values) {
-            let value = self.in_pairs(shader, *fold, values);
-            self.fold_into(shader, *fold, into, &row.suffix, &value);
+        for pairs in pairs {
+            self.fold_pairs_into(shader, pairs, into, &row.suffix);
         }
+    }
+
+    /// Takes one more value. What can be folded is, at once: drivers keep the order, and few registers.
+    fn pair(&self, shader: &mut Shader, pairs: &mut Pairs, suffix: &str, value: &Value) {
+        let (mut folded, mut n_values) = (value.clone(), 1);
+        while let Some((other, _)) = pairs.held.pop_if(|(_, n)| *n == n_values) {
+            let both = self.combined(shader, pairs.fold, &other, &folded);
+            let name = format!("pair{}_{}{suffix}", pairs.fold, pairs.n_names);
+            shader.line(format!("let {name} = {};", without_parens(&both.text)));
+            (folded, n_values) = (Value { text: name, ..both }, 2 * n_values);
+            pairs.n_names += 1;
+        }
+        pairs.held.push((folded, n_values));
+    }
+
+    fn fold_pairs_into(&self, shader: &mut Shader, pairs: Pairs, into: &str, suffix: &str) {
+        let held = pairs.held.into_iter().map(|(value, _)| value).collect();
+        let value = self.in_pairs(shader, pairs.fold, held);
+        self.fold_into(shader, pairs.fold, into, suffix, &value);
     }
 
     /// Values folded two by two, so that neither rounding nor waiting adds up.
@@ -496,17 +573,22 @@ impl<'a> Reduction<'a> {
         shader.line(format!("{} = {};", into.text, without_parens(&text)));
     }
 
+    /// What an accumulator holds of the row: where its four are of one row, all of them.
+    fn across(&self, shader: &mut Shader, fold: Reg, name: &str, suffix: &str) -> Value {
+        let four = self.shape.four.is_some();
+        let whole = self.accumulator(name, fold, suffix, four);
+        if !four || self.columns {
+            return whole;
+        }
+        let component = |lane: &str| Value { text: format!("{}{lane}", whole.text), four: false, ..whole };
+        self.in_pairs(shader, fold, LANES.map(component).to_vec())
+    }
+
     /// What has been folded, by all invocations of the row.
     fn result(&self, shader: &mut Shader, fold: Reg, suffix: &str) -> Value {
-        let lane = self.lane(fold);
-        let four = self.shape.four.is_some();
-        let mut value = self.accumulator("all", fold, suffix, four);
-        if four && !self.columns {
-            let component = |k: usize| Value { text: format!("all{fold}{suffix}{}", LANES[k]), lane, four: false };
-            value = self.in_pairs(shader, fold, (0..4).map(component).collect());
-            if self.shape.rest_of_four {
-                value = self.combined(shader, fold, &value, &self.accumulator("rest", fold, suffix, false));
-            }
+        let mut value = self.across(shader, fold, "all", suffix);
+        if self.shape.rest_of_four {
+            value = self.combined(shader, fold, &value, &self.accumulator("rest", fold, suffix, false));
         }
         if self.shape.lanes > 1 {
             return self.shared(shader, fold, suffix, &value);

@@ -427,3 +427,42 @@ fn sums_stay_within_their_error_where_every_addition_rounds_the_same_way() {
         }
     }
 }
+
+#[test]
+fn softmax_keeps_its_digits_wherever_the_largest_element_is() {
+    let _device = shared();
+    let kinds: [(&str, fn(usize) -> f32); 6] = [
+        ("rising slowly", |i| i as f32 * 0.01),
+        ("rising steeply", |i| i as f32 * 3.7),
+        ("rising by more than floats can count", |i| if i < 40 { -3.4e38 } else { i as f32 }),
+        ("falling", |i| 500.0 - i as f32 * 0.3),
+        ("back and forth", |i| (i * 7919 % 1013) as f32 * 0.17 - 90.0),
+        ("out of nothing", |i| if i % 100 < 60 { f32::NEG_INFINITY } else { i as f32 * 0.02 - 7.0 }),
+    ];
+    // Few rows are shared by several invocations, many are not.
+    for (n, n_rows) in [(70, 16), (100, 16), (1024, 16), (1030, 16), (5000, 16), (1024, 4), (1030, 3)] {
+        for (kind, f) in kinds {
+            let x: Vec<f32> = (0..n).map(f).collect();
+            let largest = x.iter().fold(f32::NEG_INFINITY, |a, b| a.max(*b)) as f64;
+            let sum: f64 = x.iter().map(|x| (*x as f64 - largest).exp()).sum();
+            let rows = Tensor::from_vec(x.repeat(n_rows), [n_rows, n], &device());
+            let columns = rows.t().compute().unwrap();
+            for (along, out) in [("rows", rows.softmax(1)), ("columns", columns.softmax(0).t())] {
+                for row in out.to_vec::<f32>().unwrap().chunks(n) {
+                    for (x, got) in x.iter().zip(row) {
+                        // The difference is rounded, and so is each of exp, the sum's few steps, and the product.
+                        let less = *x as f64 - largest;
+                        let want = less.exp() / sum;
+                        let ulps = 8.0 - less.max(-104.0);
+                        let off = (*got as f64 - want).abs();
+                        assert!(
+                            off <= want * ulps * f32::EPSILON as f64 + 1e-37,
+                            "{n} {kind}, {along}: {got} is not {want} ({} units)",
+                            off / want / f32::EPSILON as f64
+                        );
+                    }
+                }
+            }
+        }
+    }
+}

@@ -91,6 +91,39 @@ fn infinities_behave_as_numpys() {
 }
 
 #[test]
+fn infinities_and_nan_in_a_row_of_a_softmax_are_that_rows_alone() {
+    let _device = shared();
+    for n in [64, 1000, 1300] {
+        let oddities = [(NAN, 0.0), (INF, 0.0), (NAN, -INF), (INF, -INF), (-INF, -INF), (3.0, -INF), (-INF, 0.0)];
+        let mut x = vec![0.0; 3 * oddities.len() * n];
+        for ((row, (odd, others)), at) in x
+            .chunks_mut(3 * n)
+            .zip(oddities)
+            .flat_map(|(rows, odd)| rows.chunks_mut(n).zip([odd; 3]).zip([0, n / 2, n - 1]).collect::<Vec<_>>())
+        {
+            row.fill(others);
+            row[at] = odd;
+        }
+        let expect = x.chunks(n).flat_map(|row| {
+            let largest = row.iter().fold(-INF, |a, b| if a.is_nan() || *b <= a { a } else { *b }) as f64;
+            let e: Vec<f64> = row.iter().map(|x| (*x as f64 - largest).exp()).collect();
+            let sum: f64 = e.iter().sum();
+            e.into_iter().map(move |e| e / sum).collect::<Vec<_>>()
+        });
+        let same = |(got, want): (&f32, f64)| {
+            (got.is_nan() && want.is_nan()) || (*got as f64 - want).abs() <= 4.0 * f32::EPSILON as f64 * want
+        };
+        let by_row = Tensor::from_slice(&x, [3 * oddities.len(), n], &device());
+        let by_column = by_row.t().compute().unwrap();
+        for out in [by_row.softmax(1), by_column.softmax(0).t()] {
+            let out = out.to_vec::<f32>().unwrap();
+            let wrong = out.iter().zip(expect.clone()).position(|pair| !same(pair));
+            assert_eq!(wrong, None, "of rows of {n}");
+        }
+    }
+}
+
+#[test]
 fn zeros_keep_their_sign() {
     let _device = shared();
     let zero = row(&[0.0, -0.0]);
