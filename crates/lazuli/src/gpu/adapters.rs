@@ -21,7 +21,7 @@ const WELCOME: wgpu::Features =
 /// An adapter that was found, and the device once it is open.
 pub struct Found {
     pub info: DeviceInfo,
-    adapter: wgpu::Adapter,
+    pub adapter: wgpu::Adapter,
     device: Mutex<Option<Device>>,
 }
 
@@ -87,26 +87,33 @@ impl Found {
 
 /// Opens a wgpu device with all that the adapter can do.
 pub fn open(adapter: &wgpu::Adapter, quirks: &Quirks, counters: &Arc<Counters>) -> Result<Arc<Live>> {
+    match now(adapter.request_device(&wanted(adapter, quirks))) {
+        Some(Ok(made)) => Ok(take(made, quirks, counters)),
+        Some(Err(error)) => Err(Error::device("open", error.to_string())),
+        None => Err(Error::unsupported("open", "a browser opens devices later: hand one over with from_wgpu")),
+    }
+}
+
+/// What a wgpu device should be able to do.
+pub fn wanted(adapter: &wgpu::Adapter, quirks: &Quirks) -> wgpu::DeviceDescriptor<'static> {
     let mut welcome = WELCOME;
     if quirks.map_results {
         welcome |= wgpu::Features::MAPPABLE_PRIMARY_BUFFERS;
     }
-    let desc = wgpu::DeviceDescriptor {
+    wgpu::DeviceDescriptor {
         label: Some("lazuli"),
         required_features: adapter.features() & welcome,
         required_limits: adapter.limits(),
         ..wgpu::DeviceDescriptor::default()
-    };
-    let opened = now(adapter.request_device(&desc));
-    let made = match opened {
-        Some(Ok(made)) => made,
-        Some(Err(error)) => return Err(Error::device("open", error.to_string())),
-        None => return Err(Error::unsupported("open", "a browser opens devices later: hand one over with from_wgpu")),
-    };
+    }
+}
+
+/// Takes a wgpu device of our own into use.
+pub fn take(made: (wgpu::Device, wgpu::Queue), quirks: &Quirks, counters: &Arc<Counters>) -> Arc<Live> {
     let mut quirks = quirks.clone();
     quirks.map_results &= made.0.features().contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS);
     let caps = caps_of(&made.0, &quirks);
-    Ok(Live::new(made, caps, quirks, counters.clone(), Owner::Lazuli))
+    Live::new(made, caps, quirks, counters.clone(), Owner::Lazuli)
 }
 
 /// What is known of the driver behind a device.

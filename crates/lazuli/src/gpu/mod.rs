@@ -27,6 +27,8 @@ mod run;
 mod read;
 mod adapters;
 mod interop;
+#[cfg(all(test, target_os = "linux"))]
+mod driver_loss;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
