@@ -2,6 +2,7 @@
 //! side). Stage after stage the row is read, folded and, at last, written; what a later stage needs again is read or
 //! computed again. Long sums are made of sums of blocks, so that rounding errors stay small.
 
+mod pairs;
 mod shifted;
 
 use super::Pass;
@@ -16,6 +17,7 @@ use super::shader::Shader;
 use crate::dtype::Lane;
 use crate::kernel::{Args, InstOp, Order, Reg, Scope, Store};
 use crate::ops::ReduceRow;
+use pairs::Pairs;
 use shifted::Shifted;
 
 /// The dispatch of one part of a reduction.
@@ -63,20 +65,6 @@ struct Sweep<'s> {
     stores: Vec<&'s Store>,
     /// If the folds are a largest element and a sum that needs it.
     shifted: Option<Shifted>,
-}
-
-/// Values that are folded two by two as they come.
-struct Pairs {
-    fold: Reg,
-    /// What is not folded yet, and how many values it is made of: fewer and fewer.
-    held: Vec<(Value, usize)>,
-    n_names: usize,
-}
-
-impl Pairs {
-    fn new(fold: Reg) -> Pairs {
-        Pairs { fold, held: Vec::new(), n_names: 0 }
-    }
 }
 
 /// A row, or four columns side by side: what has been evaluated of it.
@@ -267,7 +255,7 @@ impl<'a> Reduction<'a> {
             for fold in folds {
                 if let Some(of) = shifted.filter(|of| of.sum == *fold) {
                     let largest = row.eval.value(of.max).text.clone();
-                    self.scale(shader, of, &row.suffix, &largest, &["all"]);
+                    self.scale(shader, of, &largest, &["all"]);
                 }
                 let value = self.result(shader, *fold, &row.suffix);
                 row.eval.values[*fold as usize] = Some(value.clone());
@@ -335,10 +323,10 @@ impl<'a> Reduction<'a> {
     fn sweep_loops(&'a self, shader: &mut Shader, rows: &[Row<'a>], sweep: &Sweep) {
         let folds = &sweep.folds;
         let four = self.shape.four.is_some();
+        if let Some(of) = sweep.shifted {
+            self.declare_shift(shader, of);
+        }
         for row in rows {
-            if let Some(of) = sweep.shifted {
-                self.declare_shift(shader, of, &row.suffix);
-            }
             for fold in folds {
                 self.declare(shader, "all", *fold, &row.suffix, four);
                 if self.shape.rest_of_four {
@@ -422,37 +410,6 @@ impl<'a> Reduction<'a> {
         for pairs in pairs {
             self.fold_pairs_into(shader, pairs, into, &row.suffix);
         }
-    }
-
-    /// Takes one more value. What can be folded is, at once: drivers keep the order, and few registers.
-    fn pair(&self, shader: &mut Shader, pairs: &mut Pairs, suffix: &str, value: &Value) {
-        let (mut folded, mut n_values) = (value.clone(), 1);
-        while let Some((other, _)) = pairs.held.pop_if(|(_, n)| *n == n_values) {
-            let both = self.combined(shader, pairs.fold, &other, &folded);
-            let name = format!("pair{}_{}{suffix}", pairs.fold, pairs.n_names);
-            shader.line(format!("let {name} = {};", without_parens(&both.text)));
-            (folded, n_values) = (Value { text: name, ..both }, 2 * n_values);
-            pairs.n_names += 1;
-        }
-        pairs.held.push((folded, n_values));
-    }
-
-    fn fold_pairs_into(&self, shader: &mut Shader, pairs: Pairs, into: &str, suffix: &str) {
-        let held = pairs.held.into_iter().map(|(value, _)| value).collect();
-        let value = self.in_pairs(shader, pairs.fold, held);
-        self.fold_into(shader, pairs.fold, into, suffix, &value);
-    }
-
-    /// Values folded two by two, so that neither rounding nor waiting adds up.
-    fn in_pairs(&self, shader: &mut Shader, fold: Reg, mut values: Vec<Value>) -> Value {
-        while values.len() > 1 {
-            let pair = |pair: &[Value]| match pair {
-                [x, y] => self.combined(shader, fold, x, y),
-                _ => pair[0].clone(),
-            };
-            values = values.chunks(2).map(pair).collect();
-        }
-        values[0].reinterpreted(self.lane(fold))
     }
 
     /// An evaluation at one step of a trip, or of a row that is kept.

@@ -1,12 +1,13 @@
 //! Sums of exponentials less their largest, as in softmax: one sweep instead of one for the largest and one for the sum.
 //! What is subtracted meanwhile is the largest so far, or almost; when that has grown, what was summed is scaled.
 
-use super::{Pairs, Reduction, Row, Sweep, Take};
+use super::pairs::Pairs;
+use super::{Reduction, Row, Sweep, Take};
 use crate::dtype::Lane;
 use crate::kernel::{InstOp, Reg};
 use crate::ops::UnaryRow;
 use crate::wgsl::choose::ReduceShape;
-use crate::wgsl::eval::{Eval, Value, apply, without_parens};
+use crate::wgsl::eval::{Eval, Value, without_parens};
 use crate::wgsl::shader::Shader;
 
 /// By how much the largest may grow before what is subtracted follows. Small, so that nothing large is subtracted from
@@ -36,25 +37,17 @@ impl<'a> Reduction<'a> {
         let named = [self.row(max).name, self.row(sum).name, exp.name, sub.name] == ["max", "sum", "exp", "sub"];
         let is_it = named && subtracted == max && x == self.operand(max) && self.lane(sum) == Lane::F32;
         let ReduceShape { kept, rest_of_four, .. } = self.shape;
-        let is_read_twice = !kept && !rest_of_four && !self.context.body.ragged && !self.args.inner.contains(&0);
-        (is_it && is_read_twice).then_some(Shifted { max, sum, exp })
-    }
-
-    /// What is subtracted: of the whole row, or of each column.
-    fn shift(&self, of: Shifted, suffix: &str) -> Value {
-        let four = self.columns && self.shape.four.is_some();
-        Value { text: format!("shift{}{suffix}", of.sum), lane: Lane::F32, four }
+        // Of columns each would need an exponential more for every element or few; what is left of fours, sums of its own.
+        let is_row = !self.columns && !rest_of_four && !self.context.body.ragged && !self.args.inner.contains(&0);
+        (is_it && is_row && !kept).then_some(Shifted { max, sum, exp })
     }
 
     /// Declares what is subtracted.
-    pub fn declare_shift(&self, shader: &mut Shader, of: Shifted, suffix: &str) {
-        let shift = self.shift(of, suffix);
-        let lowest = Value { text: LOWEST.to_string(), four: false, ..shift };
-        let start = if shift.four { lowest.as_four() } else { lowest.text };
-        shader.line(format!("var {} = {start};", shift.text));
+    pub fn declare_shift(&self, shader: &mut Shader, of: Shifted) {
+        shader.line(format!("var shift{} = {LOWEST};", of.sum));
     }
 
-    /// The body of a loop over `j`, for one row; `into` is what is summed into, beside `all`.
+    /// The body of a loop over `j`; `into` is what is folded into, beside `all`.
     pub fn trip_shifted(&'a self, shader: &mut Shader, row: &Row<'a>, of: Shifted, take: Take, into: &str) {
         let (x, e) = (self.operand(of.max), self.operand(of.sum));
         let mut steps: Vec<Eval> = Vec::new();
@@ -65,44 +58,32 @@ impl<'a> Reduction<'a> {
         }
         let values = steps.iter().map(|step| step.value(x).clone()).collect();
         let largest = self.in_pairs(shader, of.max, values);
-        self.fold_into(shader, of.max, into, &row.suffix, &largest);
+        self.fold_into(shader, of.max, into, "", &largest);
 
-        let shift = self.shift(of, &row.suffix);
-        let top = self.across(shader, of.max, into, &row.suffix).text;
-        let name = |what: &str| format!("{what}{}{}", of.sum, row.suffix);
-        let slack = if shift.four { format!("vec4({SLACK})") } else { SLACK.to_string() };
-        shader.line(format!("let {} = {};", name("top"), without_parens(&top)));
-        shader.line(format!(
-            "let {} = select({shift}, {top}, {top} > {shift} + {slack});",
-            name("next"),
-            shift = shift.text,
-            top = name("top"),
-        ));
+        let sum = of.sum;
+        let top = self.across(shader, of.max, into, "");
+        shader.line(format!("let top{sum} = {};", without_parens(&top.text)));
+        shader.line(format!("let next{sum} = select(shift{sum}, top{sum}, top{sum} > shift{sum} + {SLACK});"));
         let sums: &[&str] = if into == "all" { &["all"] } else { &["all", into] };
-        self.scale(shader, of, &row.suffix, &name("next"), sums);
-        shader.line(format!("{} = {};", shift.text, name("next")));
+        self.scale(shader, of, &format!("next{sum}"), sums);
+        shader.line(format!("shift{sum} = next{sum};"));
 
-        let mut pairs = Pairs::new(of.sum);
+        let shift = Value { text: format!("shift{sum}"), lane: Lane::F32, four: false };
+        let mut pairs = Pairs::new(sum);
         for step in &mut steps {
             step.values[of.max as usize] = Some(shift.clone());
             step.need(shader, [e]);
-            self.pair(shader, &mut pairs, &row.suffix, step.value(e));
+            self.pair(shader, &mut pairs, "", step.value(e));
         }
-        self.fold_pairs_into(shader, pairs, into, &row.suffix);
+        self.fold_pairs_into(shader, pairs, into, "");
     }
 
-    /// Makes sums that are less `shift` less `other`.
-    pub fn scale(&self, shader: &mut Shader, of: Shifted, suffix: &str, other: &str, sums: &[&str]) {
-        let shift = self.shift(of, suffix);
+    /// Makes sums of exponentials less `shift` sums of exponentials less `other`.
+    pub fn scale(&self, shader: &mut Shader, of: Shifted, other: &str, sums: &[&str]) {
+        let sum = of.sum;
         shader.functions(of.exp.wgsl_fns);
-        let difference = Value { text: format!("{} - {other}", shift.text), ..shift };
-        let text = of.exp.wgsl.replace("$t", "f32");
-        let (text, four) = apply(shader, of.exp.name, &text, &["$x"], &[difference], Lane::F32);
-        let scale = Value { text: format!("scale{}{suffix}", of.sum), lane: Lane::F32, four };
-        shader.line(format!("let {} = {text};", scale.text));
-        let by = if self.shape.four.is_some() { scale.as_four() } else { scale.text };
-        for sum in sums {
-            shader.line(format!("{sum}{fold}{suffix} = {sum}{fold}{suffix} * {by};", fold = of.sum));
-        }
+        let exp = of.exp.wgsl.replace("$t", "f32").replace("$x", &format!("shift{sum} - {other}"));
+        shader.line(format!("let scale{sum} = {exp};"));
+        sums.iter().for_each(|name| shader.line(format!("{name}{sum} = {name}{sum} * scale{sum};")));
     }
 }
