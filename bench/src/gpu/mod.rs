@@ -34,6 +34,8 @@ pub fn contenders(device: &Device) -> Result<Vec<Box<dyn Contender>>> {
     Ok(vec![
         Box::new(Hand::new(device)?),
         Box::new(Lazuli { device: device.clone(), hold: Hold::Previous }),
+        // As the hand-written kernels do, which write to the same memory again and again.
+        Box::new(Lazuli { device: device.clone(), hold: Hold::Nothing }),
         #[cfg(feature = "burn-wgpu")]
         Box::new(crate::burn_side::Burn::wgpu(device.info().kind)),
     ])

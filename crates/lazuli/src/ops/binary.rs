@@ -154,11 +154,12 @@ binary_rows! {
     oracle |x, y| x / y;
     wgsl "div_f32($x, $y)" "
 fn div_f32(x: f32, y: f32) -> f32 {
-    if (is_nan_f32(x) || is_nan_f32(y)) { return nan_f32(); }
+    // Nothing branches: lanes go together.
     let sign = bitcast<f32>(bitcast<u32>(x) ^ bitcast<u32>(y));
-    if (y == 0.0) { return select(copysign_f32(inf_f32(), sign), nan_f32(), x == 0.0); }
-    if (is_inf_f32(y)) { return select(copysign_f32(0.0, sign), nan_f32(), is_inf_f32(x)); }
-    return select(x / y, copysign_f32(inf_f32(), sign), is_inf_f32(x));
+    let q = select(x / y, copysign_f32(0.0, sign), is_inf_f32(y));
+    let r = select(q, copysign_f32(inf_f32(), sign), is_inf_f32(x) | (y == 0.0));
+    let none = is_nan_f32(x) | is_nan_f32(y) | ((x == 0.0) & (y == 0.0)) | (is_inf_f32(x) & is_inf_f32(y));
+    return select(r, nan_f32(), none);
 }
 ";
     // (x/y)′ = 1/y and −(x/y)/y

@@ -343,9 +343,8 @@ fn sign_u32(x: u32) -> u32 { return min(x, 1u); }
     oracle f64::sqrt;
     wgsl "sqrt_f32($x)" "
 fn sqrt_f32(x: f32) -> f32 {
-    if (x < 0.0) { return nan_f32(); }
-    if (x == 0.0 || !is_finite_f32(x)) { return x; }
-    return sqrt(x);
+    // Nothing branches: lanes go together.
+    return select(select(sqrt(x), x, (x == 0.0) | !is_finite_f32(x)), nan_f32(), x < 0.0);
 }
 ";
     // (√x)′ = 1 / (2·√x)
@@ -358,10 +357,9 @@ fn sqrt_f32(x: f32) -> f32 {
     oracle |x| 1.0 / x.sqrt();
     wgsl "rsqrt_f32($x)" "
 fn rsqrt_f32(x: f32) -> f32 {
-    if (x < 0.0 || is_nan_f32(x)) { return nan_f32(); }
-    if (x == 0.0) { return copysign_f32(inf_f32(), x); }
-    if (is_inf_f32(x)) { return 0.0; }
-    return 1.0 / sqrt(x);
+    // Nothing branches: lanes go together.
+    let y = select(1.0 / sqrt(x), copysign_f32(inf_f32(), x), x == 0.0);
+    return select(select(y, 0.0, is_inf_f32(x)), nan_f32(), (x < 0.0) | is_nan_f32(x));
 }
 ";
     // (x^−½)′ = −½·x^−³⁄²
@@ -374,10 +372,9 @@ fn rsqrt_f32(x: f32) -> f32 {
     oracle |x| 1.0 / x;
     wgsl "recip_f32($x)" "
 fn recip_f32(x: f32) -> f32 {
-    if (is_nan_f32(x)) { return x; }
-    if (x == 0.0) { return copysign_f32(inf_f32(), x); }
-    if (is_inf_f32(x)) { return copysign_f32(0.0, x); }
-    return 1.0 / x;
+    // Nothing branches: lanes go together.
+    let y = select(1.0 / x, copysign_f32(inf_f32(), x), x == 0.0);
+    return select(select(y, copysign_f32(0.0, x), is_inf_f32(x)), x, is_nan_f32(x));
 }
 ";
     // (1/x)′ = −1/x²
