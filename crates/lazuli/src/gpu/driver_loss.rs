@@ -1,14 +1,15 @@
 //! Tests of a loss that the driver reports: Vulkan's own calls, behind ours that say so when they are told to.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
-use ash::vk;
+use ash::vk::{self, Handle};
 use wgpu::hal::api::Vulkan;
 
 use super::adapters::{Found, found, quirks_of, take, wanted};
@@ -28,13 +29,37 @@ enum Call {
 /// 0: the device is well.
 static FIRST: AtomicU8 = AtomicU8::new(0);
 const GONE: u8 = 4;
-static DRIVER: OnceLock<Driver> = OnceLock::new();
+/// By what the handles of a device and of its queues have in common: the table that they point to.
+static DRIVERS: Mutex<BTreeMap<usize, Driver>> = Mutex::new(BTreeMap::new());
 
 /// The driver's own functions.
+#[derive(Clone, Copy)]
 struct Driver {
     submit: vk::PFN_vkQueueSubmit,
     wait: vk::PFN_vkWaitSemaphores,
     look: vk::PFN_vkGetSemaphoreCounterValue,
+}
+
+fn drivers() -> MutexGuard<'static, BTreeMap<usize, Driver>> {
+    DRIVERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// # Safety
+///
+/// The handle is of a device or of a queue.
+unsafe fn table(handle: u64) -> usize {
+    // SAFETY: Vulkan's loader keeps such a table for each device, and its address first in these handles.
+    unsafe { *(handle as *const usize) }
+}
+
+/// The functions behind ours.
+///
+/// # Safety
+///
+/// The handle is of a device that [`fragile`] made, or of its queue.
+unsafe fn driver(handle: u64) -> Driver {
+    // SAFETY: as promised.
+    drivers()[&unsafe { table(handle) }]
 }
 
 /// What a call returns instead of what the driver did.
@@ -52,18 +77,21 @@ unsafe extern "system" fn submit(
     fence: vk::Fence,
 ) -> vk::Result {
     match instead(Call::Submit, vk::Result::SUCCESS) {
-        vk::Result::SUCCESS => unsafe { (DRIVER.get().unwrap().submit)(queue, n_submits, submits, fence) },
+        // SAFETY: wgpu's own arguments.
+        vk::Result::SUCCESS => unsafe { (driver(queue.as_raw()).submit)(queue, n_submits, submits, fence) },
         lost => lost,
     }
 }
 
 unsafe extern "system" fn wait(device: vk::Device, what: *const vk::SemaphoreWaitInfo<'_>, time: u64) -> vk::Result {
     // Waited for all the same: what runs on must not be freed.
-    instead(Call::Wait, unsafe { (DRIVER.get().unwrap().wait)(device, what, time) })
+    // SAFETY: wgpu's own arguments.
+    instead(Call::Wait, unsafe { (driver(device.as_raw()).wait)(device, what, time) })
 }
 
 unsafe extern "system" fn look(device: vk::Device, semaphore: vk::Semaphore, value: *mut u64) -> vk::Result {
-    instead(Call::Look, unsafe { (DRIVER.get().unwrap().look)(device, semaphore, value) })
+    // SAFETY: wgpu's own arguments.
+    instead(Call::Look, unsafe { (driver(device.as_raw()).look)(device, semaphore, value) })
 }
 
 /// A device of ours whose driver can be told to report its loss; None if it is not Vulkan's. One at a time.
@@ -85,11 +113,12 @@ fn fragile(found: &'static Found) -> Option<(Device, MutexGuard<'static, ()>)> {
         let info = vk::DeviceCreateInfo::default().queue_create_infos(&queues).enabled_extension_names(&names);
         let info = physical.add_to_device_create(info);
         let raw = instance.create_device(adapter.raw_physical_device(), &info, None).unwrap();
-        DRIVER.get_or_init(|| Driver {
+        let own = Driver {
             submit: raw.fp_v1_0().queue_submit,
             wait: raw.fp_v1_2().wait_semaphores,
             look: raw.fp_v1_2().get_semaphore_counter_value,
-        });
+        };
+        drivers().insert(table(raw.handle().as_raw()), own);
         let ours = |name: &CStr| -> *const c_void {
             match name.to_bytes() {
                 b"vkQueueSubmit" => submit as *const c_void,
