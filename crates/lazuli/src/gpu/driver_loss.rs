@@ -2,17 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
-use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
+use std::time::Duration;
 
 use ash::vk::{self, Handle};
 use wgpu::hal::api::Vulkan;
 
 use super::adapters::{Found, found, quirks_of, take, wanted};
+use super::signal::now;
 use super::{Gpu, Origin};
 use crate::device::Device;
 use crate::error::Error;
@@ -144,18 +143,11 @@ fn lost<T: std::fmt::Debug>(result: Result<T, Error>) {
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Unpark>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut future = pin!(future);
     loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(value) => return value,
-            Poll::Pending => std::thread::park(),
+        match now(future.as_mut()) {
+            Some(value) => return value,
+            None => std::thread::sleep(Duration::from_millis(1)),
         }
     }
 }
