@@ -3,7 +3,9 @@
 //! that varies is a parameter.
 
 use super::{Caps, Style};
-use crate::kernel::{AccessForm, Args, Body, InstOp, Order};
+use crate::dtype::Lane;
+use crate::kernel::{AccessForm, Args, Body, InstOp, Order, Reg};
+use crate::ops::{Step, UnaryRow};
 use crate::view::IndexMap;
 
 /// How an access meets the four elements that an invocation takes at once.
@@ -245,6 +247,29 @@ pub fn reduce_shape(body: &Body, args: &Args, caps: &Caps) -> ReduceShape {
         rest: body.ragged || !inner.is_multiple_of(lanes * by_four * unroll),
         rest_of_four: by_four == 4 && (!inner.is_multiple_of(4) || (body.ragged && !args.limit.is_multiple_of(4))),
     }
+}
+
+/// A row's largest element and the sum of exponentials less it, Σ exp(x − max x): one sweep can find both.
+#[derive(Clone, Copy)]
+pub struct Shifted {
+    pub max: Reg,
+    pub sum: Reg,
+    pub exp: &'static UnaryRow,
+}
+
+/// Whether these two folds, one of a stage and one of the next, are found in one sweep over rows.
+pub fn shifted(body: &Body, args: &Args, shape: &ReduceShape, max: Reg, sum: Reg) -> Option<Shifted> {
+    let op = |reg: Reg| &body.insts[reg as usize].op;
+    let (InstOp::Reduce(greatest, x), InstOp::Reduce(total, e)) = (op(max), op(sum)) else { return None };
+    let InstOp::Unary(exp, difference) = op(*e) else { return None };
+    let InstOp::Binary(less, from, subtracted) = op(*difference) else { return None };
+    let steps = (greatest.step, total.step, exp.step, less.step);
+    let is_it = steps == (Step::Max, Step::Add, Some(Step::Exp), Some(Step::Sub)) && (from, *subtracted) == (x, max);
+    let is_float = body.insts[sum as usize].dtype.lane() == Lane::F32;
+    // A row that is kept is read once anyway. Of columns each would need an exponential more for every element or few;
+    // what is left over by fours, sums of its own.
+    let is_row = body.order != Order::OuterFast && !body.ragged && !args.inner.contains(&0);
+    (is_it && is_float && is_row && !shape.kept && !shape.rest_of_four).then_some(Shifted { max, sum, exp })
 }
 
 /// The four elements of a reduction that go together, if any do.

@@ -6,7 +6,7 @@ mod pairs;
 mod shifted;
 
 use super::Pass;
-use super::choose::{self, BLOCK_TRIPS, Mode, ReduceShape};
+use super::choose::{self, BLOCK_TRIPS, Mode, ReduceShape, Shifted};
 use super::convert::lane_name;
 use super::cut::Context;
 use super::eval::{Eval, Value, apply, without_parens};
@@ -18,7 +18,6 @@ use crate::dtype::Lane;
 use crate::kernel::{Args, InstOp, Order, Reg, Scope, Store};
 use crate::ops::ReduceRow;
 use pairs::Pairs;
-use shifted::Shifted;
 
 /// The dispatch of one part of a reduction.
 pub fn pass(context: &Context, args: &Args) -> Pass {
@@ -261,6 +260,14 @@ impl<'a> Reduction<'a> {
                 row.eval.values[*fold as usize] = Some(value.clone());
                 row.steps.iter_mut().for_each(|step| step.values[*fold as usize] = Some(value.clone()));
             }
+        }
+    }
+
+    /// Whether two sweeps, each of one fold and nothing else, can be one.
+    fn shifted(&self, first: &Sweep, then: &Sweep) -> Option<Shifted> {
+        match (&first.folds[..], &then.folds[..], first.stores.is_empty() && then.stores.is_empty()) {
+            ([max], [sum], true) => choose::shifted(self.context.body, self.args, &self.shape, *max, *sum),
+            _ => None,
         }
     }
 

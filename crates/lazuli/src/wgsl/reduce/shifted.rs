@@ -2,11 +2,9 @@
 //! What is subtracted meanwhile is the largest so far, or almost; when that has grown, what was summed is scaled.
 
 use super::pairs::Pairs;
-use super::{Reduction, Row, Sweep, Take};
+use super::{Reduction, Row, Take};
 use crate::dtype::Lane;
-use crate::kernel::{InstOp, Reg};
-use crate::ops::UnaryRow;
-use crate::wgsl::choose::ReduceShape;
+use crate::wgsl::choose::Shifted;
 use crate::wgsl::eval::{Eval, Value, without_parens};
 use crate::wgsl::shader::Shader;
 
@@ -16,32 +14,7 @@ const SLACK: &str = "1.0";
 /// Less than anything that can be exceeded.
 const LOWEST: &str = "-3.4028235e38";
 
-/// Σ exp(x − max x) of a row.
-#[derive(Clone, Copy)]
-pub struct Shifted {
-    pub max: Reg,
-    pub sum: Reg,
-    exp: &'static UnaryRow,
-}
-
 impl<'a> Reduction<'a> {
-    /// Whether one sweep finds a largest element and the next sums exponentials less it, of rows that would be read
-    /// twice.
-    pub fn shifted(&self, first: &Sweep, then: &Sweep) -> Option<Shifted> {
-        let (&[max], &[sum], [], []) = (&first.folds[..], &then.folds[..], &first.stores[..], &then.stores[..]) else {
-            return None;
-        };
-        let insts = &self.context.body.insts;
-        let InstOp::Unary(exp, difference) = insts[self.operand(sum) as usize].op else { return None };
-        let InstOp::Binary(sub, x, subtracted) = insts[difference as usize].op else { return None };
-        let named = [self.row(max).name, self.row(sum).name, exp.name, sub.name] == ["max", "sum", "exp", "sub"];
-        let is_it = named && subtracted == max && x == self.operand(max) && self.lane(sum) == Lane::F32;
-        let ReduceShape { kept, rest_of_four, .. } = self.shape;
-        // Of columns each would need an exponential more for every element or few; what is left of fours, sums of its own.
-        let is_row = !self.columns && !rest_of_four && !self.context.body.ragged && !self.args.inner.contains(&0);
-        (is_it && is_row && !kept).then_some(Shifted { max, sum, exp })
-    }
-
     /// Declares what is subtracted.
     pub fn declare_shift(&self, shader: &mut Shader, of: Shifted) {
         shader.line(format!("var shift{} = {LOWEST};", of.sum));
