@@ -20,6 +20,8 @@ Options:
 ";
 
 const COMMANDS: [(&str, Command); 2] = [("tour", Command::Tour), ("devices", Command::Devices)];
+/// Commands that come first and read the rest themselves.
+pub const OWN: [&str; 2] = ["train", "tune"];
 const OPTIONS: [&str; 6] = ["--device", "--quick", "--help", "-h", "--version", "-V"];
 
 /// What to do.
@@ -67,7 +69,10 @@ pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Args, String> {
             _ if word.starts_with("--device=") => args.device = Some(word["--device=".len()..].to_string()),
             _ if word.starts_with('-') => return Err(unknown("option", &word, &OPTIONS)),
             _ => {
-                let names = COMMANDS.map(|(name, _)| name);
+                if OWN.contains(&&*word) {
+                    return Err(format!("`{word}` comes first, and has options of its own: `lazuli {word} --help`"));
+                }
+                let names: Vec<&str> = COMMANDS.iter().map(|(name, _)| *name).chain(OWN).collect();
                 let found = COMMANDS.iter().find(|(name, _)| *name == word);
                 args.command = found.ok_or_else(|| unknown("command", &word, &names))?.1;
                 if let Some(first) = named_command.replace(word.clone()) {
@@ -144,7 +149,9 @@ mod tests {
     fn near_misses_are_told_what_was_meant() {
         check("tuor", Err("there is no command `tuor`; did you mean `tour`?"));
         check("--devise cpu", Err("there is no option `--devise`; did you mean `--device`?"));
-        check("paint", Err("there is no command `paint`; there are: tour, devices"));
+        check("tuen", Err("there is no command `tuen`; did you mean `tune`?"));
+        check("paint", Err("there is no command `paint`; there are: tour, devices, train, tune"));
+        check("--quick tune", Err("`tune` comes first, and has options of its own: `lazuli tune --help`"));
         check("-x", Err("there is no option `-x`; there are: --device, --quick, --help, -h, --version, -V"));
         check("tour devices", Err("one command at a time: `tour` or `devices`"));
         check("--device", Err("--device wants a name, such as `--device cpu`"));

@@ -19,7 +19,7 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 fn main() -> ExitCode {
     let mut words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).peekable();
     let out = &mut io::stdout();
-    let outcome = match words.next_if(|word| word == "train" || word == "tune").as_deref() {
+    let outcome = match words.next_if(|word| args::OWN.contains(&&**word)).as_deref() {
         Some("train") => trained(words.collect(), out),
         Some(_) => tuned(words.collect(), out),
         None => args::parse(words).map(|args| run(&args, out)),
