@@ -19,19 +19,21 @@ const DEPTH: usize = 512;
 const MAX_LYING: usize = 64;
 /// Rows of such a block: what is used again must be found where it was.
 const LYING_DEPTH: usize = 256;
-/// Vectors across a panel: the columns of a tile.
-const ACROSS: usize = 3;
-/// Panels in a block: half a megabyte of the widest, for a second-level cache.
-const MAX_PANELS: usize = 5;
-/// Rows of a tile where there are 32 registers, and where there are 16.
-const MANY_ROWS: usize = 8;
-const FEW_ROWS: usize = 4;
+/// Vectors across a block: half a megabyte of the widest, for a second-level cache.
+const MAX_ACROSS: usize = 16;
+/// Rows of the tallest tile.
+const MAX_ROWS: usize = 8;
 /// Multiplications that are worth a task.
 const TASK: usize = 1 << 20;
 /// Tasks for each thread, so that one that is held up delays little.
-const TASKS_PER_THREAD: usize = 8;
-/// How many rows ahead `b` is asked for.
-const AHEAD: usize = 16;
+const TASKS_PER_THREAD: usize = 4;
+/// Tiles that a task has below one another at least: what it lays out is used so often.
+const TILES: usize = 16;
+/// How many rows ahead `b` is asked for where it is multiplied as it lies, and where it is laid out.
+const AHEAD: isize = 16;
+const AHEAD_OF_LAYING: usize = 4;
+/// Rows of `b` in a turn of the innermost loop.
+const STEPS: usize = 4;
 
 /// A product `out[m, n] = a[m, k] · b[k, n]`, all within their memory; rows of `out` are dense.
 #[derive(Clone, Copy)]
@@ -72,15 +74,39 @@ impl Rooms {
 
 /// Values that a thread needs room for, for a product of these sizes.
 pub fn room(k: usize, n: usize) -> usize {
-    k.min(DEPTH) * n.next_multiple_of(lanes()).min(MAX_PANELS * ACROSS * lanes())
+    let lanes = kernel(false).lanes;
+    k.min(DEPTH) * n.next_multiple_of(lanes).min(MAX_ACROSS * lanes)
 }
 
-/// Lanes of the widest vectors there are.
-fn lanes() -> usize {
-    match isa() {
-        Isa::Avx512 => 16,
-        Isa::Avx2 => 8,
-        Isa::Baseline => 4,
+/// How products are made with one instruction set.
+struct Kernel {
+    /// Whether `b` is multiplied as it lies.
+    lies: bool,
+    /// Lanes of a vector.
+    lanes: usize,
+    /// Vectors across a panel: the columns of a tile.
+    across: usize,
+    /// Rows of tiles: first where few are left, last where all are there.
+    heights: [usize; 3],
+    /// [`Tile::run`] for each of these and one vector or more. They are functions of their own so that none lacks
+    /// registers for another's sake.
+    tiles: [&'static [unsafe fn(&Tile)]; 3],
+    lay_out: unsafe fn(&Cut, Range<usize>, Range<usize>, *mut f32),
+}
+
+/// What suits the processor.
+fn kernel(lies: bool) -> &'static Kernel {
+    match (isa(), lies) {
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Avx512, false) => &avx512::LAID,
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Avx512, true) => &avx512::LYING,
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Avx2, false) => &avx2::LAID,
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Avx2, true) => &avx2::LYING,
+        (_, false) => &baseline::LAID,
+        (_, true) => &baseline::LYING,
     }
 }
 
@@ -99,44 +125,26 @@ impl Gemm {
             // SAFETY: as promised by the caller.
             return unsafe { self.out.write_bytes(0, self.m * self.n) };
         }
-        let (n_panels, n_tiles) = (self.n_panels(lanes()), self.m.div_ceil(MANY_ROWS));
+        let cut = Cut { x: self, kernel: kernel(self.m <= MAX_LYING && self.b_steps.1 == 1) };
+        let (n_panels, tile_rows) = (cut.n_panels(), cut.kernel.heights[2]);
+        let n_tiles = self.m.div_ceil(tile_rows);
         let n_threads = threads::count();
         let worth =
             (self.m.saturating_mul(self.k).saturating_mul(self.n) / TASK).clamp(1, TASKS_PER_THREAD * n_threads);
         let n_tasks = if worth == 1 { 1 } else { worth.next_multiple_of(n_threads) };
-        // Rows are cut only if there are too few columns: what is laid out serves all rows of a task.
-        let n_wide = n_tasks.min(n_panels).max(1);
-        let n_tall = if n_wide < 2 * n_threads { n_tasks / n_wide } else { 1 };
-        let n_tall = n_tall.min(n_tiles.div_ceil(MANY_ROWS)).max(1);
+        // As wide as a block, for then `a` is read least often; as tall as leaves every thread its share.
+        let max_tall = (n_tiles / TILES).max(1);
+        let n_wide = n_panels.div_ceil(cut.max_panels()).max(n_tasks.div_ceil(max_tall)).min(n_panels).max(1);
+        let n_tall = n_tasks.div_ceil(n_wide);
+        let n_tall = if n_wide.is_multiple_of(n_threads) { n_tall } else { n_tall.next_multiple_of(n_threads) };
+        let n_tall = n_tall.min(max_tall);
         threads::for_each_on(n_wide * n_tall, &|worker, task| {
             let panels = share(n_panels, n_wide, task / n_tall);
             let tiles = share(n_tiles, n_tall, task % n_tall);
-            let rows = tiles.start * MANY_ROWS..(tiles.end * MANY_ROWS).min(self.m);
-            // SAFETY: the instruction set is there; the rest as promised by the caller.
-            unsafe {
-                match isa() {
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx512 => multiply_avx512(self, rows, panels, rooms.of(worker)),
-                    #[cfg(target_arch = "x86_64")]
-                    Isa::Avx2 => multiply_avx2(self, rows, panels, rooms.of(worker)),
-                    _ if cfg!(target_arch = "aarch64") => {
-                        multiply::<F32x4, MANY_ROWS>(self, rows, panels, rooms.of(worker));
-                    }
-                    _ => multiply::<F32x4, FEW_ROWS>(self, rows, panels, rooms.of(worker)),
-                }
-            }
+            let rows = tiles.start * tile_rows..(tiles.end * tile_rows).min(self.m);
+            // SAFETY: as promised by the caller.
+            unsafe { cut.multiply(rows, panels, rooms.of(worker)) };
         });
-    }
-
-    fn n_panels(&self, lanes: usize) -> usize {
-        self.n.div_ceil(ACROSS * lanes)
-    }
-
-    /// The columns of panels: vectors are shared among all, so that none is much narrower than others.
-    fn columns(&self, panels: Range<usize>, lanes: usize) -> Range<usize> {
-        let n_panels = self.n_panels(lanes);
-        let edge = |panel: usize| (self.n.div_ceil(lanes) * panel / n_panels * lanes).min(self.n);
-        edge(panels.start)..edge(panels.end)
     }
 
     fn a(&self, row: usize, l: usize) -> *const f32 {
@@ -148,64 +156,72 @@ impl Gemm {
     }
 }
 
-/// Some rows and panels of the result, with tiles of up to `ROWS` rows.
-#[inline(always)]
-unsafe fn multiply<V: Floats, const ROWS: usize>(x: &Gemm, rows: Range<usize>, panels: Range<usize>, room: Rooms) {
-    let mut left = [MaybeUninit::<f32>::uninit(); DEPTH * MANY_ROWS];
-    let left: *mut f32 = left.as_mut_ptr().cast();
-    let lies = x.m <= MAX_LYING && x.b_steps.1 == 1;
-    let max_depth = if lies { LYING_DEPTH } else { DEPTH };
-    for first in panels.clone().step_by(MAX_PANELS) {
-        let block = first..panels.end.min(first + MAX_PANELS);
-        // A vector must not reach past the end of its row.
-        let last_is_whole = x.columns(block.clone(), V::LANES).end.is_multiple_of(V::LANES);
-        let laid = match lies {
-            true => {
-                if last_is_whole {
-                    block.end
-                } else {
-                    block.end - 1
-                }
-            }
-            false => first,
-        };
-        let laid_from = x.columns(laid..block.end, V::LANES).start;
-        for l in (0..x.k).step_by(max_depth) {
-            let depth = max_depth.min(x.k - l);
-            // SAFETY: as promised by the caller; the room holds a block, and `left` a tile's rows.
-            unsafe {
-                lay_out::<V>(x, l..l + depth, laid..block.end, room.first);
-                for row in rows.clone().step_by(ROWS) {
-                    let n_rows = ROWS.min(rows.end - row);
-                    let (mut a, mut a_steps) = (x.a(row, l), x.a_steps);
-                    if a_steps.1 != 1 {
-                        turn_left(x, row..row + n_rows, l..l + depth, left);
-                        (a, a_steps) = (left, (1, n_rows as isize));
-                    }
-                    for panel in block.clone() {
-                        let columns = x.columns(panel..panel + 1, V::LANES);
-                        let across = columns.len().div_ceil(V::LANES);
-                        let (b, b_pitch) = match panel < laid {
-                            true => (x.b(l, columns.start), x.b_steps.0),
-                            false => {
-                                let panel = room.first.wrapping_add(depth * (columns.start - laid_from));
-                                (panel.cast_const(), (across * V::LANES) as isize)
-                            }
-                        };
-                        let out = x.out.add(row * x.n + columns.start);
-                        let n_columns = columns.len();
-                        let tile = Tile { a, a_steps, b, b_pitch, depth, out, pitch: x.n, n_rows, n_columns, l };
-                        macro_rules! tiles {
-                            ($($rows:literal: $($across:literal)*;)*) => {
-                                $($(
-                                    if const { $rows <= ROWS } && n_rows <= $rows && across == $across {
-                                        tile.run::<V, $rows, $across>();
-                                        continue;
-                                    }
-                                )*)*
-                            };
+/// A product and how it is cut.
+struct Cut<'a> {
+    x: &'a Gemm,
+    kernel: &'static Kernel,
+}
+
+impl Cut<'_> {
+    fn n_panels(&self) -> usize {
+        self.x.n.div_ceil(self.kernel.across * self.kernel.lanes)
+    }
+
+    /// Panels in a block.
+    fn max_panels(&self) -> usize {
+        MAX_ACROSS / self.kernel.across
+    }
+
+    /// The columns of panels: vectors are shared among all, so that none is much narrower than others.
+    fn columns(&self, panels: Range<usize>) -> Range<usize> {
+        let (lanes, n_panels) = (self.kernel.lanes, self.n_panels());
+        let edge = |panel: usize| (self.x.n.div_ceil(lanes) * panel / n_panels * lanes).min(self.x.n);
+        edge(panels.start)..edge(panels.end)
+    }
+
+    /// Some rows and panels of the result.
+    unsafe fn multiply(&self, rows: Range<usize>, panels: Range<usize>, room: Rooms) {
+        let &Cut { x, kernel } = self;
+        let mut left = [MaybeUninit::<f32>::uninit(); DEPTH * MAX_ROWS];
+        let left: *mut f32 = left.as_mut_ptr().cast();
+        let max_depth = if kernel.lies { LYING_DEPTH } else { DEPTH };
+        for first in panels.clone().step_by(self.max_panels()) {
+            let block = first..panels.end.min(first + self.max_panels());
+            // A vector must not reach past the end of its row.
+            let last_is_whole = self.columns(block.clone()).end.is_multiple_of(kernel.lanes);
+            let laid = match kernel.lies {
+                true => block.end - usize::from(!last_is_whole),
+                false => first,
+            };
+            let laid_from = self.columns(laid..block.end).start;
+            for l in (0..x.k).step_by(max_depth) {
+                let depth = max_depth.min(x.k - l);
+                // SAFETY: the instruction set is there; the room holds a block, and `left` a tile's rows; the rest as
+                // promised by the caller.
+                unsafe {
+                    (kernel.lay_out)(self, l..l + depth, laid..block.end, room.first);
+                    for row in rows.clone().step_by(kernel.heights[2]) {
+                        let n_rows = kernel.heights[2].min(rows.end - row);
+                        let (mut a, mut a_pitch) = (x.a(row, l), x.a_steps.0);
+                        if x.a_steps.1 != 1 {
+                            turn(a, x.a_steps, (n_rows, depth), left, depth);
+                            (a, a_pitch) = (left, depth as isize);
                         }
-                        tiles! { 2: 1 2 3; 4: 1 2 3; 8: 1 2 3; }
+                        let height = kernel.heights.iter().filter(|height| **height < n_rows).count();
+                        for panel in block.clone() {
+                            let columns = self.columns(panel..panel + 1);
+                            let (n_columns, across) = (columns.len(), columns.len().div_ceil(kernel.lanes));
+                            let (b, b_pitch) = match panel < laid {
+                                true => (x.b(l, columns.start), x.b_steps.0),
+                                false => {
+                                    let panel = room.first.wrapping_add(depth * (columns.start - laid_from));
+                                    (panel.cast_const(), (across * kernel.lanes) as isize)
+                                }
+                            };
+                            let out = x.out.add(row * x.n + columns.start);
+                            let tile = Tile { a, a_pitch, b, b_pitch, depth, out, pitch: x.n, n_rows, n_columns, l };
+                            kernel.tiles[height][across - 1](&tile);
+                        }
                     }
                 }
             }
@@ -215,11 +231,11 @@ unsafe fn multiply<V: Floats, const ROWS: usize>(x: &Gemm, rows: Range<usize>, p
 
 /// Lays out rows of `b`, panel by panel, each row of a panel padded with zeros to whole vectors.
 #[inline(always)]
-unsafe fn lay_out<V: Floats>(x: &Gemm, rows: Range<usize>, panels: Range<usize>, room: *mut f32) {
-    let depth = rows.len();
-    let mut edges = [0; MAX_PANELS + 1];
+unsafe fn lay_out<V: Floats>(cut: &Cut, rows: Range<usize>, panels: Range<usize>, room: *mut f32) {
+    let (x, depth) = (cut.x, rows.len());
+    let mut edges = [0; MAX_ACROSS + 1];
     for i in 0..=panels.len() {
-        edges[i] = x.columns(panels.start..panels.start + i, V::LANES).end;
+        edges[i] = cut.columns(panels.start..panels.start + i).end;
     }
     // SAFETY: as promised by the caller.
     unsafe {
@@ -230,6 +246,7 @@ unsafe fn lay_out<V: Floats>(x: &Gemm, rows: Range<usize>, panels: Range<usize>,
                     let (column, n_columns) = (edges[p], edges[p + 1] - edges[p]);
                     let at = depth * (column - edges[0]) + i * n_columns.next_multiple_of(V::LANES);
                     for j in (0..n_columns).step_by(V::LANES) {
+                        fetch(x.b(l + AHEAD_OF_LAYING, column + j));
                         V::load_first(x.b(l, column + j), V::LANES.min(n_columns - j)).store(room.add(at + j));
                     }
                 }
@@ -273,27 +290,14 @@ unsafe fn turn(
     }
 }
 
-/// Lays out rows of `a` that do not lie dense, side by side.
-#[inline(always)]
-unsafe fn turn_left(x: &Gemm, rows: Range<usize>, depth: Range<usize>, to: *mut f32) {
-    // SAFETY: as promised by the caller.
-    unsafe {
-        for (i, l) in depth.enumerate() {
-            let to = to.add(i * rows.len());
-            match x.a_steps.0 {
-                1 => to.copy_from_nonoverlapping(x.a(rows.start, l), rows.len()),
-                _ => rows.clone().enumerate().for_each(|(r, row)| *to.add(r) = *x.a(row, l)),
-            }
-        }
-    }
-}
-
 /// What is multiplied into one tile of the result.
 struct Tile {
+    /// Rows that lie dense.
     a: *const f32,
-    a_steps: (isize, isize),
+    a_pitch: isize,
     /// Rows of whole vectors.
     b: *const f32,
+    /// From row to row where they were not laid out.
     b_pitch: isize,
     depth: usize,
     out: *mut f32,
@@ -306,35 +310,35 @@ struct Tile {
 }
 
 impl Tile {
-    /// Up to `ROWS` rows of `ACROSS` vectors. Of missing rows the last is taken, and nothing stored.
+    /// Up to `ROWS` rows of `ACROSS` vectors. Of missing rows the last is taken, and nothing stored. A `b` that lies
+    /// as it came is asked for ahead: its steps are too long to be foreseen.
     #[inline(always)]
-    unsafe fn run<V: Floats, const ROWS: usize, const ACROSS: usize>(&self) {
+    unsafe fn run<V: Floats, const ROWS: usize, const ACROSS: usize, const LIES: bool>(&self) {
         let mut rows = [self.a; ROWS];
         let out = |r: usize| self.out.wrapping_add(r * self.pitch);
         for r in 0..ROWS {
-            rows[r] = self.a.wrapping_offset(r.min(self.n_rows - 1) as isize * self.a_steps.0);
+            rows[r] = self.a.wrapping_offset(r.min(self.n_rows - 1) as isize * self.a_pitch);
             for j in 0..ACROSS {
                 fetch(out(r).wrapping_add(j * V::LANES));
             }
         }
+        // Where rows are laid out, their distance is part of the instructions.
+        let pitch = if LIES { self.b_pitch } else { (ACROSS * V::LANES) as isize };
         // SAFETY: as promised by the caller.
         unsafe {
             let mut sums = [[V::splat(0.0); ACROSS]; ROWS];
-            let (mut b, mut at) = (self.b, 0);
-            for _ in 0..self.depth {
-                let mut lanes = [V::splat(0.0); ACROSS];
-                for j in 0..ACROSS {
-                    lanes[j] = V::load(b.add(j * V::LANES));
-                    fetch(b.wrapping_offset(AHEAD as isize * self.b_pitch).wrapping_add(j * V::LANES));
+            let (mut b, mut l) = (self.b, 0);
+            // A few at a time: counting costs less.
+            for _ in 0..self.depth / STEPS {
+                for i in 0..STEPS {
+                    let b = b.wrapping_offset(i as isize * pitch);
+                    step::<_, _, _, LIES>(&mut sums, &rows, l + i, b, pitch);
                 }
-                for r in 0..ROWS {
-                    let scale = V::splat(*rows[r].wrapping_offset(at));
-                    for j in 0..ACROSS {
-                        sums[r][j] = scale.fma(lanes[j], sums[r][j]);
-                    }
-                }
-                at += self.a_steps.1;
-                b = b.wrapping_offset(self.b_pitch);
+                (b, l) = (b.wrapping_offset(STEPS as isize * pitch), l + STEPS);
+            }
+            for l in l..self.depth {
+                step::<_, _, _, LIES>(&mut sums, &rows, l, b, pitch);
+                b = b.wrapping_offset(pitch);
             }
             for r in 0..ROWS {
                 if r < self.n_rows {
@@ -358,17 +362,75 @@ impl Tile {
     }
 }
 
-/// The loops above, compiled for one instruction set.
-macro_rules! compiled {
-    ($multiply:ident, $features:literal, $vector:ty, $rows:expr) => {
-        #[cfg(target_arch = "x86_64")]
-        #[target_feature(enable = $features)]
-        unsafe fn $multiply(x: &Gemm, rows: Range<usize>, panels: Range<usize>, room: Rooms) {
-            // SAFETY: as promised by the caller.
-            unsafe { multiply::<$vector, { $rows }>(x, rows, panels, room) }
+/// Adds the products of column `l` of some rows and a row of `b`.
+#[inline(always)]
+unsafe fn step<V: Floats, const ROWS: usize, const ACROSS: usize, const LIES: bool>(
+    sums: &mut [[V; ACROSS]; ROWS],
+    rows: &[*const f32; ROWS],
+    l: usize,
+    b: *const f32,
+    pitch: isize,
+) {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let mut lanes = [V::splat(0.0); ACROSS];
+        for j in 0..ACROSS {
+            lanes[j] = V::load(b.add(j * V::LANES));
+            if LIES {
+                fetch(b.wrapping_offset(AHEAD * pitch).wrapping_add(j * V::LANES));
+            }
         }
-    };
+        for r in 0..ROWS {
+            let scale = V::splat(*rows[r].add(l));
+            for j in 0..ACROSS {
+                sums[r][j] = scale.fma(lanes[j], sums[r][j]);
+            }
+        }
+    }
 }
 
-compiled!(multiply_avx512, "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma", F32x16, MANY_ROWS);
-compiled!(multiply_avx2, "avx2,fma", F32x8, FEW_ROWS);
+/// The loops above, compiled for one instruction set, with tiles whose sums fill its registers. Where `b` is laid out,
+/// wide ones load least; where it lies as it came, tall ones read it least often.
+macro_rules! compiled {
+    ($isa:ident $vector:ty: laid $laid:tt $across:tt, lying $lying:tt $lying_across:tt $(, $features:literal)?) => {
+        mod $isa {
+            use super::*;
+
+            pub static LAID: Kernel = compiled!(@kernel $vector, false, $laid $across);
+            pub static LYING: Kernel = compiled!(@kernel $vector, true, $lying $lying_across);
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn tile<const ROWS: usize, const ACROSS: usize, const LIES: bool>(tile: &Tile) {
+                // SAFETY: as promised by the caller.
+                unsafe { tile.run::<$vector, ROWS, ACROSS, LIES>() }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn lay_out(cut: &Cut, rows: Range<usize>, panels: Range<usize>, room: *mut f32) {
+                // SAFETY: as promised by the caller.
+                unsafe { super::lay_out::<$vector>(cut, rows, panels, room) }
+            }
+        }
+    };
+    (@kernel $vector:ty, $lies:literal, [$($rows:literal)*] $across:tt) => {
+        Kernel {
+            lies: $lies,
+            lanes: <$vector>::LANES,
+            across: compiled!(@across $across),
+            heights: [$($rows),*],
+            tiles: [$(compiled!(@tiles $rows $lies $across)),*],
+            lay_out,
+        }
+    };
+    (@across [$($n:literal)*]) => { [$($n),*].len() };
+    (@tiles $rows:literal $lies:literal [$($across:literal)*]) => { &[$(tile::<$rows, $across, $lies>),*] };
+}
+
+#[cfg(target_arch = "x86_64")]
+compiled!(avx512 F32x16: laid [2 4 6] [1 2 3 4], lying [2 4 8] [1 2 3], "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma");
+#[cfg(target_arch = "x86_64")]
+compiled!(avx2 F32x8: laid [1 2 4] [1 2 3], lying [1 2 4] [1 2 3], "avx2,fma");
+#[cfg(target_arch = "aarch64")]
+compiled!(baseline F32x4: laid [2 4 8] [1 2 3], lying [2 4 8] [1 2 3]);
+#[cfg(not(target_arch = "aarch64"))]
+compiled!(baseline F32x4: laid [1 2 4] [1 2 3], lying [1 2 4] [1 2 3]);

@@ -59,7 +59,7 @@ fn epilogue(case: &mut Case, acc: Reg, dtype: DType) -> Reg {
     case.binary(&ADD, y, residual)
 }
 
-const SHAPES: [[usize; 3]; 17] = [
+const SHAPES: [[usize; 3]; 18] = [
     [1, 1, 1],
     [3, 5, 7],
     [1, 300, 500],
@@ -77,6 +77,7 @@ const SHAPES: [[usize; 3]; 17] = [
     [65, 520, 433],
     [9, 1100, 250],
     [26, 1030, 70],
+    [203, 515, 341],
 ];
 
 #[test]
