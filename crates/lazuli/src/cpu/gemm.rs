@@ -16,7 +16,7 @@ use crate::ops::math::{F32x8, F32x16};
 /// Rows of `b` in a block. Results are added up block by block.
 const DEPTH: usize = 512;
 /// Up to so many rows of `a`, `b` is multiplied as it lies: laying it out would take longer than it saves.
-const MAX_LYING: usize = 64;
+const MAX_LYING: usize = 32;
 /// Rows of such a block: what is used again must be found where it was.
 const LYING_DEPTH: usize = 256;
 /// Vectors across a block: half a megabyte of the widest, for a second-level cache.

@@ -17,6 +17,8 @@ const TOGETHER: usize = 8;
 const ABREAST: usize = 4;
 /// Bytes of `b` that are worth a task.
 const TASK_BYTES: usize = 256 << 10;
+/// Partial results at most: enough for the threads that it takes to keep memory busy, few enough to add up.
+const MAX_PARTS: usize = 32;
 
 /// A product of floats `out[m, n] = a[m, k] · b[k, n]`, all within their memory.
 #[derive(Clone, Copy)]
@@ -56,7 +58,7 @@ impl Skinny {
     }
 
     fn rows_per_part(&self) -> usize {
-        (TASK_BYTES / 4).div_ceil(self.n.max(1)).next_multiple_of(8)
+        (TASK_BYTES / 4).div_ceil(self.n.max(1)).max(self.k.div_ceil(MAX_PARTS)).next_multiple_of(8)
     }
 
     /// Computes it. `parts` has room for `(n_parts − 1) · m · n` values.
