@@ -29,9 +29,8 @@ const TASK: usize = 1 << 20;
 const TASKS_PER_THREAD: usize = 4;
 /// Tiles that a task has below one another at least: what it lays out is used so often.
 const TILES: usize = 16;
-/// How many rows ahead `b` is asked for where it is multiplied as it lies, and where it is laid out.
+/// How many rows ahead `b` is asked for where it was not laid out.
 const AHEAD: isize = 16;
-const AHEAD_OF_LAYING: usize = 4;
 /// Rows of `b` in a turn of the innermost loop.
 const STEPS: usize = 4;
 
@@ -80,8 +79,6 @@ pub fn room(k: usize, n: usize) -> usize {
 
 /// How products are made with one instruction set.
 struct Kernel {
-    /// Whether `b` is multiplied as it lies.
-    lies: bool,
     /// Lanes of a vector.
     lanes: usize,
     /// Vectors across a panel: the columns of a tile.
@@ -91,8 +88,14 @@ struct Kernel {
     /// [`Tile::run`] for each of these and one vector or more. They are functions of their own so that none lacks
     /// registers for another's sake.
     tiles: [&'static [unsafe fn(&Tile)]; 3],
-    lay_out: unsafe fn(&Cut, Range<usize>, Range<usize>, *mut f32),
+    /// The same for whole tiles that lay out what they read for those below; none where all read it as it lies.
+    laying: Option<&'static [unsafe fn(&Tile)]>,
 }
+
+/// Where a tile finds `b`: laid out, as it lies, or as it lies and to be laid out.
+const LAID: u8 = 0;
+const LYING: u8 = 1;
+const LAYING: u8 = 2;
 
 /// What suits the processor.
 fn kernel(lies: bool) -> &'static Kernel {
@@ -184,22 +187,23 @@ impl Cut<'_> {
         let &Cut { x, kernel } = self;
         let mut left = [MaybeUninit::<f32>::uninit(); DEPTH * MAX_ROWS];
         let left: *mut f32 = left.as_mut_ptr().cast();
-        let max_depth = if kernel.lies { LYING_DEPTH } else { DEPTH };
+        let dense = x.b_steps.1 == 1;
+        let max_depth = if kernel.laying.is_some() { DEPTH } else { LYING_DEPTH };
         for first in panels.clone().step_by(self.max_panels()) {
             let block = first..panels.end.min(first + self.max_panels());
-            // A vector must not reach past the end of its row.
-            let last_is_whole = self.columns(block.clone()).end.is_multiple_of(kernel.lanes);
-            let laid = match kernel.lies {
-                true => block.end - usize::from(!last_is_whole),
-                false => first,
-            };
-            let laid_from = self.columns(laid..block.end).start;
+            let block_from = self.columns(block.clone()).start;
             for l in (0..x.k).step_by(max_depth) {
                 let depth = max_depth.min(x.k - l);
+                let laid = |columns: &Range<usize>| room.first.wrapping_add(depth * (columns.start - block_from));
                 // SAFETY: the instruction set is there; the room holds a block, and `left` a tile's rows; the rest as
                 // promised by the caller.
                 unsafe {
-                    (kernel.lay_out)(self, l..l + depth, laid..block.end, room.first);
+                    if !dense {
+                        for panel in block.clone() {
+                            let columns = self.columns(panel..panel + 1);
+                            lay_out(x, l..l + depth, columns.clone(), laid(&columns), kernel.lanes);
+                        }
+                    }
                     for row in rows.clone().step_by(kernel.heights[2]) {
                         let n_rows = kernel.heights[2].min(rows.end - row);
                         let (mut a, mut a_pitch) = (x.a(row, l), x.a_steps.0);
@@ -208,19 +212,17 @@ impl Cut<'_> {
                             (a, a_pitch) = (left, depth as isize);
                         }
                         let height = kernel.heights.iter().filter(|height| **height < n_rows).count();
+                        let laying = kernel.laying.filter(|_| dense && row == rows.start);
+                        let tiles = laying.unwrap_or(kernel.tiles[height]);
+                        let lies = dense && (laying.is_some() || kernel.laying.is_none());
                         for panel in block.clone() {
                             let columns = self.columns(panel..panel + 1);
-                            let (n_columns, across) = (columns.len(), columns.len().div_ceil(kernel.lanes));
-                            let (b, b_pitch) = match panel < laid {
-                                true => (x.b(l, columns.start), x.b_steps.0),
-                                false => {
-                                    let panel = room.first.wrapping_add(depth * (columns.start - laid_from));
-                                    (panel.cast_const(), (across * kernel.lanes) as isize)
-                                }
-                            };
+                            let laid = laid(&columns);
+                            let b = if lies { x.b(l, columns.start) } else { laid.cast_const() };
                             let out = x.out.add(row * x.n + columns.start);
-                            let tile = Tile { a, a_pitch, b, b_pitch, depth, out, pitch: x.n, n_rows, n_columns, l };
-                            kernel.tiles[height][across - 1](&tile);
+                            let (b_pitch, pitch, n_columns) = (x.b_steps.0, x.n, columns.len());
+                            let tile = Tile { a, a_pitch, b, b_pitch, laid, depth, out, pitch, n_rows, n_columns, l };
+                            tiles[n_columns.div_ceil(kernel.lanes) - 1](&tile);
                         }
                     }
                 }
@@ -229,43 +231,19 @@ impl Cut<'_> {
     }
 }
 
-/// Lays out rows of `b`, panel by panel, each row of a panel padded with zeros to whole vectors.
-#[inline(always)]
-unsafe fn lay_out<V: Floats>(cut: &Cut, rows: Range<usize>, panels: Range<usize>, room: *mut f32) {
-    let (x, depth) = (cut.x, rows.len());
-    let mut edges = [0; MAX_ACROSS + 1];
-    for i in 0..=panels.len() {
-        edges[i] = cut.columns(panels.start..panels.start + i).end;
-    }
+/// Lays out columns of `b` that do not lie side by side, with zeros up to whole vectors.
+unsafe fn lay_out(x: &Gemm, rows: Range<usize>, columns: Range<usize>, to: *mut f32, lanes: usize) {
+    let (depth, n_columns, pitch) = (rows.len(), columns.len(), columns.len().next_multiple_of(lanes));
     // SAFETY: as promised by the caller.
     unsafe {
-        if x.b_steps.1 == 1 {
-            // Memory is read straight on.
-            for (i, l) in rows.enumerate() {
-                for p in 0..panels.len() {
-                    let (column, n_columns) = (edges[p], edges[p + 1] - edges[p]);
-                    let at = depth * (column - edges[0]) + i * n_columns.next_multiple_of(V::LANES);
-                    for j in (0..n_columns).step_by(V::LANES) {
-                        fetch(x.b(l + AHEAD_OF_LAYING, column + j));
-                        V::load_first(x.b(l, column + j), V::LANES.min(n_columns - j)).store(room.add(at + j));
-                    }
-                }
-            }
-            return;
-        }
-        for p in 0..panels.len() {
-            let (column, n_columns) = (edges[p], edges[p + 1] - edges[p]);
-            let (to, pitch) = (room.add(depth * (column - edges[0])), n_columns.next_multiple_of(V::LANES));
-            turn(x.b(rows.start, column), x.b_steps, (depth, n_columns), to, pitch);
-            if pitch > n_columns {
-                (0..depth).for_each(|l| to.add(l * pitch + n_columns).write_bytes(0, pitch - n_columns));
-            }
+        turn(x.b(rows.start, columns.start), x.b_steps, (depth, n_columns), to, pitch);
+        if pitch > n_columns {
+            (0..depth).for_each(|l| to.add(l * pitch + n_columns).write_bytes(0, pitch - n_columns));
         }
     }
 }
 
 /// Copies a matrix whose rows do not lie dense: by squares where its columns do.
-#[inline(always)]
 unsafe fn turn(
     from: *const f32,
     steps: (isize, isize),
@@ -295,10 +273,11 @@ struct Tile {
     /// Rows that lie dense.
     a: *const f32,
     a_pitch: isize,
-    /// Rows of whole vectors.
     b: *const f32,
     /// From row to row where they were not laid out.
     b_pitch: isize,
+    /// Where they are laid out, with zeros up to whole vectors.
+    laid: *mut f32,
     depth: usize,
     out: *mut f32,
     /// From row to row of the result.
@@ -313,7 +292,7 @@ impl Tile {
     /// Up to `ROWS` rows of `ACROSS` vectors. Of missing rows the last is taken, and nothing stored. A `b` that lies
     /// as it came is asked for ahead: its steps are too long to be foreseen.
     #[inline(always)]
-    unsafe fn run<V: Floats, const ROWS: usize, const ACROSS: usize, const LIES: bool>(&self) {
+    unsafe fn run<V: Floats, const ROWS: usize, const ACROSS: usize, const B: u8>(&self) {
         let mut rows = [self.a; ROWS];
         let out = |r: usize| self.out.wrapping_add(r * self.pitch);
         for r in 0..ROWS {
@@ -323,22 +302,28 @@ impl Tile {
             }
         }
         // Where rows are laid out, their distance is part of the instructions.
-        let pitch = if LIES { self.b_pitch } else { (ACROSS * V::LANES) as isize };
+        let laid_pitch = (ACROSS * V::LANES) as isize;
+        let pitch = if B == LAID { laid_pitch } else { self.b_pitch };
+        let n_last = self.n_columns - (ACROSS - 1) * V::LANES;
         // SAFETY: as promised by the caller.
         unsafe {
             let mut sums = [[V::splat(0.0); ACROSS]; ROWS];
-            let (mut b, mut l) = (self.b, 0);
+            let (mut b, mut laid, mut l) = (self.b, self.laid, 0);
+            let next = |b: *const f32, laid: *mut f32, n: usize| {
+                (b.wrapping_offset(n as isize * pitch), laid.wrapping_offset(n as isize * laid_pitch))
+            };
             // A few at a time: counting costs less.
             for _ in 0..self.depth / STEPS {
                 for i in 0..STEPS {
-                    let b = b.wrapping_offset(i as isize * pitch);
-                    step::<_, _, _, LIES>(&mut sums, &rows, l + i, b, pitch);
+                    let (b, laid) = next(b, laid, i);
+                    step::<_, _, _, B>(&mut sums, &rows, l + i, b, pitch, n_last, laid);
                 }
-                (b, l) = (b.wrapping_offset(STEPS as isize * pitch), l + STEPS);
+                (b, laid) = next(b, laid, STEPS);
+                l += STEPS;
             }
             for l in l..self.depth {
-                step::<_, _, _, LIES>(&mut sums, &rows, l, b, pitch);
-                b = b.wrapping_offset(pitch);
+                step::<_, _, _, B>(&mut sums, &rows, l, b, pitch, n_last, laid);
+                (b, laid) = next(b, laid, 1);
             }
             for r in 0..ROWS {
                 if r < self.n_rows {
@@ -364,20 +349,27 @@ impl Tile {
 
 /// Adds the products of column `l` of some rows and a row of `b`.
 #[inline(always)]
-unsafe fn step<V: Floats, const ROWS: usize, const ACROSS: usize, const LIES: bool>(
+unsafe fn step<V: Floats, const ROWS: usize, const ACROSS: usize, const B: u8>(
     sums: &mut [[V; ACROSS]; ROWS],
     rows: &[*const f32; ROWS],
     l: usize,
     b: *const f32,
     pitch: isize,
+    n_last: usize,
+    laid: *mut f32,
 ) {
     // SAFETY: as promised by the caller.
     unsafe {
         let mut lanes = [V::splat(0.0); ACROSS];
         for j in 0..ACROSS {
-            lanes[j] = V::load(b.add(j * V::LANES));
-            if LIES {
-                fetch(b.wrapping_offset(AHEAD * pitch).wrapping_add(j * V::LANES));
+            let from = b.add(j * V::LANES);
+            // A vector must not reach past the end of its row.
+            lanes[j] = if B != LAID && j + 1 == ACROSS { V::load_first(from, n_last) } else { V::load(from) };
+            if B != LAID {
+                fetch(from.wrapping_offset(AHEAD * pitch));
+            }
+            if B == LAYING {
+                lanes[j].store(laid.add(j * V::LANES));
             }
         }
         for r in 0..ROWS {
@@ -392,45 +384,52 @@ unsafe fn step<V: Floats, const ROWS: usize, const ACROSS: usize, const LIES: bo
 /// The loops above, compiled for one instruction set, with tiles whose sums fill its registers. Where `b` is laid out,
 /// wide ones load least; where it lies as it came, tall ones read it least often.
 macro_rules! compiled {
-    ($isa:ident $vector:ty: laid $laid:tt $across:tt, lying $lying:tt $lying_across:tt $(, $features:literal)?) => {
+    (
+        $isa:ident $vector:ty $(, $features:literal)?;
+        laid $few:literal $half:literal $rows:literal: $($across:literal)*;
+        lying $few_lying:literal $half_lying:literal $rows_lying:literal: $($lying:literal)*
+    ) => {
         mod $isa {
             use super::*;
 
-            pub static LAID: Kernel = compiled!(@kernel $vector, false, $laid $across);
-            pub static LYING: Kernel = compiled!(@kernel $vector, true, $lying $lying_across);
+            pub static LAID: Kernel = Kernel {
+                lanes: <$vector>::LANES,
+                across: [$($across),*].len(),
+                heights: [$few, $half, $rows],
+                tiles: [
+                    &[$(tile::<$few, $across, { super::LAID }>),*],
+                    &[$(tile::<$half, $across, { super::LAID }>),*],
+                    &[$(tile::<$rows, $across, { super::LAID }>),*],
+                ],
+                laying: Some(&[$(tile::<$rows, $across, LAYING>),*]),
+            };
+
+            pub static LYING: Kernel = Kernel {
+                lanes: <$vector>::LANES,
+                across: [$($lying),*].len(),
+                heights: [$few_lying, $half_lying, $rows_lying],
+                tiles: [
+                    &[$(tile::<$few_lying, $lying, { super::LYING }>),*],
+                    &[$(tile::<$half_lying, $lying, { super::LYING }>),*],
+                    &[$(tile::<$rows_lying, $lying, { super::LYING }>),*],
+                ],
+                laying: None,
+            };
 
             $(#[target_feature(enable = $features)])?
-            unsafe fn tile<const ROWS: usize, const ACROSS: usize, const LIES: bool>(tile: &Tile) {
+            unsafe fn tile<const ROWS: usize, const ACROSS: usize, const B: u8>(tile: &Tile) {
                 // SAFETY: as promised by the caller.
-                unsafe { tile.run::<$vector, ROWS, ACROSS, LIES>() }
-            }
-
-            $(#[target_feature(enable = $features)])?
-            unsafe fn lay_out(cut: &Cut, rows: Range<usize>, panels: Range<usize>, room: *mut f32) {
-                // SAFETY: as promised by the caller.
-                unsafe { super::lay_out::<$vector>(cut, rows, panels, room) }
+                unsafe { tile.run::<$vector, ROWS, ACROSS, B>() }
             }
         }
     };
-    (@kernel $vector:ty, $lies:literal, [$($rows:literal)*] $across:tt) => {
-        Kernel {
-            lies: $lies,
-            lanes: <$vector>::LANES,
-            across: compiled!(@across $across),
-            heights: [$($rows),*],
-            tiles: [$(compiled!(@tiles $rows $lies $across)),*],
-            lay_out,
-        }
-    };
-    (@across [$($n:literal)*]) => { [$($n),*].len() };
-    (@tiles $rows:literal $lies:literal [$($across:literal)*]) => { &[$(tile::<$rows, $across, $lies>),*] };
 }
 
 #[cfg(target_arch = "x86_64")]
-compiled!(avx512 F32x16: laid [2 4 6] [1 2 3 4], lying [2 4 8] [1 2 3], "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma");
+compiled!(avx512 F32x16, "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma"; laid 2 4 6: 1 2 3 4; lying 2 4 8: 1 2 3);
 #[cfg(target_arch = "x86_64")]
-compiled!(avx2 F32x8: laid [1 2 4] [1 2 3], lying [1 2 4] [1 2 3], "avx2,fma");
+compiled!(avx2 F32x8, "avx2,fma"; laid 1 2 4: 1 2 3; lying 1 2 4: 1 2 3);
 #[cfg(target_arch = "aarch64")]
-compiled!(baseline F32x4: laid [2 4 8] [1 2 3], lying [2 4 8] [1 2 3]);
+compiled!(baseline F32x4; laid 2 4 8: 1 2 3; lying 2 4 8: 1 2 3);
 #[cfg(not(target_arch = "aarch64"))]
-compiled!(baseline F32x4: laid [1 2 4] [1 2 3], lying [1 2 4] [1 2 3]);
+compiled!(baseline F32x4; laid 1 2 4: 1 2 3; lying 1 2 4: 1 2 3);

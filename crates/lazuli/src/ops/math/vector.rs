@@ -76,7 +76,7 @@ unsafe impl Floats for F32x4 {
     #[inline(always)] unsafe fn splat(x: f32) -> Self { Self([x; 4]) }
     #[inline(always)] unsafe fn store(self, to: *mut f32) { to.cast::<[f32; 4]>().write_unaligned(self.0) }
     #[inline(always)] unsafe fn load_first(from: *const f32, n: usize) -> Self {
-        Self(std::array::from_fn(|i| if i < n { *from.add(i) } else { 0.0 }))
+        if n == 4 { Self::load(from) } else { Self(std::array::from_fn(|i| if i < n { *from.add(i) } else { 0.0 })) }
     }
     #[inline(always)] unsafe fn store_first(self, to: *mut f32, n: usize) {
         self.0.iter().take(n).enumerate().for_each(|(i, x)| *to.add(i) = *x);
