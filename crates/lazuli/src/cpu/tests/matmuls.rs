@@ -102,6 +102,29 @@ fn sums_alone_and_with_what_follows() {
 }
 
 #[test]
+fn what_follows_may_take_sums_as_they_come_by_rows_or_across() {
+    for shape @ [m, _, n] in SHAPES {
+        let (mut case, acc) = product(&[], shape, DType::F32, [Lies::Rows; 2], false);
+        let y = case.binary(&MUL, acc, acc);
+        case.store_all(y);
+        case.check();
+        let (mut case, acc) = product(&[], shape, DType::F32, [Lies::Rows; 2], false);
+        let turned = case.numbers(DType::F32, m * n, 7);
+        let turned = case.load(turned, View::permute(&Shape::from([n, m]), &[1, 0]), Scope::Outer);
+        let y = case.binary(&ADD, acc, turned);
+        case.store_all(y);
+        case.check();
+        let (mut case, acc) = product(&[], shape, DType::F32, [Lies::Rows; 2], false);
+        let per_row = case.numbers(DType::F32, m, 7);
+        let per_row = case.load(per_row, View::broadcast(&Shape::from([m, 1]), &case.space()), Scope::Outer);
+        let y = case.binary(&MUL, acc, per_row);
+        case.store_all(y);
+        case.store_all(acc);
+        case.check();
+    }
+}
+
+#[test]
 fn few_rows_are_right_at_every_edge() {
     for m in [1, 2, 3, 4, 5, 8, 9, 16] {
         for (k, n) in [(0, 5), (2, 64), (15, 17), (129, 63), (257, 129), (1030, 300), (70, 2100)] {
