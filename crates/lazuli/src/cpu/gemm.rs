@@ -33,6 +33,8 @@ const TILES: usize = 16;
 const AHEAD: isize = 16;
 /// Rows of `b` in a turn of the innermost loop.
 const STEPS: usize = 4;
+/// Rows of what lies by columns that are laid out at a time.
+const TURNED: usize = 32;
 
 /// A product `out[m, n] = a[m, k] · b[k, n]`, all within their memory; rows of `out` are dense.
 #[derive(Clone, Copy)]
@@ -255,9 +257,13 @@ unsafe fn turn(
     let (rows, columns) = if steps.0 == 1 { (n_rows / SIDE * SIDE, n_columns / SIDE * SIDE) } else { (0, 0) };
     // SAFETY: as promised by the caller.
     unsafe {
-        for column in (0..columns).step_by(SIDE) {
-            for row in (0..rows).step_by(SIDE) {
-                square(at(row, column).cast(), steps.1, to.add(row * pitch + column).cast(), pitch as isize);
+        // A few rows at a time, so that what is written is whole lines before it leaves the nearest cache.
+        for first in (0..rows).step_by(TURNED) {
+            for column in (0..columns).step_by(SIDE) {
+                (column..column + SIDE).for_each(|column| fetch(at(first + TURNED, column)));
+                for row in (first..rows.min(first + TURNED)).step_by(SIDE) {
+                    square(at(row, column).cast(), steps.1, to.add(row * pitch + column).cast(), pitch as isize);
+                }
             }
         }
         for column in 0..n_columns {
