@@ -19,6 +19,8 @@ const DEPTH: usize = 512;
 const MAX_LYING: usize = 32;
 /// Rows of such a block: what is used again must be found where it was.
 const LYING_DEPTH: usize = 256;
+/// Up to so many rows of `a`, panels are made one by one.
+const FEW: usize = 128;
 /// Vectors across a block: half a megabyte of the widest, for a second-level cache.
 const MAX_ACROSS: usize = 16;
 /// Rows of the tallest tile.
@@ -172,9 +174,9 @@ impl Cut<'_> {
         self.x.n.div_ceil(self.kernel.across * self.kernel.lanes)
     }
 
-    /// Panels in a block.
+    /// Panels in a block. Few rows of `a` stay near by themselves.
     fn max_panels(&self) -> usize {
-        MAX_ACROSS / self.kernel.across
+        if self.x.m <= FEW { 1 } else { MAX_ACROSS / self.kernel.across }
     }
 
     /// The columns of panels: vectors are shared among all, so that none is much narrower than others.
