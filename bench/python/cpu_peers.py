@@ -11,7 +11,7 @@ Then add the peers to a result file of the Rust side and print everything togeth
     .venv/bin/python python/cpu_peers.py --json cpu.json
     cargo run --release --bin cpu -- --from cpu.json --markdown
 
-The two processes cannot take turns, so run them on a quiet machine and trust gaps, not digits.
+The two processes cannot take turns, so run them on a quiet machine and trust gaps, not digits; `turns.py` makes them.
 Inputs, result checks and fields are the same as on the Rust side (`inputs.rs`, `reference.rs`, `report.rs`).
 """
 
@@ -25,11 +25,13 @@ parser.add_argument("--json", help="result file; rows of other contenders in it 
 parser.add_argument("--rounds", type=int, default=15, help="samples per contender")
 parser.add_argument("--threads", type=int, default=2, help="threads for everyone")
 parser.add_argument("--only", action="append", default=[], help="only workloads whose name contains this")
+parser.add_argument("--by", action="append", default=[], help="only this peer")
 options = parser.parse_args()
 
-# Before the libraries are imported: they read these once. Spinning would bill idle threads.
+# Before the libraries are imported: they read these once. Threads that spin would take the processor from other peers.
 os.environ.setdefault("OMP_NUM_THREADS", str(options.threads))
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+if len(options.by) != 1:
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # XLA has no thread setting; it counts the processors it may run on.
 if hasattr(os, "sched_setaffinity"):
@@ -168,6 +170,8 @@ def installed_peers():
     peers = {}
     calls = [("torch", "torch", torch_call), ("jax", "jax", jax_call), ("onnxruntime", "onnxruntime", onnxruntime_call)]
     for name, module, call in calls:
+        if options.by and name not in options.by:
+            continue
         try:
             __import__(module)
             peers[name] = call
