@@ -44,7 +44,7 @@ def main():
     best, medians = defaultdict(dict), defaultdict(lambda: defaultdict(list))
     for _ in range(options.turns):
         for row in (row for command in commands for row in turn(command)):
-            workload, contender = row["workload"], row["contender"].removesuffix(", reusing")
+            workload, contender = row["workload"], row["contender"]
             # A yardstick in a slow moment makes fast ones impossible.
             if row["verdict"] not in ("ok", "IMPOSSIBLE"):
                 sys.exit(f"{contender} on {workload}: {row['verdict']}")

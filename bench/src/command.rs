@@ -12,7 +12,7 @@ use crate::workload::Workload;
 
 const HELP: &str = "\
   --only TEXT      only workloads whose name contains TEXT; the yardsticks always run (may be repeated)
-  --by TEXT        only contenders whose name contains TEXT (may be repeated)
+  --by NAME        only this contender (may be repeated)
   --rounds N       samples per contender (default 15)
   --threads N      threads for everyone (default 2)
   --lanes N        the hand-written loops use vectors of at most N values (16, 8 or 4)
@@ -129,7 +129,7 @@ pub fn processor() -> String {
 impl Options {
     /// The first, what is written by hand, is always wanted: the others are compared with it.
     fn wants_by(&self, contender: &str) -> bool {
-        self.by.is_empty() || contender == "hand" || self.by.iter().any(|text| contender.contains(text.as_str()))
+        self.by.is_empty() || contender == "hand" || self.by.iter().any(|name| contender == name)
     }
 
     fn wants(&self, workload: &Workload) -> bool {

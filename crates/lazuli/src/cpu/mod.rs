@@ -2,6 +2,7 @@
 //! instructions while they are in the first-level cache. Knows plans, kernels and the loops of rows; no op by name.
 
 mod memory;
+mod pool;
 mod threads;
 
 // From a kernel to something that runs.

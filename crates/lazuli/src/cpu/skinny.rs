@@ -11,14 +11,14 @@ use crate::ops::math::{F32x8, F32x16, Floats};
 const MAX_ROWS: usize = 16;
 /// Rows of `b` that are read together.
 #[cfg(target_arch = "x86_64")]
-const TOGETHER: usize = 8;
+const TOGETHER: usize = 16;
 /// Rows of `a` that are multiplied with a column at a time.
 #[cfg(target_arch = "x86_64")]
 const ABREAST: usize = 4;
 /// Bytes of `b` that are worth a task.
 const TASK_BYTES: usize = 256 << 10;
 /// Partial results at most: enough for the threads that it takes to keep memory busy, few enough to add up.
-const MAX_PARTS: usize = 32;
+const MAX_PARTS: usize = 16;
 
 /// A product of floats `out[m, n] = a[m, k] · b[k, n]`, all within their memory.
 #[derive(Clone, Copy)]

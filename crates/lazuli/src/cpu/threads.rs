@@ -7,16 +7,16 @@ use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::available_parallelism;
 
-use rayon_core::{ThreadPool, ThreadPoolBuilder};
+use super::pool::Pool;
 
 /// A pool of threads, or none where one is all there is.
 pub struct Threads {
-    pool: Option<ThreadPool>,
+    pool: Option<Pool>,
 }
 
 thread_local! {
     /// The pool that this thread may share work with, while it is in [`Threads::enter`].
-    static POOL: Cell<*const ThreadPool> = const { Cell::new(ptr::null()) };
+    static POOL: Cell<*const Pool> = const { Cell::new(ptr::null()) };
 }
 
 impl Threads {
@@ -26,16 +26,16 @@ impl Threads {
         Threads::with(asked.unwrap_or_else(|| available_parallelism().map_or(1, usize::from)))
     }
 
-    /// This many.
+    /// This many, the caller's among them.
     pub fn with(n_threads: usize) -> Threads {
-        let builder = ThreadPoolBuilder::new().num_threads(n_threads).thread_name(|i| format!("lazuli-{i}"));
+        let pool = (n_threads > 1).then(|| Pool::new(n_threads - 1));
         // A system that gives no threads still computes, on the caller's.
-        Threads { pool: if n_threads > 1 { builder.build().ok() } else { None } }
+        Threads { pool: pool.filter(|pool| pool.n_threads() > 0) }
     }
 
     /// How many there are.
     pub fn count(&self) -> usize {
-        self.pool.as_ref().map_or(1, ThreadPool::current_num_threads)
+        self.pool.as_ref().map_or(1, |pool| pool.n_threads() + 1)
     }
 
     /// Runs `f` here, where [`for_each`] finds the threads.
@@ -46,10 +46,10 @@ impl Threads {
 }
 
 /// Sets this thread's pool, and the one before when dropped.
-struct Entered(*const ThreadPool);
+struct Entered(*const Pool);
 
 impl Entered {
-    fn new(pool: *const ThreadPool) -> Entered {
+    fn new(pool: *const Pool) -> Entered {
         Entered(POOL.replace(pool))
     }
 }
@@ -60,14 +60,14 @@ impl Drop for Entered {
     }
 }
 
-fn pool<'p>() -> Option<&'p ThreadPool> {
+fn pool<'p>() -> Option<&'p Pool> {
     // SAFETY: set for as long as `enter` borrows the pool, on this thread only.
     unsafe { POOL.get().as_ref() }
 }
 
 /// How many threads [`for_each`] would use here.
 pub fn count() -> usize {
-    pool().map_or(1, ThreadPool::current_num_threads)
+    pool().map_or(1, |pool| pool.n_threads() + 1)
 }
 
 /// Calls `f` with `0..n_tasks`, on the threads of the pool this is called in; in order on this one if there is none.
@@ -81,7 +81,7 @@ pub fn for_each_on(n_tasks: usize, f: &(dyn Fn(usize, usize) + Sync)) {
         return (0..n_tasks).for_each(|task| f(0, task));
     };
     let next = AtomicUsize::new(0);
-    let work = |worker: usize| {
+    pool.run(n_tasks - 1, &|worker| {
         // What a task does is not shared out again.
         let _back = Entered::new(ptr::null());
         loop {
@@ -91,12 +91,6 @@ pub fn for_each_on(n_tasks: usize, f: &(dyn Fn(usize, usize) + Sync)) {
             }
             f(worker, task);
         }
-    };
-    pool.in_place_scope(|scope| {
-        let n_helpers = pool.current_num_threads().min(n_tasks) - 1;
-        let work = &work;
-        (1..=n_helpers).for_each(|worker| scope.spawn(move |_| work(worker)));
-        work(0);
     });
 }
 
