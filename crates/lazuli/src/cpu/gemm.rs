@@ -7,9 +7,11 @@ use std::ops::Range;
 
 use super::across::{SIDE, square};
 use super::threads;
+use crate::ops::isa;
 use crate::ops::math::{F32x4, Floats, fetch};
-use crate::ops::{Isa, isa};
 
+#[cfg(target_arch = "x86_64")]
+use crate::ops::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::ops::math::{F32x8, F32x16};
 
