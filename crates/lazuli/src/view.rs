@@ -294,6 +294,20 @@ impl IndexMap {
         }
     }
 
+    /// Where the last axis is cut into panels of some width: what is seen as a strided view `[…, n_panels, width]`, if it
+    /// is one. The last panel may have columns that the map does not show.
+    pub fn in_panels(&self, width: usize) -> Option<View> {
+        let [inner, outer] = &self.views[..] else { return None };
+        let last = outer.shape.rank().checked_sub(1)?;
+        if self.is_masked() || last + 2 > MAX_RANK {
+            return None;
+        }
+        let axes = outer.shape.iter().copied().zip(outer.strides).take(last);
+        let (n, stride) = (outer.shape[last], outer.strides[last]);
+        let panels = [(n.div_ceil(width), stride * width as isize), (width, stride)];
+        inner.then(&View::from_axes(axes.chain(panels), outer.offset))
+    }
+
     /// Whether some elements have no source element.
     pub fn is_masked(&self) -> bool {
         self.views.iter().any(|v| v.mask.is_some())

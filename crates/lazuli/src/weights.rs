@@ -12,8 +12,9 @@ use crate::tensor::Tensor;
 /// Matrices that stay on a device, by name.
 ///
 /// A weight is `[rows, cols]`, row-major, whatever it is multiplied with: `y[m, rows] = x[m, cols] · Wᵀ`, so one upload
-/// serves a single row of inputs as well as many. The second product of a kind makes nothing new: no memory, no plan, no
-/// pipeline.
+/// serves a single row of inputs as well as many. It is kept as the device reads it best: on the CPU large ones lie in the
+/// panels in which a product would otherwise lay them out, call after call. The second product of a kind makes nothing
+/// new: no memory, no plan, no pipeline.
 ///
 /// ```
 /// use lazuli::{Device, Weights};
@@ -30,8 +31,7 @@ pub struct Weights {
 }
 
 struct Weight {
-    tensor: Tensor,
-    /// The same, seen as `[cols, rows]`.
+    /// Seen as `[cols, rows]`, however it lies.
     turned: Tensor,
     rows: usize,
     cols: usize,
@@ -75,12 +75,11 @@ impl Weights {
             let message = format!("`{name}` cannot be stored as {dtype}; f32, f16 and bf16 can be multiplied");
             return Err(Error::dtype("upload", message));
         }
-        let tensor = Tensor::from_slice(data, [rows, cols], &self.device).to_dtype(dtype).compute()?;
-        self.insert(name, tensor, rows, cols, dtype);
-        Ok(())
+        self.insert(name, &Tensor::from_slice(data, [rows, cols], &self.device).to_dtype(dtype), rows, cols, true)
     }
 
-    /// Takes a tensor of two axes as a weight; one that is on the device is not moved.
+    /// Takes a tensor of two axes as a weight. One that is in the memory of the device already is shared as it lies, so
+    /// that nothing is kept twice; any other becomes what [`upload`](Weights::upload) would make of it.
     ///
     /// ```
     /// # use lazuli::{Device, DType, Tensor, Weights};
@@ -99,9 +98,8 @@ impl Weights {
             let message = format!("`{name}` is {dtype}; f32, f16 and bf16 can be multiplied");
             return Err(Error::dtype("import", message));
         }
-        let tensor = tensor.to_device(&self.device).detach().compute()?;
-        self.insert(name, tensor, rows, cols, dtype);
-        Ok(())
+        let is_there = tensor.node()?.is_ready() && *tensor.device()? == self.device;
+        self.insert(name, &tensor.to_device(&self.device).detach(), rows, cols, !is_there)
     }
 
     /// `output[m, rows] = input[m, cols] · Wᵀ`, all row-major.
@@ -147,7 +145,7 @@ impl Weights {
     /// A weight as a tensor `[rows, cols]`, for any other maths.
     #[track_caller]
     pub fn tensor(&self, name: &str) -> Result<Tensor> {
-        Ok(self.find("tensor", name)?.tensor.clone())
+        Ok(self.find("tensor", name)?.turned.t())
     }
 
     /// Forgets a weight and says whether there was one. Its memory is free once no tensor uses it either.
@@ -170,9 +168,15 @@ impl Weights {
         self.named.values().map(|weight| weight.size_bytes).sum()
     }
 
-    fn insert(&mut self, name: &str, tensor: Tensor, rows: usize, cols: usize, dtype: DType) {
-        let weight = Weight { turned: tensor.t(), tensor, rows, cols, size_bytes: rows * cols * dtype.size() };
+    /// Keeps a tensor that is on the device, laid out anew where the device would rather have it so.
+    fn insert(&mut self, name: &str, tensor: &Tensor, rows: usize, cols: usize, may_lay_out: bool) -> Result<()> {
+        let widths = self.device.backend().limits().panels.filter(|_| may_lay_out);
+        let weight = match widths.and_then(|widths| widths.of(rows)) {
+            Some(width) => in_panels(tensor, rows, cols, width)?,
+            None => as_it_lies(tensor, rows, cols)?,
+        };
         self.named.insert(name.to_string(), weight);
+        Ok(())
     }
 
     /// The product, still to be computed.
@@ -209,6 +213,21 @@ impl Weights {
         };
         Err(Error::index(op, format!("there is no weight `{name}`; {there}")))
     }
+}
+
+/// A weight in row-major order.
+fn as_it_lies(tensor: &Tensor, rows: usize, cols: usize) -> Result<Weight> {
+    let size_bytes = rows * cols * tensor.dtype()?.size();
+    Ok(Weight { turned: tensor.compute()?.t(), rows, cols, size_bytes })
+}
+
+/// A weight in panels of so many rows, each turned: they are a product's columns.
+fn in_panels(tensor: &Tensor, rows: usize, cols: usize, width: usize) -> Result<Weight> {
+    let n_rows = rows.next_multiple_of(width);
+    let filled_up = tensor.pad(&[(0, n_rows - rows), (0, 0)], 0.0f32);
+    let panels = filled_up.reshape([n_rows / width, width, cols]).permute(&[0, 2, 1]).compute()?;
+    let turned = panels.permute(&[1, 0, 2]).reshape([cols, n_rows]).narrow(1, 0, rows);
+    Ok(Weight { turned, rows, cols, size_bytes: n_rows * cols * tensor.dtype()?.size() })
 }
 
 fn bytes_of(numbers: &mut [f32]) -> &mut [u8] {

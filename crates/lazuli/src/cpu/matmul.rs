@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::gemm::{self, Gemm, Rooms};
+use super::gemm::{Gemm, Rooms};
 use super::load;
 use super::map;
 use super::memory::{Pool, Storage};
@@ -13,7 +13,7 @@ use super::skinny::{self, Skinny};
 use super::threads;
 use super::tile::{Bound, Tile, Val};
 use super::walk::Walk;
-use crate::dtype::Lane;
+use crate::dtype::{DType, Lane};
 use crate::error::Result;
 use crate::kernel::{Args, MatmulArgs, OperandArgs};
 
@@ -22,20 +22,19 @@ use crate::kernel::{Args, MatmulArgs, OperandArgs};
 const PANEL_BYTES: usize = 16 << 20;
 /// A product of fewer multiplications than this is not worth a second thread.
 const SMALL: usize = 1 << 18;
+/// A narrow operand of few elements stays near when it is widened, so that it may be read in any way.
+const NEAR: usize = 1 << 16;
 
 /// A launch of a matmul, ready for memory.
 pub struct Matmul {
     /// What follows, over `[batch…, m, n]`.
     pub nest: Nest,
     args: MatmulArgs,
-    /// What the sums are.
-    lane: Lane,
     /// The output (by number) whose memory takes the sums, and where it starts: there are no other sums to keep then.
     in_output: Option<(usize, isize)>,
     /// Nothing follows: the sums are the output.
     bare: bool,
-    /// For few rows: the sizes and steps of a product, still without its memory.
-    skinny: Option<Skinny>,
+    sums: Sums,
     /// About how long it takes on one thread.
     pub nanos: f64,
 }
@@ -66,14 +65,13 @@ impl Matmul {
         let batch: usize = matmul.batch.iter().product();
         let products = batch as f64 * matmul.m as f64 * matmul.k as f64 * matmul.n as f64;
         let nanos = products * 0.03 + nest.nanos;
-        let skinny = few_rows(&matmul).filter(|_| lane == Lane::F32);
-        Matmul { nest, args: matmul, lane, in_output, bare, skinny, nanos }
+        let sums = if lane == Lane::F32 { Sums::of_floats(&matmul, code.body.inputs[1]) } else { Sums::Integers };
+        Matmul { nest, args: matmul, in_output, bare, sums, nanos }
     }
 
     /// Values that each thread needs room for.
     pub fn room(&self) -> usize {
-        let MatmulArgs { k, n, .. } = self.args;
-        if self.lane == Lane::F32 && self.skinny.is_none() { gemm::room(k, n) } else { 0 }
+        if let Sums::Gemm(gemm) = &self.sums { gemm.room() } else { 0 }
     }
 
     /// Bytes for sums that have no place in an output. They are looked at before the next ones are made, so all
@@ -122,13 +120,27 @@ impl Matmul {
             Ok(Some(Wide { storage: pool.take(n * 4)?, low, n }))
         };
         let MatmulArgs { m, k, n, ref a, ref b, .. } = self.args;
-        let n_batch = self.n_batch();
-        let n_parts = self.skinny.map_or(1, |skinny| skinny.n_parts());
-        let parts = match n_parts > 1 {
-            true => Some(pool.take(n_batch * (n_parts - 1) * m * n * 4)?),
-            false => None,
+        let b = match self.sums {
+            // It widens what it reads.
+            Sums::Gemm(_) => None,
+            _ => operand(1, b, k, n)?,
         };
-        Ok(Scratch { a: operand(0, a, m, k)?, b: operand(1, b, k, n)?, parts })
+        let n_side_by_side = if self.by_batch() { self.n_batch() } else { 1 };
+        let parts = match self.n_parts() {
+            1 => None,
+            n_parts => Some(pool.take(n_side_by_side * (n_parts - 1) * m * n * 4)?),
+        };
+        Ok(Scratch { a: operand(0, a, m, k)?, b, parts })
+    }
+
+    /// Partial results of each product.
+    fn n_parts(&self) -> usize {
+        match &self.sums {
+            Sums::Skinny(skinny) => skinny.n_parts(),
+            // Whole matrices are shared out already.
+            Sums::Gemm(gemm) if !self.by_batch() => gemm.n_parts(),
+            _ => 1,
+        }
     }
 
     /// Runs it on the threads this is called in.
@@ -209,12 +221,12 @@ impl Matmul {
         });
     }
 
-    /// An operand as 32-bit lanes, converted first if it is stored narrower.
+    /// An operand as it is stored, or as 32-bit lanes if there is memory for those.
     unsafe fn operand<'s>(&self, bound: &Bound, idx: usize, lies: &'s OperandArgs, wide: Option<&Wide>) -> Operand<'s> {
-        let Some(wide) = wide else {
-            return Operand { ptr: Shared(bound.inputs[idx] as *mut u32), lies };
-        };
         let dtype = self.nest.code.body.inputs[idx];
+        let Some(wide) = wide else {
+            return Operand { ptr: Shared(bound.inputs[idx] as *mut u32), size: dtype.size(), lies };
+        };
         let (from, to) = (Shared(bound.inputs[idx] as *mut u32), Shared(wide.storage.ptr().cast::<u32>()));
         const PIECE: usize = 64 * 1024;
         threads::for_each(wide.n.div_ceil(PIECE), &|i| {
@@ -225,7 +237,7 @@ impl Matmul {
                 load::fill(&Walk::Flat(wide.low), from.get().cast(), dtype, i * PIECE, lanes);
             }
         });
-        Operand { ptr: Shared(to.get().wrapping_offset(-wide.low)), lies }
+        Operand { ptr: Shared(to.get().wrapping_offset(-wide.low)), size: 4, lies }
     }
 }
 
@@ -233,7 +245,7 @@ impl Matmul {
 pub struct Scratch {
     a: Option<Wide>,
     b: Option<Wide>,
-    /// Partial results of few rows.
+    /// Partial results.
     parts: Option<Storage>,
 }
 
@@ -252,22 +264,33 @@ fn extent(batch: &[usize], lies: &OperandArgs, rows: usize, cols: usize) -> Opti
     Walk::strided(axes, lies.offset).extent(n)
 }
 
-/// The form of a product that has few rows, if its operands lie well.
-fn few_rows(args: &MatmulArgs) -> Option<Skinny> {
-    let MatmulArgs { m, k, n, ref a, ref b, .. } = *args;
-    let steps = |lies: &OperandArgs| (lies.row_stride, lies.col_stride);
-    let by_columns = b.row_stride == 1 && b.col_stride != 1;
-    skinny::fits(m, steps(a), steps(b)).then_some(Skinny {
-        m,
-        k,
-        n,
-        a: std::ptr::null(),
-        a_pitch: a.row_stride,
-        b: std::ptr::null(),
-        b_pitch: if by_columns { b.col_stride } else { b.row_stride },
-        by_columns,
-        out: std::ptr::null_mut(),
-    })
+/// How sums are made: sizes and steps of a product, still without its memory.
+enum Sums {
+    Integers,
+    Skinny(Skinny),
+    /// A matrix times a column is the column, as a row, times the matrix by its columns.
+    Column(Skinny),
+    Gemm(Gemm),
+}
+
+impl Sums {
+    fn of_floats(args: &MatmulArgs, b_dtype: DType) -> Sums {
+        let MatmulArgs { m, k, n, ref a, ref b, panels, .. } = *args;
+        let steps = |lies: &OperandArgs| (lies.row_stride, lies.col_stride);
+        let (a_steps, b_steps) = (steps(a), steps(b));
+        let (null, out) = (std::ptr::null(), std::ptr::null_mut());
+        let by_columns = b_steps.0 == 1 && b_steps.1 != 1;
+        let b_pitch = if by_columns { b_steps.1 } else { b_steps.0 };
+        let is_near = b_dtype == DType::F32 || k * n <= NEAR;
+        if is_near && panels.is_none() && skinny::fits(m, a_steps, b_steps) {
+            return Sums::Skinny(Skinny { m, k, n, a: null, a_pitch: a_steps.0, b: null, b_pitch, by_columns, out });
+        }
+        if n == 1 && b_steps.0 == 1 && a_steps.1 == 1 && skinny::fits(1, (k as isize, 1), (1, 0)) {
+            let (a_pitch, b_pitch) = (0, a_steps.0);
+            return Sums::Column(Skinny { m: 1, k, n: m, a: null, a_pitch, b: null, b_pitch, by_columns: true, out });
+        }
+        Sums::Gemm(Gemm { m, k, n, a: null, a_steps, b: null.cast(), b_dtype, b_steps, panels, out })
+    }
 }
 
 /// A pointer that tasks share; they write apart.
@@ -284,22 +307,24 @@ impl Shared {
     }
 }
 
-/// An operand's lanes and how they lie.
+/// An operand's elements and how they lie.
 #[derive(Clone, Copy)]
 struct Operand<'s> {
     ptr: Shared,
+    /// Bytes of an element.
+    size: usize,
     lies: &'s OperandArgs,
 }
 
 impl Operand<'_> {
-    /// Where the matrix of a batch index starts.
-    fn matrix(&self, batch: &[usize], mut idx: usize) -> *mut u32 {
-        let mut at = self.lies.offset;
+    /// The element of the matrix of a batch index that is so far from its first.
+    fn matrix(&self, batch: &[usize], mut idx: usize, from_first: isize) -> *const u8 {
+        let mut at = self.lies.offset + from_first;
         for (&size, &stride) in batch.iter().zip(&self.lies.batch_strides).rev() {
             at += (idx % size) as isize * stride;
             idx /= size;
         }
-        self.ptr.get().wrapping_offset(at)
+        self.ptr.get().cast_const().cast::<u8>().wrapping_offset(at * self.size as isize)
     }
 }
 
@@ -319,45 +344,35 @@ impl Product<'_> {
         if rows == 0 || n == 0 {
             return;
         }
-        let a = self.a.matrix(batch, batch_idx).wrapping_offset(row as isize * self.a.lies.row_stride);
-        let b = self.b.matrix(batch, batch_idx);
+        let row_step = row as isize * self.a.lies.row_stride;
+        let a: *const f32 = self.a.matrix(batch, batch_idx, row_step).cast();
+        let b = self.b.matrix(batch, batch_idx, 0);
         let out = self.sums.get().wrapping_add((batch_idx * m + row) * n);
-        let (a_lies, b_lies) = (self.a.lies, self.b.lies);
-        if self.matmul.lane != Lane::F32 {
-            // SAFETY: the matrices are within their memory, and nobody else writes these rows.
-            return unsafe { integers(a, a_lies, b, b_lies, out, (rows, k, n)) };
+        let n_parts = self.matmul.n_parts();
+        let parts_before = if self.matmul.by_batch() { batch_idx * (n_parts - 1) * m * n } else { 0 };
+        let parts = self.parts.get().wrapping_add(parts_before).cast();
+        // SAFETY: the matrices are within their memory, and nobody else writes these rows.
+        unsafe {
+            match self.matmul.sums {
+                Sums::Integers => integers(a.cast(), self.a.lies, b.cast(), self.b.lies, out, (rows, k, n)),
+                Sums::Skinny(skinny) => Skinny { m: rows, a, b: b.cast(), out: out.cast(), ..skinny }.run(parts),
+                Sums::Column(skinny) => Skinny { n: rows, a: b.cast(), b: a, out: out.cast(), ..skinny }.run(parts),
+                Sums::Gemm(gemm) => Gemm { m: rows, a, b, out: out.cast(), ..gemm }.run(rooms, n_parts, parts),
+            }
         }
-        if let Some(skinny) = self.matmul.skinny {
-            let (a, b, out) = (a.cast_const().cast(), b.cast_const().cast(), out.cast());
-            let parts = self.parts.get().wrapping_add(batch_idx * (skinny.n_parts() - 1) * m * n);
-            // SAFETY: as above.
-            return unsafe { Skinny { m: rows, a, b, out, ..skinny }.run(parts.cast()) };
-        }
-        let (a, b, out) = (a.cast_const().cast(), b.cast_const().cast(), out.cast());
-        // A matrix times a column is the column, as a row, times the matrix by its columns.
-        if n == 1 && b_lies.row_stride == 1 && a_lies.col_stride == 1 && skinny::fits(1, (k as isize, 1), (1, 0)) {
-            let b_pitch = a_lies.row_stride;
-            let turned = Skinny { m: 1, k, n: rows, a: b, a_pitch: 0, b: a, b_pitch, by_columns: true, out };
-            // SAFETY: as above.
-            return unsafe { turned.run(std::ptr::null_mut()) };
-        }
-        let steps = |lies: &OperandArgs| (lies.row_stride, lies.col_stride);
-        let (a_steps, b_steps) = (steps(a_lies), steps(b_lies));
-        // SAFETY: as above.
-        unsafe { Gemm { m: rows, k, n, a, a_steps, b, b_steps, out }.run(rooms) };
     }
 }
 
 /// Exact wrapping products of integers: rows of `b` scaled and added, so that lanes of a row go together.
 unsafe fn integers(
-    a: *mut u32,
+    a: *const u32,
     a_lies: &OperandArgs,
-    b: *mut u32,
+    b: *const u32,
     b_lies: &OperandArgs,
     out: *mut u32,
     (m, k, n): (usize, usize, usize),
 ) {
-    let (a, b, out) = (Shared(a), Shared(b), Shared(out));
+    let (a, b, out) = (Shared(a.cast_mut()), Shared(b.cast_mut()), Shared(out));
     let row = |i: usize| {
         // SAFETY: as promised by the caller.
         unsafe {

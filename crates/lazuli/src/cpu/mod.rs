@@ -8,6 +8,7 @@ mod threads;
 // From a kernel to something that runs.
 mod program;
 mod walk;
+mod parts;
 mod pass;
 mod nest;
 
@@ -100,6 +101,7 @@ impl Cpu {
             max_piece: 65536,
             max_column: usize::MAX,
             min_rows: 64,
+            panels: Some(gemm::panel_widths()),
             fuse: true,
         };
         let pool = Arc::new(Pool::new(counters.clone()));

@@ -1,6 +1,7 @@
 //! Products of a single row, and of few with columns that lie dense: what they cost is reading the other operand once,
 //! so it is read straight through, in several places at once, by all threads.
 
+use super::parts::Parts;
 use super::threads;
 use crate::ops::{Isa, isa};
 
@@ -83,19 +84,8 @@ impl Skinny {
                 self.rows(part * per_part, ((part + 1) * per_part).min(k), parts.at(part));
             }
         });
-        // Added up pairwise, whoever computed them.
-        let mut step = 1;
-        while step < n_parts {
-            for part in (0..n_parts - step).step_by(2 * step) {
-                // SAFETY: parts are apart.
-                let (to, from) = unsafe {
-                    let slice = |part| std::slice::from_raw_parts_mut(parts.at(part), m * n);
-                    (slice(part), slice(part + step))
-                };
-                to.iter_mut().zip(from).for_each(|(x, y)| *x += *y);
-            }
-            step *= 2;
-        }
+        // SAFETY: all were computed.
+        unsafe { parts.add_up(n_parts) };
     }
 
     /// Adds the products with rows `from..to` of `b` to `out`.
@@ -123,26 +113,6 @@ impl Skinny {
                 Isa::Avx2 => columns_avx2(self, from, to),
                 _ => unreachable!("not for the baseline"),
             }
-        }
-    }
-}
-
-/// Partial results: the first where the result will be.
-#[derive(Clone, Copy)]
-struct Parts {
-    first: *mut f32,
-    rest: *mut f32,
-    len: usize,
-}
-
-// SAFETY: tasks write apart.
-unsafe impl Sync for Parts {}
-
-impl Parts {
-    fn at(&self, part: usize) -> *mut f32 {
-        match part {
-            0 => self.first,
-            _ => self.rest.wrapping_add((part - 1) * self.len),
         }
     }
 }

@@ -159,6 +159,7 @@ pub fn limits(caps: &Caps) -> Limits {
         max_piece: 16384,
         max_column: usize::MAX,
         min_rows: 1024,
+        panels: None,
         fuse: true,
     };
     match caps.style {

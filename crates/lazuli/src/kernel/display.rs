@@ -37,7 +37,9 @@ impl Kernel {
             Kernel::Matmul(body) => {
                 let sizes =
                     args.matmul.as_ref().map_or(String::new(), |m| format!("{:?} {}×{}×{}", m.batch, m.m, m.k, m.n));
-                format!("matmul {sizes}: {}", body.stores_text())
+                let panels = args.matmul.as_ref().and_then(|m| m.panels);
+                let panels = panels.map_or(String::new(), |panels| format!(" in panels of {}", panels.width));
+                format!("matmul {sizes}{panels}: {}", body.stores_text())
             }
             Kernel::Routine(r) => format!("routine {}", r.row.name),
         }

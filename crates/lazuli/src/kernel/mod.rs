@@ -188,6 +188,17 @@ pub struct MatmulArgs {
     /// Strides over the batch axes, then over m (or k) and k (or n); offset.
     pub a: OperandArgs,
     pub b: OperandArgs,
+    /// Where `b` lies in panels. Only for devices whose limits allow it.
+    pub panels: Option<Panels>,
+}
+
+/// A matrix that lies in panels of columns, one after another: each has so many side by side, and `b`'s strides are
+/// those within one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Panels {
+    pub width: usize,
+    /// From panel to panel.
+    pub stride: isize,
 }
 
 /// How a matrix operand lies in its buffer, in elements.

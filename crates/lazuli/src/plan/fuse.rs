@@ -7,8 +7,8 @@
 //! Groups never wait for each other in a circle, because each has a level: it loads only what groups of lower levels
 //! store. A group that nobody loads from yet may still move up; one that somebody does is fixed.
 
-use super::Limits;
-use super::groups::{Form, Group, Groups, Part, Target, memory_of, widens};
+use super::groups::{Form, Group, Groups, Part, Target, memory_of, operand_view, widens};
+use super::{Limits, PanelWidths};
 use crate::graph::{Graph, GraphNode, NodeIdx, Op};
 use crate::ops;
 use crate::shape::{AxisSet, Shape};
@@ -129,7 +129,8 @@ impl Fuser<'_> {
             Op::View(view) => self.place_view(idx, view),
             Op::Reduce(_, axes) => self.place_reduce(idx, *axes),
             Op::Matmul => {
-                let level = self.load_operand(node.inputs[0]).max(self.load_operand(node.inputs[1]));
+                let panels = self.limits.panels_of(node.dtype);
+                let level = self.load_operand(node.inputs[0], None).max(self.load_operand(node.inputs[1], panels));
                 self.open(idx, Form::Matmul(idx), level)
             }
             Op::Routine(..) => {
@@ -214,15 +215,20 @@ impl Fuser<'_> {
     /// another way, what is stored is the last view on the way to it that strides can look at: others may share it, such
     /// as the transpose of the same matrix.
     fn load_strided(&mut self, idx: NodeIdx) -> u32 {
-        self.load_through(idx, |_, _| false)
+        self.load_through(idx, |_, _| false, None)
     }
 
-    /// The same for an operand of a product: small floats are read as they are stored.
-    fn load_operand(&mut self, idx: NodeIdx) -> u32 {
-        self.load_through(idx, widens)
+    /// The same for an operand of a product: small floats are read as they are stored, and so are panels.
+    fn load_operand(&mut self, idx: NodeIdx, panels: Option<PanelWidths>) -> u32 {
+        self.load_through(idx, widens, panels)
     }
 
-    fn load_through(&mut self, idx: NodeIdx, looks_through: fn(&Graph, NodeIdx) -> bool) -> u32 {
+    fn load_through(
+        &mut self,
+        idx: NodeIdx,
+        looks_through: fn(&Graph, NodeIdx) -> bool,
+        panels: Option<PanelWidths>,
+    ) -> u32 {
         let (mut source, mut stored) = (idx, idx);
         let mut map = IndexMap::identity(self.node(idx).shape);
         while !self.stored[source as usize] {
@@ -239,7 +245,7 @@ impl Fuser<'_> {
                 stored = source;
             }
         }
-        self.load_whole(if map.strided().is_some() { source } else { stored })
+        self.load_whole(if operand_view(&map, panels).is_some() { source } else { stored })
     }
 
     fn place_view(&mut self, idx: NodeIdx, view: &View) -> State {

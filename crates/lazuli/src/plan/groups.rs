@@ -1,7 +1,9 @@
 //! Which nodes share a kernel, as `fuse` has decided and `lower` reads it. Plain data, and what follows from it.
 
+use super::PanelWidths;
 use crate::dtype::DType;
 use crate::graph::{Graph, NodeIdx, Op};
+use crate::kernel::Panels;
 use crate::shape::{AxisSet, Shape};
 use crate::view::{IndexMap, View};
 
@@ -67,12 +69,39 @@ impl Groups {
 /// The memory a node is, seen through strides: an input or a stored node, and the view of it.
 /// `is_stored` says which nodes count as memory besides inputs.
 pub fn strided_source(graph: &Graph, is_stored: impl Fn(NodeIdx) -> bool, idx: NodeIdx) -> Option<(NodeIdx, View)> {
-    source(graph, is_stored, |_| false, idx)
+    let (source, map) = source(graph, is_stored, |_| false, idx)?;
+    map.strided().map(|view| (source, *view))
 }
 
-/// The same for an operand of a product, which is widened while it is read.
-pub fn operand_source(graph: &Graph, is_stored: impl Fn(NodeIdx) -> bool, idx: NodeIdx) -> Option<(NodeIdx, View)> {
-    source(graph, is_stored, |i| widens(graph, i), idx)
+/// The same for an operand of a product, which is widened while it is read, and may lie in panels.
+pub fn operand_source(
+    graph: &Graph,
+    is_stored: impl Fn(NodeIdx) -> bool,
+    idx: NodeIdx,
+    panels: Option<PanelWidths>,
+) -> Option<(NodeIdx, View, Option<Panels>)> {
+    let (source, map) = source(graph, is_stored, |i| widens(graph, i), idx)?;
+    let (view, panels) = operand_view(&map, panels)?;
+    Some((source, view, panels))
+}
+
+/// How a map lies as an operand of a product: by strides, or by the strides of a panel and the panels.
+pub fn operand_view(map: &IndexMap, allowed: Option<PanelWidths>) -> Option<(View, Option<Panels>)> {
+    if let Some(view) = map.strided() {
+        return Some((*view, None));
+    }
+    let widths = map.views()[0].shape.iter().filter(|width| allowed.is_some_and(|a| a.allow(**width)));
+    widths.filter_map(|width| panelled(map, *width)).next()
+}
+
+/// A map in dense panels of this width.
+fn panelled(map: &IndexMap, width: usize) -> Option<(View, Option<Panels>)> {
+    let view = map.in_panels(width)?;
+    let across = view.shape.rank() - 1;
+    let axis = |i: usize| (view.shape[i], view.strides[i]);
+    let panel = View::from_axes((0..across - 1).chain([across]).map(axis), view.offset);
+    let is_dense = across > 1 && axis(across).1 == 1 && axis(across - 2).1 == width as isize;
+    is_dense.then_some((panel, Some(Panels { width, stride: axis(across - 1).1 })))
 }
 
 /// Whether a node is only a small float as a large one, which loses nothing.
@@ -87,7 +116,7 @@ fn source(
     is_stored: impl Fn(NodeIdx) -> bool,
     looks_through: impl Fn(NodeIdx) -> bool,
     mut idx: NodeIdx,
-) -> Option<(NodeIdx, View)> {
+) -> Option<(NodeIdx, IndexMap)> {
     let mut map = IndexMap::identity(graph.nodes[idx as usize].shape);
     loop {
         let node = &graph.nodes[idx as usize];
@@ -102,7 +131,7 @@ fn source(
             _ => return None,
         }
     }
-    map.strided().map(|view| (idx, *view))
+    Some((idx, map))
 }
 
 /// The memory a node is as it stands, if it is some: itself, or what it is only a reshape of.

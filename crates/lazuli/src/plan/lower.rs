@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::body::BodyBuilder;
 use super::groups::{Form, Group, Groups, Target, memory_of, operand_source};
-use super::{Limits, ValueId};
+use super::{Limits, PanelWidths, ValueId};
 use crate::dtype::{DType, Lane};
 use crate::graph::{Graph, NodeIdx, Op};
 use crate::kernel::{Args, InstOp, Kernel, MatmulArgs, OperandArgs, Reg, RoutineArgs, RoutineKernel, Scope};
@@ -290,13 +290,14 @@ impl Lowering<'_> {
         let node = &self.graph.nodes[idx as usize];
         let map = View::contiguous(node.shape);
         let mut body = BodyBuilder::new(number, node.shape.to_vec(), Vec::new(), None);
-        let operand = |this: &mut Self, input: NodeIdx| {
+        let operand = |this: &mut Self, input: NodeIdx, panels: Option<PanelWidths>| {
             let is_stored = |i| this.groups.is_memory_for(number, i);
-            let (source, view) = operand_source(this.graph, is_stored, input).expect("fusing saw to it");
-            (this.value(source), view)
+            let (source, view, panels) =
+                operand_source(this.graph, is_stored, input, panels).expect("fusing saw to it");
+            (this.value(source), view, panels)
         };
-        let (a_value, a) = operand(self, node.inputs[0]);
-        let (b_value, b) = operand(self, node.inputs[1]);
+        let (a_value, a, _) = operand(self, node.inputs[0], None);
+        let (b_value, b, panels) = operand(self, node.inputs[1], self.limits.panels_of(node.dtype));
         body.bind(a_value, self.values[a_value as usize].dtype);
         body.bind(b_value, self.values[b_value as usize].dtype);
         self.store_all(&mut body, &group.stores, |_| map);
@@ -315,6 +316,7 @@ impl Lowering<'_> {
             n: node.shape[rank - 1],
             a: lies(&a),
             b: lies(&b),
+            panels,
         };
         // One matrix for the whole batch: x[b, m, k] · w[k, n] is one product of b·m rows.
         while let Some(&size) = args.batch.last() {

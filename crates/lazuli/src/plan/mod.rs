@@ -17,6 +17,7 @@ mod tests;
 pub use cache::{Cache, Entry};
 pub use explain::{Boundary, Explain, KernelInfo};
 
+use crate::dtype::DType;
 use crate::graph::{Graph, NodeIdx};
 use crate::kernel::{Args, Kernel};
 
@@ -36,8 +37,39 @@ pub struct Limits {
     pub max_column: usize,
     /// How many outer indices keep the device busy.
     pub min_rows: usize,
+    /// The panels in which the right operand of a product of floats may lie.
+    pub panels: Option<PanelWidths>,
     /// Off: every op is a kernel of its own, for comparison.
     pub fuse: bool,
+}
+
+/// How many columns a panel may have: multiples of a unit, up to a size that is best.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PanelWidths {
+    pub unit: usize,
+    pub best: usize,
+}
+
+impl Limits {
+    /// The panels in which the right operand of a product of this type may lie.
+    pub fn panels_of(&self, dtype: DType) -> Option<PanelWidths> {
+        self.panels.filter(|_| dtype.is_float())
+    }
+}
+
+impl PanelWidths {
+    /// Whether panels may be this wide.
+    pub fn allow(&self, width: usize) -> bool {
+        width > 0 && width <= self.best && width.is_multiple_of(self.unit)
+    }
+
+    /// How wide those of a matrix with `n` columns should be: as near to the best as can be while columns that only fill
+    /// the last one up are an eighth at most. None if narrow panels would be needed, or one would hold all.
+    pub fn of(&self, n: usize) -> Option<usize> {
+        let max_units = self.best / self.unit;
+        let widths = (max_units.div_ceil(2)..=max_units).rev().map(|n_units| n_units * self.unit);
+        widths.filter(|_| n > self.best).find(|width| n.next_multiple_of(*width) - n <= n / 8)
+    }
 }
 
 /// A place for a value while the plan runs.

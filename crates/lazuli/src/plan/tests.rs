@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::graph::{NodeRef, capture};
+use crate::kernel::MatmulArgs;
 use crate::{DType, Device, Tensor, keep};
 
 fn limits() -> Limits {
@@ -12,6 +13,7 @@ fn limits() -> Limits {
         max_piece: 65536,
         max_column: usize::MAX,
         min_rows: 64,
+        panels: None,
         fuse: true,
     }
 }
@@ -93,6 +95,57 @@ fn a_product_reads_small_floats_as_they_are_stored() {
         let plan = plan_with(&[&data([5, 8]).matmul(&w.to_dtype(DType::F32).t())], &limits());
         assert_eq!(plan.launches.len(), 1, "\n{plan}");
         assert_eq!(plan.launches[0].kernel.bindings().0, [DType::F32, dtype]);
+    }
+}
+
+#[test]
+fn a_product_reads_panels_as_they_lie() {
+    let panels = Some(PanelWidths { unit: 4, best: 8 });
+    let check = |w: &Tensor, expect: Option<(usize, isize)>| {
+        let plan = plan_with(&[&data([5, 3]).matmul(w)], &Limits { panels, ..limits() });
+        let panels = plan.launches.iter().find_map(|l| l.args.matmul.as_ref()).expect("a product").panels;
+        assert_eq!(panels.map(|panels| (panels.width, panels.stride)), expect, "{plan}");
+        assert_eq!(plan.launches.len(), if expect.is_some() { 1 } else { 2 }, "{plan}");
+        assert_eq!(plan_with(&[&data([5, 3]).matmul(w)], &limits()).launches.len(), 2);
+    };
+    let seen =
+        |n_panels: usize, width: usize| data([n_panels, 3, width]).permute(&[1, 0, 2]).reshape([3, n_panels * width]);
+    check(&seen(4, 8), Some((8, 24)));
+    check(&seen(4, 4), Some((4, 12)));
+    check(&seen(4, 8).narrow(1, 0, 27), Some((8, 24)));
+    // The same by way of its transpose, and some panels only.
+    check(&data([4, 3, 8]).permute(&[0, 2, 1]).reshape([32, 3]).t(), Some((8, 24)));
+    check(&seen(4, 8).narrow(1, 8, 20), Some((8, 24)));
+    // Too wide, not a multiple, not from the start of a panel, columns that are not side by side.
+    check(&seen(2, 16), None);
+    check(&seen(4, 6), None);
+    check(&seen(4, 8).narrow(1, 1, 20), None);
+    check(&data([3, 8, 4]).permute(&[0, 2, 1]).reshape([3, 32]), None);
+    let counted = data([4, 3, 8]).to_dtype(DType::I32).compute().expect("enough memory");
+    let counted = counted.permute(&[1, 0, 2]).reshape([3, 32]);
+    let x = Tensor::ones([5, 3], DType::I32, &Device::cpu());
+    let plan = plan_with(&[&x.matmul(&counted)], &Limits { panels, ..limits() });
+    assert!(plan.launches.iter().all(|l| l.args.matmul.as_ref().is_none_or(|m| m.panels.is_none())), "{plan}");
+}
+
+#[test]
+fn panels_are_as_wide_as_wastes_little() {
+    let widths = PanelWidths { unit: 16, best: 64 };
+    for (n, width) in [(1, None), (64, None), (65, None), (128, Some(64)), (144, Some(48)), (200, Some(32))] {
+        assert_eq!(widths.of(n), width, "{n}");
+    }
+    assert!((512..5000).all(|n| widths.of(n) == Some(64)));
+}
+
+#[test]
+fn an_operand_that_reaches_too_far_is_found() {
+    let faults: [fn(&mut MatmulArgs); 3] =
+        [|product| product.a.offset += 1, |product| product.b.row_stride += 1, |product| product.b.offset -= 1];
+    for reach in faults {
+        let mut plan = plan_with(&[&data([5, 8]).matmul(&data([8, 4]))], &limits());
+        reach(plan.launches[0].args.matmul.as_mut().expect("a product"));
+        let fault = verify::verify(&plan, &limits()).expect_err("it reads past its end");
+        assert!(fault.contains("operand") && fault.contains("reaches elements"), "{fault}");
     }
 }
 

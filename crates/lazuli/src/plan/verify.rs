@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::{Launch, Limits, Plan, SlotKind, ValueId};
 use crate::graph::{Graph, Op};
-use crate::kernel::{AccessForm, Body, InstOp, Kernel, Scope};
+use crate::kernel::{AccessForm, Body, InstOp, Kernel, MatmulArgs, Scope};
 use crate::view::IndexMap;
 
 /// Above this many elements, coverage is checked by counting instead of element by element.
@@ -115,6 +115,9 @@ fn step(
     if let Kernel::Loop(body) | Kernel::Matmul(body) = &launch.kernel {
         inside(plan, launch, body)?;
     }
+    if let Some(matmul) = &launch.args.matmul {
+        operands(plan, launch, matmul)?;
+    }
     for (output, (slot, value)) in launch.writes.iter().zip(&launch.write_values).enumerate() {
         let n_elems = plan.value_elems[*value as usize];
         let held = &plan.slots[slot.0 as usize];
@@ -222,6 +225,32 @@ fn inside(plan: &Plan, launch: &Launch, body: &Body) -> Result<(), String> {
     for store in &body.stores {
         let n_elems = plan.value_elems[launch.write_values[store.output as usize] as usize];
         reach(launch, store.access, n_elems, 0).map_err(|e| format!("store {}: {e}", store.output))?;
+    }
+    Ok(())
+}
+
+/// Every element of a product's operands is inside what it reads.
+fn operands(plan: &Plan, launch: &Launch, matmul: &MatmulArgs) -> Result<(), String> {
+    let &MatmulArgs { ref batch, m, k, n, ref a, ref b, panels } = matmul;
+    if batch.contains(&0) || m == 0 || k == 0 || n == 0 {
+        return Ok(());
+    }
+    let across = match panels {
+        Some(panels) => vec![(n.div_ceil(panels.width), panels.stride), (panels.width, b.col_stride)],
+        None => vec![(n, b.col_stride)],
+    };
+    let sides = [(a, m, vec![(k, a.col_stride)]), (b, k, across)];
+    for (input, (lies, rows, columns)) in sides.into_iter().enumerate() {
+        let axes = batch.iter().copied().zip(lies.batch_strides.iter().copied());
+        let (mut low, mut high) = (lies.offset, lies.offset);
+        for (size, stride) in axes.chain([(rows, lies.row_stride)]).chain(columns) {
+            low += (stride * (size as isize - 1)).min(0);
+            high += (stride * (size as isize - 1)).max(0);
+        }
+        let n_elems = plan.value_elems[launch.read_values[input] as usize];
+        if low < 0 || high >= n_elems as isize {
+            return Err(format!("operand {input} reaches elements {low} to {high} of {n_elems}"));
+        }
     }
     Ok(())
 }

@@ -1,7 +1,8 @@
 //! Contractions against sums one element at a time.
 
 use super::*;
-use crate::kernel::{MatmulArgs, OperandArgs};
+use crate::cpu::gemm;
+use crate::kernel::{MatmulArgs, OperandArgs, Panels};
 use crate::ops::*;
 
 /// Which way an operand lies.
@@ -30,6 +31,19 @@ fn operand(batch: &[usize], rows: usize, cols: usize, lies: Lies, shared: bool) 
     (OperandArgs { batch_strides, row_stride, col_stride, offset: 0 }, step as usize)
 }
 
+/// The same with the right operand, one for all, in panels.
+fn in_panels(batch: &[usize], shape: [usize; 3], dtype: DType, a: Lies, width: usize) -> (Case, Reg) {
+    let [_, k, n] = shape;
+    let (mut case, acc) = product(batch, shape, dtype, [a, Lies::Rows], true);
+    case.inputs.pop();
+    case.body.inputs.pop();
+    case.numbers(dtype, n.next_multiple_of(width) * k, 2);
+    let args = case.args.matmul.as_mut().unwrap();
+    args.b.row_stride = width as isize;
+    args.panels = Some(Panels { width, stride: (k * width) as isize });
+    (case, acc)
+}
+
 /// A product of `[batch…, m, k]` and `[batch…, k, n]`, its sums in the returned register.
 fn product(batch: &[usize], [m, k, n]: [usize; 3], dtype: DType, lies: [Lies; 2], b_shared: bool) -> (Case, Reg) {
     let outer: Vec<usize> = batch.iter().copied().chain([m, n]).collect();
@@ -39,7 +53,7 @@ fn product(batch: &[usize], [m, k, n]: [usize; 3], dtype: DType, lies: [Lies; 2]
     let (b, b_len) = operand(batch, k, n, lies[1], b_shared);
     case.numbers(dtype, a_len, 1);
     case.numbers(dtype, b_len, 2);
-    case.args.matmul = Some(MatmulArgs { batch: batch.into(), m, k, n, a, b });
+    case.args.matmul = Some(MatmulArgs { batch: batch.into(), m, k, n, a, b, panels: None });
     let acc = case.push(InstOp::Acc, if dtype == DType::U8 { DType::U32 } else { dtype }, Scope::Outer);
     (case, acc)
 }
@@ -138,6 +152,43 @@ fn few_rows_are_right_at_every_edge() {
 }
 
 #[test]
+fn panels_of_every_width_are_right_at_every_edge() {
+    let widths = gemm::panel_widths();
+    for width in (widths.unit..=widths.best).step_by(widths.unit) {
+        for m in [1, 2, 5, 6, 7, 13, 33, 140] {
+            for (k, n) in [(1, width + 1), (129, 3 * width - 1), (1030, 300)] {
+                for a in [Lies::Rows, Lies::Columns] {
+                    let (mut case, acc) = in_panels(&[], [m, k, n], DType::F32, a, width);
+                    case.store_all(acc);
+                    case.check();
+                }
+            }
+            for dtype in [DType::F32, DType::F16, DType::BF16] {
+                let (mut case, acc) = in_panels(&[2], [m, 70, 2 * width + 3], dtype, Lies::Rows, width);
+                let y = epilogue(&mut case, acc, DType::F32);
+                case.store_all(y);
+                case.check();
+            }
+        }
+    }
+}
+
+#[test]
+fn few_results_of_many_products_are_right() {
+    for [m, k, n] in [[1, 9000, 130], [5, 5000, 7], [64, 4100, 20], [150, 2100, 33]] {
+        for lies in [[Lies::Rows, Lies::Rows], [Lies::Columns, Lies::Rows], [Lies::Rows, Lies::Columns]] {
+            let (mut case, acc) = product(&[], [m, k, n], DType::F32, lies, false);
+            let y = epilogue(&mut case, acc, DType::F32);
+            case.store_all(y);
+            case.check();
+        }
+        let (mut case, acc) = in_panels(&[], [m, k, n], DType::F32, Lies::Rows, gemm::panel_widths().best);
+        case.store_all(acc);
+        case.check();
+    }
+}
+
+#[test]
 fn a_residual_may_be_overwritten_by_the_result() {
     for shape in SHAPES {
         let (mut case, acc) = product(&[], shape, DType::F32, [Lies::Rows; 2], false);
@@ -164,8 +215,8 @@ fn batches_share_or_have_their_own_operands() {
 #[test]
 fn narrow_floats_and_integers_are_exact() {
     for dtype in [DType::F16, DType::BF16, DType::I32, DType::U32, DType::U8] {
-        for shape in [[3, 5, 7], [1, 100, 40], [70, 33, 300], [40, 30, 1]] {
-            for b in [Lies::Rows, Lies::Columns] {
+        for shape in [[3, 5, 7], [1, 100, 40], [70, 33, 300], [40, 30, 1], [2, 600, 150], [300, 530, 150]] {
+            for b in [Lies::Rows, Lies::Columns, Lies::Apart] {
                 let (mut case, acc) = product(&[2], shape, dtype, [Lies::Rows, b], false);
                 let y = case.cast(acc, dtype);
                 case.store_all(y);
@@ -193,7 +244,7 @@ fn what_is_not_a_number_goes_through() {
 
 #[test]
 fn rounding_does_not_depend_on_threads() {
-    for shape in [[1, 4000, 700], [700, 4000, 1], [300, 700, 400], [64, 3000, 64], [1000, 300, 10]] {
+    for shape in [[1, 4000, 700], [700, 4000, 1], [300, 700, 400], [64, 9000, 64], [1000, 300, 10]] {
         let (mut case, acc) = product(&[], shape, DType::F32, [Lies::Rows; 2], false);
         case.store_all(acc);
         for input in 0..2 {

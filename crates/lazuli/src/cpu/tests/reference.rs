@@ -138,13 +138,20 @@ impl Evaluation<'_> {
 
     fn acc(&self, outer: usize) -> u32 {
         let case = self.case;
-        let MatmulArgs { batch, k, a, b, .. } = case.args.matmul.as_ref().unwrap();
+        let MatmulArgs { batch, k, a, b, panels, .. } = case.args.matmul.as_ref().unwrap();
         let c = coordinates(outer, &case.args.outer);
         let (batch_idx, row, col) = (&c[..batch.len()], c[batch.len()], c[batch.len() + 1]);
         let element = |input: usize, lies: &OperandArgs, row: usize, col: usize| {
             let at = lies.offset + row as isize * lies.row_stride + col as isize * lies.col_stride;
             let at = at + batch_idx.iter().zip(&lies.batch_strides).map(|(c, s)| *c as isize * s).sum::<isize>();
             read(&case.inputs[input], case.body.inputs[input], at as usize)
+        };
+        let (b, col) = match panels {
+            Some(panels) => {
+                let offset = b.offset + (col / panels.width) as isize * panels.stride;
+                (&OperandArgs { offset, ..b.clone() }, col % panels.width)
+            }
+            None => (b, col),
         };
         let pairs = (0..*k).map(|l| (element(0, a, row, l), element(1, b, l, col)));
         if case.body.inputs[0].is_float() {

@@ -296,7 +296,7 @@ impl Class {
             offset: 0,
         };
         let batch = if batch > 1 { vec![batch] } else { Vec::new() };
-        MatmulArgs { batch, m, k, n, a: lies(m, k, a.transposed), b: lies(k, n, b.transposed) }
+        MatmulArgs { batch, m, k, n, a: lies(m, k, a.transposed), b: lies(k, n, b.transposed), panels: None }
     }
 }
 

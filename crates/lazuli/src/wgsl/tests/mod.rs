@@ -37,6 +37,7 @@ fn plan(outputs: &[&Tensor]) -> Plan {
         max_piece: 1024,
         max_column: 256,
         min_rows: 256,
+        panels: None,
         fuse: true,
     };
     let nodes: Vec<&NodeRef> = outputs.iter().map(|t| t.node().expect("a good tensor")).collect();
