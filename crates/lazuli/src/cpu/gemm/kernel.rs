@@ -1,0 +1,282 @@
+//! Tiles of results, summed up in registers: one function for each size, instruction set and way to find `b`.
+
+use crate::ops::isa;
+use crate::ops::math::{F32x4, Floats, fetch};
+
+#[cfg(target_arch = "x86_64")]
+use crate::ops::Isa;
+#[cfg(target_arch = "x86_64")]
+use crate::ops::math::{F32x8, F32x16};
+
+/// How many rows ahead `b` is asked for where it was not laid out.
+const AHEAD: isize = 16;
+/// The same where it lies in panels, whose rows are short.
+const FRESH_AHEAD: isize = 48;
+/// Places in a panel that a single row is multiplied with at a time: one would not keep memory busy.
+const STREAMS: usize = 4;
+/// Rows of `b` in a turn of the innermost loop.
+const STEPS: usize = 4;
+
+type TileFn = unsafe fn(&Tile);
+
+/// How products are made with one instruction set.
+pub struct Kernel {
+    /// Lanes of a vector.
+    pub lanes: usize,
+    /// Vectors across a panel: the columns of a tile.
+    pub across: usize,
+    /// Rows of tiles: first where few are left, last where all are there.
+    pub heights: [usize; 3],
+    /// [`Tile::run`] for each of these and one vector or more. They are functions of their own so that none lacks
+    /// registers for another's sake.
+    pub tiles: [&'static [TileFn]; 3],
+    /// The same for whole tiles that lay out what they read for those below. None where all read it as it lies, and so
+    /// for the following.
+    pub laying: &'static [TileFn],
+    /// For those that are the first to read a panel.
+    pub fresh: [&'static [TileFn]; 3],
+    /// [`Tile::run_row`].
+    pub row: &'static [TileFn],
+}
+
+/// How a tile finds `b`: laid out, as it lies, as it lies and to be laid out, or in a panel that nobody has read yet.
+const LAID: u8 = 0;
+const LYING: u8 = 1;
+const LAYING: u8 = 2;
+const FRESH: u8 = 3;
+
+/// What suits the processor.
+pub fn kernel(lies: bool) -> &'static Kernel {
+    match (isa(), lies) {
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Avx512, false) => &avx512::LAID,
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Avx512, true) => &avx512::LYING,
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Avx2, false) => &avx2::LAID,
+        #[cfg(target_arch = "x86_64")]
+        (Isa::Avx2, true) => &avx2::LYING,
+        (_, false) => &baseline::LAID,
+        (_, true) => &baseline::LYING,
+    }
+}
+
+/// What is multiplied into one tile of the result.
+pub struct Tile {
+    /// Rows that lie dense.
+    pub a: *const f32,
+    pub a_pitch: isize,
+    pub b: *const f32,
+    /// From row to row where they were not laid out.
+    pub b_pitch: isize,
+    /// Where they are laid out, with zeros up to whole vectors.
+    pub laid: *mut f32,
+    pub depth: usize,
+    pub out: *mut f32,
+    /// From row to row of the result.
+    pub pitch: usize,
+    pub n_rows: usize,
+    pub n_columns: usize,
+    /// Whether products are added to what is there.
+    pub adds: bool,
+}
+
+impl Tile {
+    /// Up to `ROWS` rows of `ACROSS` vectors. Of missing rows the last is taken, and nothing stored. A `b` that lies
+    /// as it came is asked for ahead: its steps are too long to be foreseen.
+    #[inline(always)]
+    unsafe fn run<V: Floats, const ROWS: usize, const ACROSS: usize, const B: u8>(&self) {
+        let mut rows = [self.a; ROWS];
+        let out = |r: usize| self.out.wrapping_add(r * self.pitch);
+        for r in 0..ROWS {
+            rows[r] = self.a.wrapping_offset(r.min(self.n_rows - 1) as isize * self.a_pitch);
+            for j in 0..ACROSS {
+                fetch(out(r).wrapping_add(j * V::LANES));
+            }
+        }
+        // Where rows are laid out, their distance is part of the instructions.
+        let laid_pitch = (ACROSS * V::LANES) as isize;
+        let pitch = if B == LAID || B == FRESH { laid_pitch } else { self.b_pitch };
+        let n_last = self.n_columns.wrapping_sub((ACROSS - 1) * V::LANES);
+        // SAFETY: as promised by the caller.
+        unsafe {
+            let mut sums = [[V::splat(0.0); ACROSS]; ROWS];
+            let (mut b, mut laid, mut l) = (self.b, self.laid, 0);
+            let next = |b: *const f32, laid: *mut f32, n: usize| {
+                (b.wrapping_offset(n as isize * pitch), laid.wrapping_offset(n as isize * laid_pitch))
+            };
+            // A few at a time: counting costs less.
+            for _ in 0..self.depth / STEPS {
+                for i in 0..STEPS {
+                    let (b, laid) = next(b, laid, i);
+                    step::<_, _, _, B>(&mut sums, &rows, l + i, b, pitch, n_last, laid);
+                }
+                (b, laid) = next(b, laid, STEPS);
+                l += STEPS;
+            }
+            for l in l..self.depth {
+                step::<_, _, _, B>(&mut sums, &rows, l, b, pitch, n_last, laid);
+                (b, laid) = next(b, laid, 1);
+            }
+            for r in 0..ROWS {
+                if r < self.n_rows {
+                    self.store(out(r), &sums[r]);
+                }
+            }
+        }
+    }
+
+    /// A single row, multiplied with several places of a panel at a time.
+    #[inline(always)]
+    unsafe fn run_row<V: Floats, const ACROSS: usize>(&self) {
+        let each = self.depth / STREAMS;
+        // SAFETY: as promised by the caller.
+        unsafe {
+            let mut sums = [[V::splat(0.0); ACROSS]; STREAMS];
+            for l in 0..each {
+                for stream in 0..STREAMS {
+                    self.add_row(&mut sums[stream], stream * each + l);
+                }
+            }
+            for l in STREAMS * each..self.depth {
+                self.add_row(&mut sums[0], l);
+            }
+            let mut all = sums[0];
+            for stream in 1..STREAMS {
+                for j in 0..ACROSS {
+                    all[j] = all[j].add(sums[stream][j]);
+                }
+            }
+            self.store(self.out, &all);
+        }
+    }
+
+    /// Adds the products of a number of the single row and a row of a panel.
+    #[inline(always)]
+    unsafe fn add_row<V: Floats, const ACROSS: usize>(&self, sums: &mut [V; ACROSS], l: usize) {
+        // SAFETY: as promised by the caller.
+        unsafe {
+            let scale = V::splat(*self.a.add(l));
+            for j in 0..ACROSS {
+                sums[j] = scale.fma(V::load(self.b.add((l * ACROSS + j) * V::LANES)), sums[j]);
+            }
+        }
+    }
+
+    /// Stores a row of results, or adds it to what is there.
+    #[inline(always)]
+    unsafe fn store<V: Floats, const ACROSS: usize>(&self, out: *mut f32, sums: &[V; ACROSS]) {
+        // SAFETY: as promised by the caller.
+        unsafe {
+            for j in 0..ACROSS {
+                // None where a panel is wider than what is left.
+                let n = V::LANES.min(self.n_columns.saturating_sub(j * V::LANES));
+                let to = out.wrapping_add(j * V::LANES);
+                let before = if self.adds { V::load_first(to, n) } else { V::splat(0.0) };
+                before.add(sums[j]).store_first(to, n);
+            }
+        }
+    }
+}
+
+/// Adds the products of column `l` of some rows and a row of `b`.
+#[inline(always)]
+unsafe fn step<V: Floats, const ROWS: usize, const ACROSS: usize, const B: u8>(
+    sums: &mut [[V; ACROSS]; ROWS],
+    rows: &[*const f32; ROWS],
+    l: usize,
+    b: *const f32,
+    pitch: isize,
+    n_last: usize,
+    laid: *mut f32,
+) {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let mut lanes = [V::splat(0.0); ACROSS];
+        for j in 0..ACROSS {
+            let from = b.add(j * V::LANES);
+            // A vector must not reach past the end of its row.
+            let may_end = (B == LYING || B == LAYING) && j + 1 == ACROSS;
+            lanes[j] = if may_end { V::load_first(from, n_last) } else { V::load(from) };
+            if B != LAID {
+                fetch(from.wrapping_offset(if B == FRESH { FRESH_AHEAD } else { AHEAD } * pitch));
+            }
+            if B == LAYING {
+                lanes[j].store(laid.add(j * V::LANES));
+            }
+        }
+        for r in 0..ROWS {
+            let scale = V::splat(*rows[r].add(l));
+            for j in 0..ACROSS {
+                sums[r][j] = scale.fma(lanes[j], sums[r][j]);
+            }
+        }
+    }
+}
+
+/// The loops above, compiled for one instruction set, with tiles whose sums fill its registers. Where `b` is laid out,
+/// wide ones load least; where it lies as it came, tall ones read it least often.
+macro_rules! compiled {
+    (
+        $isa:ident $vector:ty $(, $features:literal)?;
+        laid $few:literal $half:literal $rows:literal: $($across:literal)*;
+        lying $few_lying:literal $half_lying:literal $rows_lying:literal: $($lying:literal)*
+    ) => {
+        mod $isa {
+            use super::*;
+
+            pub static LAID: Kernel = Kernel {
+                lanes: <$vector>::LANES,
+                across: [$($across),*].len(),
+                heights: [$few, $half, $rows],
+                tiles: [
+                    &[$(tile::<$few, $across, { super::LAID }>),*],
+                    &[$(tile::<$half, $across, { super::LAID }>),*],
+                    &[$(tile::<$rows, $across, { super::LAID }>),*],
+                ],
+                laying: &[$(tile::<$rows, $across, LAYING>),*],
+                fresh: [
+                    &[$(tile::<$few, $across, FRESH>),*],
+                    &[$(tile::<$half, $across, FRESH>),*],
+                    &[$(tile::<$rows, $across, FRESH>),*],
+                ],
+                row: &[$(row::<$across>),*],
+            };
+
+            pub static LYING: Kernel = Kernel {
+                lanes: <$vector>::LANES,
+                across: [$($lying),*].len(),
+                heights: [$few_lying, $half_lying, $rows_lying],
+                tiles: [
+                    &[$(tile::<$few_lying, $lying, { super::LYING }>),*],
+                    &[$(tile::<$half_lying, $lying, { super::LYING }>),*],
+                    &[$(tile::<$rows_lying, $lying, { super::LYING }>),*],
+                ],
+                laying: &[],
+                fresh: [&[]; 3],
+                row: &[],
+            };
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn row<const ACROSS: usize>(tile: &Tile) {
+                // SAFETY: as promised by the caller.
+                unsafe { tile.run_row::<$vector, ACROSS>() }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn tile<const ROWS: usize, const ACROSS: usize, const B: u8>(tile: &Tile) {
+                // SAFETY: as promised by the caller.
+                unsafe { tile.run::<$vector, ROWS, ACROSS, B>() }
+            }
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+compiled!(avx512 F32x16, "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma"; laid 2 4 6: 1 2 3 4; lying 2 4 8: 1 2 3);
+#[cfg(target_arch = "x86_64")]
+compiled!(avx2 F32x8, "avx2,fma"; laid 1 2 4: 1 2 3; lying 1 2 4: 1 2 3);
+#[cfg(target_arch = "aarch64")]
+compiled!(baseline F32x4; laid 2 4 8: 1 2 3; lying 2 4 8: 1 2 3);
+#[cfg(not(target_arch = "aarch64"))]
+compiled!(baseline F32x4; laid 1 2 4: 1 2 3; lying 1 2 4: 1 2 3);

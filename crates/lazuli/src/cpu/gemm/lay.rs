@@ -1,0 +1,96 @@
+//! Laying out panels of an operand whose rows do not lie dense, or whose numbers are narrow.
+
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use super::{Cut, DEPTH, Gemm};
+use crate::cpu::across::{SIDE, square};
+use crate::cpu::load;
+use crate::cpu::walk::Walk;
+use crate::dtype::DType;
+use crate::ops::math::fetch;
+
+/// Rows of what lies by columns that are laid out at a time.
+const TURNED: usize = 32;
+/// Narrow columns that are laid out at a time.
+const WIDENED: usize = 16;
+
+impl Cut<'_> {
+    /// Lays out some rows of a panel of `b`, with zeros up to whole vectors.
+    pub unsafe fn lay_out(&self, rows: Range<usize>, panel: usize, to: *mut f32) {
+        let x = self.x;
+        let columns = self.columns(panel..panel + 1);
+        let (depth, pitch) = (rows.len(), self.width(&columns));
+        let first = x.b(rows.start, panel, columns.start);
+        // SAFETY: as promised by the caller.
+        unsafe {
+            if x.b_dtype == DType::F32 {
+                turn(x.b.cast::<f32>().offset(first), x.b_steps, (depth, columns.len()), to, pitch);
+            } else {
+                self.widen(first, (depth, columns.len()), to, pitch);
+            }
+            if pitch > columns.len() {
+                (0..depth).for_each(|l| to.add(l * pitch + columns.len()).write_bytes(0, pitch - columns.len()));
+            }
+        }
+    }
+
+    /// Copies a matrix of narrow numbers.
+    unsafe fn widen(&self, first: isize, (n_rows, n_columns): (usize, usize), to: *mut f32, pitch: usize) {
+        let Gemm { b, b_dtype, b_steps, panels, .. } = *self.x;
+        let run = |at: isize, step: isize, n: usize, to: *mut f32| {
+            let walk = Walk::strided([(n, step)].into_iter(), at);
+            // SAFETY: as promised by the caller.
+            unsafe { load::fill(&walk, b, b_dtype, 0, std::slice::from_raw_parts_mut(to.cast(), n)) };
+        };
+        // SAFETY: as promised by the caller.
+        unsafe {
+            if panels.is_some() {
+                return run(first, 1, n_rows * pitch, to);
+            }
+            if b_steps.1 == 1 {
+                return (0..n_rows).for_each(|l| run(first + l as isize * b_steps.0, 1, n_columns, to.add(l * pitch)));
+            }
+            // Some columns as rows, which are then turned.
+            let mut wide = [MaybeUninit::<f32>::uninit(); DEPTH * WIDENED];
+            let wide: *mut f32 = wide.as_mut_ptr().cast();
+            for column in (0..n_columns).step_by(WIDENED) {
+                let n = WIDENED.min(n_columns - column);
+                for j in 0..n {
+                    let at = first + (column + j) as isize * b_steps.1;
+                    run(at, b_steps.0, n_rows, wide.add(j * n_rows));
+                }
+                turn(wide, (1, n_rows as isize), (n_rows, n), to.add(column), pitch);
+            }
+        }
+    }
+}
+
+/// Copies a matrix whose rows do not lie dense: by squares where its columns do.
+pub unsafe fn turn(
+    from: *const f32,
+    steps: (isize, isize),
+    (n_rows, n_columns): (usize, usize),
+    to: *mut f32,
+    pitch: usize,
+) {
+    let at = |row: usize, column: usize| from.wrapping_offset(row as isize * steps.0 + column as isize * steps.1);
+    let (rows, columns) = if steps.0 == 1 { (n_rows / SIDE * SIDE, n_columns / SIDE * SIDE) } else { (0, 0) };
+    // SAFETY: as promised by the caller.
+    unsafe {
+        // A few rows at a time, so that what is written is whole lines before it leaves the nearest cache.
+        for first in (0..rows).step_by(TURNED) {
+            for column in (0..columns).step_by(SIDE) {
+                (column..column + SIDE).for_each(|column| fetch(at(first + TURNED, column)));
+                for row in (first..rows.min(first + TURNED)).step_by(SIDE) {
+                    square(at(row, column).cast(), steps.1, to.add(row * pitch + column).cast(), pitch as isize);
+                }
+            }
+        }
+        for column in 0..n_columns {
+            for row in if column < columns { rows } else { 0 }..n_rows {
+                *to.add(row * pitch + column) = *at(row, column);
+            }
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Products of floats. Some columns of the right operand are laid out one after another, a block of rows at a time,
+//! and stay near while the rows of the left one pass over them; a tile of results is summed up in registers. A constant
+//! operand may lie so from the start. The order in which a result is added up depends on its sizes alone.
+
+mod kernel;
+mod lay;
+
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use self::kernel::{Kernel, Tile, kernel};
+use self::lay::turn;
+use super::parts::Parts;
+use super::threads;
+use crate::dtype::DType;
+use crate::kernel::Panels;
+use crate::plan::PanelWidths;
+
+/// Rows of `b` in a block. Results are added up block by block.
+const DEPTH: usize = 512;
+/// Up to so many rows of `a`, `b` is multiplied as it lies: laying it out would take longer than it saves.
+const MAX_LYING: usize = 32;
+/// Rows of such a block: what is used again must be found where it was.
+const LYING_DEPTH: usize = 256;
+/// Up to so many rows of `a`, panels are made one by one.
+const FEW: usize = 128;
+/// Vectors across a block: half a megabyte of the widest, for a second-level cache.
+const MAX_ACROSS: usize = 16;
+/// Rows of the tallest tile.
+const MAX_ROWS: usize = 8;
+/// Multiplications that are worth a task.
+const TASK: usize = 1 << 20;
+/// Tasks for each thread, so that one that is held up delays little.
+const TASKS_PER_THREAD: usize = 4;
+/// Tiles that a task has below one another at least: what it lays out is used so often.
+const TILES: usize = 16;
+/// Partial results at most, where there are too few results for all threads.
+const MAX_PARTS: usize = 16;
+
+/// A product `out[m, n] = a[m, k] · b[k, n]`, all within their memory; rows of `out` are dense.
+#[derive(Clone, Copy)]
+pub struct Gemm {
+    pub m: usize,
+    pub k: usize,
+    pub n: usize,
+    pub a: *const f32,
+    /// Steps in `a`: from row to row, from column to column.
+    pub a_steps: (isize, isize),
+    pub b: *const u8,
+    /// `f32`, or narrower.
+    pub b_dtype: DType,
+    /// The same for `b`: within a panel, if it lies in some.
+    pub b_steps: (isize, isize),
+    pub panels: Option<Panels>,
+    pub out: *mut f32,
+}
+
+// SAFETY: tasks read `a` and `b` and write disjoint parts of the result.
+unsafe impl Send for Gemm {}
+// SAFETY: as above.
+unsafe impl Sync for Gemm {}
+
+/// Memory in which threads lay out what they multiply, so many values for each.
+#[derive(Clone, Copy)]
+pub struct Rooms {
+    pub first: *mut f32,
+    pub size: usize,
+}
+
+// SAFETY: every worker has its own.
+unsafe impl Sync for Rooms {}
+
+impl Rooms {
+    /// The room of one worker.
+    pub fn of(&self, worker: usize) -> Rooms {
+        Rooms { first: self.first.wrapping_add(worker * self.size), size: self.size }
+    }
+}
+
+/// Panels in which `b` may lie from the start: those in which it would be laid out.
+pub fn panel_widths() -> PanelWidths {
+    let Kernel { lanes, across, .. } = kernel(false);
+    PanelWidths { unit: *lanes, best: across * lanes }
+}
+
+/// How `b` comes to the tiles.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    /// As it lies.
+    Lying,
+    /// As it lies to the first, which lays it out for the others.
+    Laying,
+    /// It is laid out before, because columns must be turned or numbers widened.
+    Before,
+    /// It lies as if laid out.
+    Panels,
+}
+
+/// The `idx`th of `n_shares` shares of `0..n`, which differ by one at most.
+fn share(n: usize, n_shares: usize, idx: usize) -> Range<usize> {
+    n * idx / n_shares..n * (idx + 1) / n_shares
+}
+
+impl Gemm {
+    /// Values that a thread needs room for.
+    pub fn room(&self) -> usize {
+        let cut = self.cut();
+        let lanes = cut.kernel.lanes;
+        match cut.way {
+            Way::Lying | Way::Panels => 0,
+            Way::Laying | Way::Before => {
+                let n_columns = self.n.next_multiple_of(self.panels.map_or(lanes, |panels| panels.width));
+                self.k.min(DEPTH) * n_columns.min(MAX_ACROSS * lanes)
+            }
+        }
+    }
+
+    /// How many partial results there are: more than one where results are too few to be shared out. It depends on
+    /// sizes alone.
+    pub fn n_parts(&self) -> usize {
+        let cut = self.cut();
+        let n_blocks = cut.n_panels() * cut.max_tall();
+        (self.k / DEPTH).min(self.work() / TASK).min(MAX_PARTS / n_blocks.max(1)).max(1)
+    }
+
+    /// Multiplications.
+    fn work(&self) -> usize {
+        self.m.saturating_mul(self.k).saturating_mul(self.n)
+    }
+
+    fn cut(&self) -> Cut<'_> {
+        let dense = self.b_steps.1 == 1;
+        let way = match self.panels {
+            _ if self.b_dtype != DType::F32 => Way::Before,
+            Some(_) => Way::Panels,
+            None if !dense => Way::Before,
+            None if self.m <= MAX_LYING => Way::Lying,
+            None => Way::Laying,
+        };
+        Cut { x: self, way, kernel: kernel(way == Way::Lying) }
+    }
+
+    /// Computes it on all threads. `parts` has room for `(n_parts − 1) · m · n` values.
+    ///
+    /// # Safety
+    /// Operands, results and rooms are within their memory and do not overlap.
+    pub unsafe fn run(&self, rooms: Rooms, n_parts: usize, parts: *mut f32) {
+        if self.k == 0 {
+            // SAFETY: as promised by the caller.
+            return unsafe { self.out.write_bytes(0, self.m * self.n) };
+        }
+        let cut = self.cut();
+        let (n_panels, n_tiles, tile_rows) = (cut.n_panels(), cut.n_tiles(), cut.kernel.heights[2]);
+        let n_threads = threads::count();
+        let worth = (self.work() / TASK / n_parts).clamp(1, (TASKS_PER_THREAD * n_threads).div_ceil(n_parts));
+        let n_tasks = if worth == 1 { 1 } else { worth.next_multiple_of(n_threads) };
+        // As wide as a block, for then `a` is read least often; as tall as leaves every thread its share. Panels are
+        // better read by one thread than by two at once.
+        let widest = if cut.way == Way::Panels { n_tasks } else { n_tasks.div_ceil(cut.max_tall()) };
+        let n_wide = n_panels.div_ceil(cut.max_panels()).max(widest).min(n_panels).max(1);
+        let n_tall = n_tasks.div_ceil(n_wide);
+        let n_tall = if n_wide.is_multiple_of(n_threads) { n_tall } else { n_tall.next_multiple_of(n_threads) };
+        let n_tall = n_tall.min(cut.max_tall());
+        let parts = Parts { first: self.out, rest: parts, len: self.m * self.n };
+        threads::for_each_on(n_parts * n_wide * n_tall, &|worker, task| {
+            let (part, task) = (task / (n_wide * n_tall), task % (n_wide * n_tall));
+            let panels = share(n_panels, n_wide, task / n_tall);
+            let tiles = share(n_tiles, n_tall, task % n_tall);
+            let rows = tiles.start * tile_rows..(tiles.end * tile_rows).min(self.m);
+            let block = Block { rows, depth: share(self.k, n_parts, part), panels };
+            // SAFETY: as promised by the caller.
+            unsafe { cut.multiply(block, parts.at(part), rooms.of(worker)) };
+        });
+        // SAFETY: all were computed.
+        unsafe { parts.add_up(n_parts) };
+    }
+
+    fn a(&self, row: usize, l: usize) -> *const f32 {
+        self.a.wrapping_offset(row as isize * self.a_steps.0 + l as isize * self.a_steps.1)
+    }
+
+    /// The element of `b` in this row and the first column of a panel, by its number; without panels, in this column.
+    fn b(&self, l: usize, panel: usize, column: usize) -> isize {
+        l as isize * self.b_steps.0
+            + match self.panels {
+                Some(panels) => panel as isize * panels.stride,
+                None => column as isize * self.b_steps.1,
+            }
+    }
+}
+
+/// A product and how it is cut.
+struct Cut<'a> {
+    x: &'a Gemm,
+    way: Way,
+    kernel: &'static Kernel,
+}
+
+/// What a task multiplies.
+struct Block {
+    rows: Range<usize>,
+    /// Rows of `b`.
+    depth: Range<usize>,
+    panels: Range<usize>,
+}
+
+impl Cut<'_> {
+    fn n_panels(&self) -> usize {
+        self.x.n.div_ceil(self.x.panels.map_or(self.kernel.across * self.kernel.lanes, |panels| panels.width))
+    }
+
+    fn n_tiles(&self) -> usize {
+        self.x.m.div_ceil(self.kernel.heights[2])
+    }
+
+    /// Tasks below one another at most.
+    fn max_tall(&self) -> usize {
+        (self.n_tiles() / TILES).max(1)
+    }
+
+    /// Panels in a block. Few rows of `a` stay near by themselves.
+    fn max_panels(&self) -> usize {
+        if self.x.m <= FEW { 1 } else { MAX_ACROSS / self.kernel.across }
+    }
+
+    /// The columns of panels: vectors are shared among all, so that none is much narrower than others.
+    fn columns(&self, panels: Range<usize>) -> Range<usize> {
+        let (n, lanes, n_panels) = (self.x.n, self.kernel.lanes, self.n_panels());
+        let edge = |panel: usize| match self.x.panels {
+            Some(panels) => (panel * panels.width).min(n),
+            None => (n.div_ceil(lanes) * panel / n_panels * lanes).min(n),
+        };
+        edge(panels.start)..edge(panels.end)
+    }
+
+    /// Columns of a panel, with those that only fill it up.
+    fn width(&self, columns: &Range<usize>) -> usize {
+        self.x.panels.map_or(columns.len().next_multiple_of(self.kernel.lanes), |panels| panels.width)
+    }
+
+    /// One block of the result.
+    unsafe fn multiply(&self, block: Block, out: *mut f32, room: Rooms) {
+        let &Cut { x, way, kernel } = self;
+        let mut left = [MaybeUninit::<f32>::uninit(); DEPTH * MAX_ROWS];
+        let left: *mut f32 = left.as_mut_ptr().cast();
+        let max_depth = if way == Way::Lying { LYING_DEPTH } else { DEPTH };
+        let n_together = self.max_panels();
+        for first in block.panels.clone().step_by(n_together) {
+            let panels = first..block.panels.end.min(first + n_together);
+            let from = self.columns(panels.clone()).start;
+            for l in block.depth.clone().step_by(max_depth) {
+                let depth = max_depth.min(block.depth.end - l);
+                let laid = |columns: &Range<usize>| room.first.wrapping_add(depth * (columns.start - from));
+                // SAFETY: the instruction set is there; the room holds a block, and `left` a tile's rows; the rest as
+                // promised by the caller.
+                unsafe {
+                    if way == Way::Before {
+                        for panel in panels.clone() {
+                            self.lay_out(l..l + depth, panel, laid(&self.columns(panel..panel + 1)));
+                        }
+                    }
+                    for row in block.rows.clone().step_by(kernel.heights[2]) {
+                        let n_rows = kernel.heights[2].min(block.rows.end - row);
+                        let (mut a, mut a_pitch) = (x.a(row, l), x.a_steps.0);
+                        if x.a_steps.1 != 1 {
+                            turn(a, x.a_steps, (n_rows, depth), left, depth);
+                            (a, a_pitch) = (left, depth as isize);
+                        }
+                        let height = kernel.heights.iter().filter(|height| **height < n_rows).count();
+                        let is_first = row == block.rows.start;
+                        let tiles = match way {
+                            Way::Laying if is_first => kernel.laying,
+                            Way::Lying => kernel.tiles[height],
+                            _ if n_rows == 1 => kernel.row,
+                            Way::Panels if is_first => kernel.fresh[height],
+                            _ => kernel.tiles[height],
+                        };
+                        for panel in panels.clone() {
+                            let columns = self.columns(panel..panel + 1);
+                            let lies = x.b.cast::<f32>().wrapping_offset(x.b(l, panel, columns.start));
+                            let laid = laid(&columns);
+                            let b = match way {
+                                Way::Lying | Way::Panels => lies,
+                                Way::Laying if is_first => lies,
+                                Way::Laying | Way::Before => laid.cast_const(),
+                            };
+                            let out = out.add(row * x.n + columns.start);
+                            let adds = l > block.depth.start;
+                            let (b_pitch, pitch, n_columns) = (x.b_steps.0, x.n, columns.len());
+                            let tile =
+                                Tile { a, a_pitch, b, b_pitch, laid, depth, out, pitch, n_rows, n_columns, adds };
+                            tiles[self.width(&columns) / kernel.lanes - 1](&tile);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
