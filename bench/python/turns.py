@@ -5,7 +5,8 @@ runs in a process of its own, with the waiting threads that it comes with.
     .venv/bin/python python/turns.py --only matmul --turns 10
 
 Milliseconds: the best of all turns, and the median of the turns' medians. The last columns are the fastest peer's time
-over ours: above one, ours is faster.
+over ours, best and median: above one, ours is faster. `lazuli, weight` has the right operand of a product as a resident
+weight, which is what onnxruntime has: to it that operand is a constant of the model.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import tempfile
 from collections import defaultdict
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+OURS = ["lazuli", "lazuli, weight"]
 PEERS = ["torch", "jax", "onnxruntime"]
 
 parser = argparse.ArgumentParser(description="measure Lazuli, PyTorch, JAX and onnxruntime on the CPU, in turns")
@@ -39,7 +41,7 @@ def turn(command):
 
 
 def main():
-    commands = [[options.cpu, "--by", "lazuli"]]
+    commands = [[options.cpu, "--by", name] for name in OURS]
     commands += [[sys.executable, os.path.join(HERE, "cpu_peers.py"), "--by", peer] for peer in PEERS]
     best, medians = defaultdict(dict), defaultdict(lambda: defaultdict(list))
     for _ in range(options.turns):
@@ -51,15 +53,17 @@ def main():
             best[workload][contender] = min(row["best_ms"], best[workload].get(contender, float("inf")))
             medians[workload][contender].append(row["median_ms"])
 
-    print("| workload |", " | ".join(["lazuli", *PEERS]), "| best | median |")
-    print("|---" + "|---:" * (len(PEERS) + 3) + "|")
+    print("| workload |", " | ".join([*OURS, *PEERS, *(f"peer / {name}" for name in OURS)]), "|")
+    print("|---" + "|---:" * (2 * len(OURS) + len(PEERS)) + "|")
     for workload, times in best.items():
         if "lazuli" not in times:
             continue
         middle = {contender: statistics.median(times) for contender, times in medians[workload].items()}
-        cells = [f"{times[c]:.3g} ({middle[c]:.3g})" if c in times else "" for c in ["lazuli", *PEERS]]
-        ratios = [min(t[p] for p in PEERS if p in t) / t["lazuli"] for t in (times, middle)]
-        print(f"| {workload} |", " | ".join([*cells, *(f"{ratio:.2f}" for ratio in ratios)]), "|", flush=True)
+        cells = [f"{times[c]:.3g} ({middle[c]:.3g})" if c in times else "" for c in [*OURS, *PEERS]]
+        for name in OURS:
+            ratios = [min(t[p] for p in PEERS if p in t) / t[name] for t in (times, middle) if name in t]
+            cells.append(", ".join(f"{ratio:.2f}" for ratio in ratios))
+        print(f"| {workload} |", " | ".join(cells), "|", flush=True)
 
 
 main()

@@ -1,7 +1,7 @@
 //! Lazuli on any of its devices. Every call builds the expression anew, as a program does, and waits
 //! for the numbers to be there.
 
-use lazuli::{Device, Tensor};
+use lazuli::{Device, Tensor, Weights};
 
 use crate::contender::{Case, Contender, Result};
 use crate::inputs::Input;
@@ -14,6 +14,34 @@ pub enum Hold {
     Previous,
     /// Nothing: the previous result goes first, and its buffer serves the next one.
     Nothing,
+}
+
+/// Lazuli on one device, the right operand of a product a resident weight.
+pub struct LazuliWeight {
+    pub device: Device,
+}
+
+impl Contender for LazuliWeight {
+    fn name(&self) -> &'static str {
+        "lazuli, weight"
+    }
+
+    fn prepare(&self, work: Work, inputs: &[Input]) -> Option<Result<Box<dyn Case>>> {
+        let Work::Matmul { k, n, .. } = work else { return None };
+        Some(self.case(work, inputs, k, n).map_err(text))
+    }
+}
+
+impl LazuliWeight {
+    fn case(&self, work: Work, inputs: &[Input], k: usize, n: usize) -> lazuli::Result<Box<dyn Case>> {
+        let device = self.device.clone();
+        let [a, b] = inputs else { unreachable!("a product has two operands") };
+        let turned = Tensor::from_slice(&b.data, [k, n], &device).t().to_vec::<f32>()?;
+        let mut weights = Weights::new(&device);
+        weights.upload("w", &turned, n, k)?;
+        let inputs = vec![Tensor::from_slice(&a.data, a.shape.clone(), &device), weights.tensor("w")?.t()];
+        Ok(Box::new(LazuliCase { work, hold: Hold::Previous, inputs, device, y: None }))
+    }
 }
 
 /// Lazuli on one device.

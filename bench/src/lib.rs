@@ -35,6 +35,8 @@ pub fn contenders(n_threads: usize) -> Vec<Box<dyn Contender>> {
         Box::new(lazuli_side::Lazuli { device: lazuli::Device::cpu(), hold: lazuli_side::Hold::Previous }),
         #[cfg(feature = "lazuli")]
         Box::new(lazuli_side::Lazuli { device: lazuli::Device::cpu(), hold: lazuli_side::Hold::Nothing }),
+        #[cfg(feature = "lazuli")]
+        Box::new(lazuli_side::LazuliWeight { device: lazuli::Device::cpu() }),
         #[cfg(feature = "candle")]
         Box::new(candle_side::Candle),
         #[cfg(feature = "burn")]

@@ -1,5 +1,8 @@
 //! Tiles of results, summed up in registers: one function for each size, instruction set and way to find `b`.
 
+use half::{bf16, f16};
+
+use crate::dtype::DType;
 use crate::ops::isa;
 use crate::ops::math::{F32x4, Floats, fetch};
 
@@ -35,8 +38,8 @@ pub struct Kernel {
     pub laying: &'static [TileFn],
     /// For those that are the first to read a panel.
     pub fresh: [&'static [TileFn]; 3],
-    /// [`Tile::run_row`].
-    pub row: &'static [TileFn],
+    /// [`Tile::run_row`] for `f32`, `f16` and `bf16`.
+    pub rows: [&'static [TileFn]; 3],
 }
 
 /// How a tile finds `b`: laid out, as it lies, as it lies and to be laid out, or in a panel that nobody has read yet.
@@ -44,6 +47,11 @@ const LAID: u8 = 0;
 const LYING: u8 = 1;
 const LAYING: u8 = 2;
 const FRESH: u8 = 3;
+
+/// What numbers of `b` a single row is multiplied with.
+const F32: u8 = 0;
+const F16: u8 = 1;
+const BF16: u8 = 2;
 
 /// What suits the processor.
 pub fn kernel(lies: bool) -> &'static Kernel {
@@ -66,6 +74,7 @@ pub struct Tile {
     /// Rows that lie dense.
     pub a: *const f32,
     pub a_pitch: isize,
+    /// `f32`; for a single row also narrower.
     pub b: *const f32,
     /// From row to row where they were not laid out.
     pub b_pitch: isize,
@@ -79,6 +88,17 @@ pub struct Tile {
     pub n_columns: usize,
     /// Whether products are added to what is there.
     pub adds: bool,
+}
+
+impl Kernel {
+    /// The functions for a single row and a panel of such numbers.
+    pub fn row(&self, dtype: DType) -> &'static [TileFn] {
+        match dtype {
+            DType::F16 => self.rows[F16 as usize],
+            DType::BF16 => self.rows[BF16 as usize],
+            _ => self.rows[F32 as usize],
+        }
+    }
 }
 
 impl Tile {
@@ -128,18 +148,18 @@ impl Tile {
 
     /// A single row, multiplied with several places of a panel at a time.
     #[inline(always)]
-    unsafe fn run_row<V: Floats, const ACROSS: usize>(&self) {
+    unsafe fn run_row<V: Floats, const ACROSS: usize, const B: u8>(&self) {
         let each = self.depth / STREAMS;
         // SAFETY: as promised by the caller.
         unsafe {
             let mut sums = [[V::splat(0.0); ACROSS]; STREAMS];
             for l in 0..each {
                 for stream in 0..STREAMS {
-                    self.add_row(&mut sums[stream], stream * each + l);
+                    self.add_row::<_, _, B>(&mut sums[stream], stream * each + l);
                 }
             }
             for l in STREAMS * each..self.depth {
-                self.add_row(&mut sums[0], l);
+                self.add_row::<_, _, B>(&mut sums[0], l);
             }
             let mut all = sums[0];
             for stream in 1..STREAMS {
@@ -153,12 +173,18 @@ impl Tile {
 
     /// Adds the products of a number of the single row and a row of a panel.
     #[inline(always)]
-    unsafe fn add_row<V: Floats, const ACROSS: usize>(&self, sums: &mut [V; ACROSS], l: usize) {
+    unsafe fn add_row<V: Floats, const ACROSS: usize, const B: u8>(&self, sums: &mut [V; ACROSS], l: usize) {
         // SAFETY: as promised by the caller.
         unsafe {
             let scale = V::splat(*self.a.add(l));
             for j in 0..ACROSS {
-                sums[j] = scale.fma(V::load(self.b.add((l * ACROSS + j) * V::LANES)), sums[j]);
+                let at = (l * ACROSS + j) * V::LANES;
+                let lanes = match B {
+                    F16 => V::load_f16(self.b.cast::<f16>().add(at)),
+                    BF16 => V::load_bf16(self.b.cast::<bf16>().add(at)),
+                    _ => V::load(self.b.add(at)),
+                };
+                sums[j] = scale.fma(lanes, sums[j]);
             }
         }
     }
@@ -240,7 +266,11 @@ macro_rules! compiled {
                     &[$(tile::<$half, $across, FRESH>),*],
                     &[$(tile::<$rows, $across, FRESH>),*],
                 ],
-                row: &[$(row::<$across>),*],
+                rows: [
+                    &[$(row::<$across, F32>),*],
+                    &[$(row::<$across, F16>),*],
+                    &[$(row::<$across, BF16>),*],
+                ],
             };
 
             pub static LYING: Kernel = Kernel {
@@ -254,13 +284,13 @@ macro_rules! compiled {
                 ],
                 laying: &[],
                 fresh: [&[]; 3],
-                row: &[],
+                rows: [&[]; 3],
             };
 
             $(#[target_feature(enable = $features)])?
-            unsafe fn row<const ACROSS: usize>(tile: &Tile) {
+            unsafe fn row<const ACROSS: usize, const B: u8>(tile: &Tile) {
                 // SAFETY: as promised by the caller.
-                unsafe { tile.run_row::<$vector, ACROSS>() }
+                unsafe { tile.run_row::<$vector, ACROSS, B>() }
             }
 
             $(#[target_feature(enable = $features)])?
@@ -275,7 +305,7 @@ macro_rules! compiled {
 #[cfg(target_arch = "x86_64")]
 compiled!(avx512 F32x16, "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma"; laid 2 4 6: 1 2 3 4; lying 2 4 8: 1 2 3);
 #[cfg(target_arch = "x86_64")]
-compiled!(avx2 F32x8, "avx2,fma"; laid 1 2 4: 1 2 3; lying 1 2 4: 1 2 3);
+compiled!(avx2 F32x8, "avx2,fma,f16c"; laid 1 2 4: 1 2 3; lying 1 2 4: 1 2 3);
 #[cfg(target_arch = "aarch64")]
 compiled!(baseline F32x4; laid 2 4 8: 1 2 3; lying 2 4 8: 1 2 3);
 #[cfg(not(target_arch = "aarch64"))]

@@ -22,6 +22,8 @@ const DEPTH: usize = 512;
 const MAX_LYING: usize = 32;
 /// Rows of such a block: what is used again must be found where it was.
 const LYING_DEPTH: usize = 256;
+/// Rows of a block that is laid out for a single tile: few enough for a first-level cache.
+const ONCE_DEPTH: usize = 64;
 /// Up to so many rows of `a`, panels are made one by one.
 const FEW: usize = 128;
 /// Vectors across a block: half a megabyte of the widest, for a second-level cache.
@@ -129,13 +131,13 @@ impl Gemm {
     }
 
     fn cut(&self) -> Cut<'_> {
-        let dense = self.b_steps.1 == 1;
+        let is_narrow = self.b_dtype != DType::F32;
         let way = match self.panels {
-            _ if self.b_dtype != DType::F32 => Way::Before,
-            Some(_) => Way::Panels,
-            None if !dense => Way::Before,
-            None if self.m <= MAX_LYING => Way::Lying,
-            None => Way::Laying,
+            // A single row widens what it reads.
+            Some(_) if !is_narrow || self.m == 1 => Way::Panels,
+            _ if is_narrow || self.b_steps.1 != 1 => Way::Before,
+            _ if self.m <= MAX_LYING => Way::Lying,
+            _ => Way::Laying,
         };
         Cut { x: self, way, kernel: kernel(way == Way::Lying) }
     }
@@ -243,7 +245,11 @@ impl Cut<'_> {
         let &Cut { x, way, kernel } = self;
         let mut left = [MaybeUninit::<f32>::uninit(); DEPTH * MAX_ROWS];
         let left: *mut f32 = left.as_mut_ptr().cast();
-        let max_depth = if way == Way::Lying { LYING_DEPTH } else { DEPTH };
+        let max_depth = match way {
+            Way::Lying => LYING_DEPTH,
+            Way::Before if x.m <= kernel.heights[2] => ONCE_DEPTH,
+            _ => DEPTH,
+        };
         let n_together = self.max_panels();
         for first in block.panels.clone().step_by(n_together) {
             let panels = first..block.panels.end.min(first + n_together);
@@ -271,13 +277,15 @@ impl Cut<'_> {
                         let tiles = match way {
                             Way::Laying if is_first => kernel.laying,
                             Way::Lying => kernel.tiles[height],
-                            _ if n_rows == 1 => kernel.row,
+                            Way::Panels if n_rows == 1 => kernel.row(x.b_dtype),
+                            _ if n_rows == 1 => kernel.row(DType::F32),
                             Way::Panels if is_first => kernel.fresh[height],
                             _ => kernel.tiles[height],
                         };
                         for panel in panels.clone() {
                             let columns = self.columns(panel..panel + 1);
-                            let lies = x.b.cast::<f32>().wrapping_offset(x.b(l, panel, columns.start));
+                            let at = x.b(l, panel, columns.start) * x.b_dtype.size() as isize;
+                            let lies = x.b.wrapping_offset(at).cast::<f32>();
                             let laid = laid(&columns);
                             let b = match way {
                                 Way::Lying | Way::Panels => lies,

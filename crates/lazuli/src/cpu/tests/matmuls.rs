@@ -174,6 +174,17 @@ fn panels_of_every_width_are_right_at_every_edge() {
 }
 
 #[test]
+fn lesser_instruction_sets_are_right_too() {
+    for isa in ["baseline", "avx2"] {
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        again.args(["panels_of_every_width", "few_results_of_many", "few_rows_are_right"]).env("LAZULI_ISA", isa);
+        let output = again.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains("running 3 tests"), "{isa}: {text}");
+    }
+}
+
+#[test]
 fn few_results_of_many_products_are_right() {
     for [m, k, n] in [[1, 9000, 130], [5, 5000, 7], [64, 4100, 20], [150, 2100, 33]] {
         for lies in [[Lies::Rows, Lies::Rows], [Lies::Columns, Lies::Rows], [Lies::Rows, Lies::Columns]] {

@@ -1,6 +1,8 @@
 //! Vectors of `f32` as a type, for the few loops that LLVM would not write well by itself: it keeps to half of the widest
 //! vectors. What a method does is said by its scalar twin, whose bits it gives.
 
+use half::{bf16, f16};
+
 /// Several `f32` side by side, and what a product needs of them.
 ///
 /// # Safety
@@ -10,6 +12,10 @@ pub unsafe trait Floats: Copy {
     const LANES: usize;
     /// `LANES` values from here on.
     unsafe fn load(from: *const f32) -> Self;
+    /// The same of `f16`, widened.
+    unsafe fn load_f16(from: *const f16) -> Self;
+    /// The same of `bf16`.
+    unsafe fn load_bf16(from: *const bf16) -> Self;
     /// One value, in every lane.
     unsafe fn splat(x: f32) -> Self;
     /// Writes them.
@@ -73,6 +79,12 @@ pub struct F32x4([f32; 4]);
 unsafe impl Floats for F32x4 {
     const LANES: usize = 4;
     #[inline(always)] unsafe fn load(from: *const f32) -> Self { Self(from.cast::<[f32; 4]>().read_unaligned()) }
+    #[inline(always)] unsafe fn load_f16(from: *const f16) -> Self {
+        Self(from.cast::<[f16; 4]>().read_unaligned().map(f16::to_f32))
+    }
+    #[inline(always)] unsafe fn load_bf16(from: *const bf16) -> Self {
+        Self(from.cast::<[bf16; 4]>().read_unaligned().map(|x| f32::from_bits((x.to_bits() as u32) << 16)))
+    }
     #[inline(always)] unsafe fn splat(x: f32) -> Self { Self([x; 4]) }
     #[inline(always)] unsafe fn store(self, to: *mut f32) { to.cast::<[f32; 4]>().write_unaligned(self.0) }
     #[inline(always)] unsafe fn load_first(from: *const f32, n: usize) -> Self {
@@ -91,6 +103,8 @@ unsafe impl Floats for F32x4 {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
+    use half::{bf16, f16};
+
     use super::{Floats, Vector};
     use crate::ops::math::ROUND;
     use std::arch::x86_64::*;
@@ -116,6 +130,13 @@ mod x86 {
     unsafe impl Floats for F32x16 {
         const LANES: usize = 16;
         #[inline(always)] unsafe fn load(from: *const f32) -> Self { Self(_mm512_loadu_ps(from)) }
+        #[inline(always)] unsafe fn load_f16(from: *const f16) -> Self {
+            Self(_mm512_cvtph_ps(_mm256_loadu_si256(from.cast())))
+        }
+        #[inline(always)] unsafe fn load_bf16(from: *const bf16) -> Self {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+            Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide)))
+        }
         #[inline(always)] unsafe fn splat(x: f32) -> Self { Self(_mm512_set1_ps(x)) }
         #[inline(always)] unsafe fn store(self, to: *mut f32) { _mm512_storeu_ps(to, self.0) }
         #[inline(always)] unsafe fn load_first(from: *const f32, n: usize) -> Self {
@@ -153,6 +174,13 @@ mod x86 {
     unsafe impl Floats for F32x8 {
         const LANES: usize = 8;
         #[inline(always)] unsafe fn load(from: *const f32) -> Self { Self(_mm256_loadu_ps(from)) }
+        #[inline(always)] unsafe fn load_f16(from: *const f16) -> Self {
+            Self(_mm256_cvtph_ps(_mm_loadu_si128(from.cast())))
+        }
+        #[inline(always)] unsafe fn load_bf16(from: *const bf16) -> Self {
+            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+            Self(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide)))
+        }
         #[inline(always)] unsafe fn splat(x: f32) -> Self { Self(_mm256_set1_ps(x)) }
         #[inline(always)] unsafe fn store(self, to: *mut f32) { _mm256_storeu_ps(to, self.0) }
         #[inline(always)] unsafe fn load_first(from: *const f32, n: usize) -> Self {
