@@ -33,25 +33,23 @@ pub struct Kernel {
     /// [`Tile::run`] for each of these and one vector or more. They are functions of their own so that none lacks
     /// registers for another's sake.
     pub tiles: [&'static [TileFn]; 3],
-    /// The same for whole tiles that lay out what they read for those below. None where all read it as it lies, and so
-    /// for the following.
-    pub laying: &'static [TileFn],
+    /// The same for those that lay out what they read for those below: whole tiles of `f32`; all of panels of `f16` and of
+    /// `bf16`, which they widen. None where all read it as it lies, and so for the following.
+    pub laying: [[&'static [TileFn]; 3]; 3],
     /// For those that are the first to read a panel.
     pub fresh: [&'static [TileFn]; 3],
     /// [`Tile::run_row`] for `f32`, `f16` and `bf16`.
     pub rows: [&'static [TileFn]; 3],
 }
 
-/// How a tile finds `b`: laid out, as it lies, as it lies and to be laid out, or in a panel that nobody has read yet.
+/// How a tile finds `b`: laid out, as it lies, as it lies and to be laid out, in a panel that nobody has read yet, or in
+/// one of narrow numbers.
 const LAID: u8 = 0;
 const LYING: u8 = 1;
 const LAYING: u8 = 2;
 const FRESH: u8 = 3;
-
-/// What numbers of `b` a single row is multiplied with.
-const F32: u8 = 0;
-const F16: u8 = 1;
-const BF16: u8 = 2;
+const F16: u8 = 4;
+const BF16: u8 = 5;
 
 /// What suits the processor.
 pub fn kernel(lies: bool) -> &'static Kernel {
@@ -74,7 +72,7 @@ pub struct Tile {
     /// Rows that lie dense.
     pub a: *const f32,
     pub a_pitch: isize,
-    /// `f32`; for a single row also narrower.
+    /// `f32`; in panels also narrower.
     pub b: *const f32,
     /// From row to row where they were not laid out.
     pub b_pitch: isize,
@@ -90,14 +88,12 @@ pub struct Tile {
     pub adds: bool,
 }
 
-impl Kernel {
-    /// The functions for a single row and a panel of such numbers.
-    pub fn row(&self, dtype: DType) -> &'static [TileFn] {
-        match dtype {
-            DType::F16 => self.rows[F16 as usize],
-            DType::BF16 => self.rows[BF16 as usize],
-            _ => self.rows[F32 as usize],
-        }
+/// The place of a type in [`Kernel::laying`] and [`Kernel::rows`].
+pub fn of(dtype: DType) -> usize {
+    match dtype {
+        DType::F16 => 1,
+        DType::BF16 => 2,
+        _ => 0,
     }
 }
 
@@ -116,14 +112,14 @@ impl Tile {
         }
         // Where rows are laid out, their distance is part of the instructions.
         let laid_pitch = (ACROSS * V::LANES) as isize;
-        let pitch = if B == LAID || B == FRESH { laid_pitch } else { self.b_pitch };
+        let pitch = if B == LYING || B == LAYING { self.b_pitch } else { laid_pitch };
         let n_last = self.n_columns.wrapping_sub((ACROSS - 1) * V::LANES);
         // SAFETY: as promised by the caller.
         unsafe {
             let mut sums = [[V::splat(0.0); ACROSS]; ROWS];
             let (mut b, mut laid, mut l) = (self.b, self.laid, 0);
             let next = |b: *const f32, laid: *mut f32, n: usize| {
-                (b.wrapping_offset(n as isize * pitch), laid.wrapping_offset(n as isize * laid_pitch))
+                (beyond::<B>(b, n as isize * pitch), laid.wrapping_offset(n as isize * laid_pitch))
             };
             // A few at a time: counting costs less.
             for _ in 0..self.depth / STEPS {
@@ -178,13 +174,8 @@ impl Tile {
         unsafe {
             let scale = V::splat(*self.a.add(l));
             for j in 0..ACROSS {
-                let at = (l * ACROSS + j) * V::LANES;
-                let lanes = match B {
-                    F16 => V::load_f16(self.b.cast::<f16>().add(at)),
-                    BF16 => V::load_bf16(self.b.cast::<bf16>().add(at)),
-                    _ => V::load(self.b.add(at)),
-                };
-                sums[j] = scale.fma(lanes, sums[j]);
+                let from = beyond::<B>(self.b, ((l * ACROSS + j) * V::LANES) as isize);
+                sums[j] = scale.fma(load::<V, B>(from), sums[j]);
             }
         }
     }
@@ -205,6 +196,25 @@ impl Tile {
     }
 }
 
+/// So many numbers on.
+#[inline(always)]
+fn beyond<const B: u8>(b: *const f32, n: isize) -> *const f32 {
+    if B == F16 || B == BF16 { b.cast::<u16>().wrapping_offset(n).cast() } else { b.wrapping_offset(n) }
+}
+
+/// A vector of what is there.
+#[inline(always)]
+unsafe fn load<V: Floats, const B: u8>(from: *const f32) -> V {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        match B {
+            F16 => V::load_f16(from.cast::<f16>()),
+            BF16 => V::load_bf16(from.cast::<bf16>()),
+            _ => V::load(from),
+        }
+    }
+}
+
 /// Adds the products of column `l` of some rows and a row of `b`.
 #[inline(always)]
 unsafe fn step<V: Floats, const ROWS: usize, const ACROSS: usize, const B: u8>(
@@ -220,14 +230,14 @@ unsafe fn step<V: Floats, const ROWS: usize, const ACROSS: usize, const B: u8>(
     unsafe {
         let mut lanes = [V::splat(0.0); ACROSS];
         for j in 0..ACROSS {
-            let from = b.add(j * V::LANES);
+            let from = beyond::<B>(b, (j * V::LANES) as isize);
             // A vector must not reach past the end of its row.
             let may_end = (B == LYING || B == LAYING) && j + 1 == ACROSS;
-            lanes[j] = if may_end { V::load_first(from, n_last) } else { V::load(from) };
+            lanes[j] = if may_end { V::load_first(from, n_last) } else { load::<V, B>(from) };
             if B != LAID {
-                fetch(from.wrapping_offset(if B == FRESH { FRESH_AHEAD } else { AHEAD } * pitch));
+                fetch(beyond::<B>(from, if B == LYING || B == LAYING { AHEAD } else { FRESH_AHEAD } * pitch));
             }
-            if B == LAYING {
+            if B == LAYING || B == F16 || B == BF16 {
                 lanes[j].store(laid.add(j * V::LANES));
             }
         }
@@ -260,14 +270,26 @@ macro_rules! compiled {
                     &[$(tile::<$half, $across, { super::LAID }>),*],
                     &[$(tile::<$rows, $across, { super::LAID }>),*],
                 ],
-                laying: &[$(tile::<$rows, $across, LAYING>),*],
+                laying: [
+                    [&[], &[], &[$(tile::<$rows, $across, LAYING>),*]],
+                    [
+                        &[$(tile::<$few, $across, F16>),*],
+                        &[$(tile::<$half, $across, F16>),*],
+                        &[$(tile::<$rows, $across, F16>),*],
+                    ],
+                    [
+                        &[$(tile::<$few, $across, BF16>),*],
+                        &[$(tile::<$half, $across, BF16>),*],
+                        &[$(tile::<$rows, $across, BF16>),*],
+                    ],
+                ],
                 fresh: [
                     &[$(tile::<$few, $across, FRESH>),*],
                     &[$(tile::<$half, $across, FRESH>),*],
                     &[$(tile::<$rows, $across, FRESH>),*],
                 ],
                 rows: [
-                    &[$(row::<$across, F32>),*],
+                    &[$(row::<$across, { super::LAID }>),*],
                     &[$(row::<$across, F16>),*],
                     &[$(row::<$across, BF16>),*],
                 ],
@@ -282,7 +304,7 @@ macro_rules! compiled {
                     &[$(tile::<$half_lying, $lying, { super::LYING }>),*],
                     &[$(tile::<$rows_lying, $lying, { super::LYING }>),*],
                 ],
-                laying: &[],
+                laying: [[&[]; 3]; 3],
                 fresh: [&[]; 3],
                 rows: [&[]; 3],
             };

@@ -37,7 +37,7 @@ impl Cut<'_> {
 
     /// Copies a matrix of narrow numbers.
     unsafe fn widen(&self, first: isize, (n_rows, n_columns): (usize, usize), to: *mut f32, pitch: usize) {
-        let Gemm { b, b_dtype, b_steps, panels, .. } = *self.x;
+        let Gemm { b, b_dtype, b_steps, .. } = *self.x;
         let run = |at: isize, step: isize, n: usize, to: *mut f32| {
             let walk = Walk::strided([(n, step)].into_iter(), at);
             // SAFETY: as promised by the caller.
@@ -45,9 +45,6 @@ impl Cut<'_> {
         };
         // SAFETY: as promised by the caller.
         unsafe {
-            if panels.is_some() {
-                return run(first, 1, n_rows * pitch, to);
-            }
             if b_steps.1 == 1 {
                 return (0..n_rows).for_each(|l| run(first + l as isize * b_steps.0, 1, n_columns, to.add(l * pitch)));
             }

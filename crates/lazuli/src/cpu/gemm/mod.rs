@@ -8,7 +8,7 @@ mod lay;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use self::kernel::{Kernel, Tile, kernel};
+use self::kernel::{Kernel, Tile, kernel, of};
 use self::lay::turn;
 use super::parts::Parts;
 use super::threads;
@@ -90,9 +90,9 @@ pub fn panel_widths() -> PanelWidths {
 enum Way {
     /// As it lies.
     Lying,
-    /// As it lies to the first, which lays it out for the others.
+    /// As it lies to the first, which lays it out for the others, and widens the numbers of narrow panels.
     Laying,
-    /// It is laid out before, because columns must be turned or numbers widened.
+    /// It is laid out before, because columns must be turned or numbers that lie in rows widened.
     Before,
     /// It lies as if laid out.
     Panels,
@@ -135,9 +135,10 @@ impl Gemm {
         let way = match self.panels {
             // A single row widens what it reads.
             Some(_) if !is_narrow || self.m == 1 => Way::Panels,
-            _ if is_narrow || self.b_steps.1 != 1 => Way::Before,
-            _ if self.m <= MAX_LYING => Way::Lying,
-            _ => Way::Laying,
+            Some(_) => Way::Laying,
+            None if is_narrow || self.b_steps.1 != 1 => Way::Before,
+            None if self.m <= MAX_LYING => Way::Lying,
+            None => Way::Laying,
         };
         Cut { x: self, way, kernel: kernel(way == Way::Lying) }
     }
@@ -247,7 +248,7 @@ impl Cut<'_> {
         let left: *mut f32 = left.as_mut_ptr().cast();
         let max_depth = match way {
             Way::Lying => LYING_DEPTH,
-            Way::Before if x.m <= kernel.heights[2] => ONCE_DEPTH,
+            Way::Before | Way::Laying if x.m <= kernel.heights[2] => ONCE_DEPTH,
             _ => DEPTH,
         };
         let n_together = self.max_panels();
@@ -275,10 +276,10 @@ impl Cut<'_> {
                         let height = kernel.heights.iter().filter(|height| **height < n_rows).count();
                         let is_first = row == block.rows.start;
                         let tiles = match way {
-                            Way::Laying if is_first => kernel.laying,
+                            Way::Laying if is_first => kernel.laying[of(x.b_dtype)][height],
                             Way::Lying => kernel.tiles[height],
-                            Way::Panels if n_rows == 1 => kernel.row(x.b_dtype),
-                            _ if n_rows == 1 => kernel.row(DType::F32),
+                            Way::Panels if n_rows == 1 => kernel.rows[of(x.b_dtype)],
+                            _ if n_rows == 1 => kernel.rows[of(DType::F32)],
                             Way::Panels if is_first => kernel.fresh[height],
                             _ => kernel.tiles[height],
                         };
