@@ -39,7 +39,7 @@ mod run;
 mod tests;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::backend::{Backend, Counters, HostBytes, Runnable};
 use crate::device::{DeviceInfo, DeviceKind};
@@ -86,7 +86,7 @@ impl Cpu {
             Isa::Avx512 => "avx512",
         };
         let info = DeviceInfo {
-            name: processor_name().unwrap_or_else(|| "cpu".into()),
+            name: processor().to_string(),
             kind: DeviceKind::Cpu,
             api: "cpu".into(),
             driver: driver.into(),
@@ -179,8 +179,12 @@ impl Backend for Cpu {
     }
 }
 
-fn processor_name() -> Option<String> {
-    let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
-    let line = text.lines().find_map(|l| l.strip_prefix("model name"))?;
-    Some(line.trim_start_matches([' ', '\t', ':']).trim().to_string())
+/// What the processor is called, as far as the system says.
+pub fn processor() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(|| {
+        let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let line = text.lines().find_map(|l| l.strip_prefix("model name"));
+        line.map_or("cpu", |line| line.trim_start_matches([' ', '\t', ':']).trim()).to_string()
+    })
 }

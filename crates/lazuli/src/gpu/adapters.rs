@@ -7,6 +7,7 @@ use super::quirks::{Quirks, quirks};
 use super::signal::now;
 use super::{Gpu, Origin};
 use crate::backend::Counters;
+use crate::cpu::processor;
 use crate::device::{Device, DeviceInfo, DeviceKind};
 use crate::error::{Error, Result};
 use crate::plan::Limits;
@@ -118,7 +119,7 @@ pub fn take(made: (wgpu::Device, wgpu::Queue), quirks: &Quirks, counters: &Arc<C
 
 /// What is known of the driver behind a device.
 pub fn quirks_of(info: &DeviceInfo) -> Quirks {
-    quirks(info.kind, &info.name, &info.driver)
+    quirks(info.kind, &info.name, &info.driver, processor())
 }
 
 /// What shader text may count on.
@@ -133,6 +134,7 @@ fn caps(limits: &wgpu::Limits, quirks: &Quirks) -> Caps {
         max_shared_bytes: limits.max_compute_workgroup_storage_size as usize,
         max_trips: quirks.max_trips,
         long_texts: quirks.long_texts,
+        row_bytes: quirks.row_bytes,
         style: quirks.style,
         subgroup: None,
         tuned: Arc::default(),
@@ -179,7 +181,7 @@ pub fn describe(info: &wgpu::AdapterInfo, limits: &wgpu::Limits) -> DeviceInfo {
         wgpu::DeviceType::Other if info.name.to_lowercase().contains("llvmpipe") => DeviceKind::Software,
         wgpu::DeviceType::Other => DeviceKind::Integrated,
     };
-    let caps = caps(limits, &quirks(kind, &info.name, &info.driver));
+    let caps = caps(limits, &quirks(kind, &info.name, &info.driver, processor()));
     DeviceInfo {
         name: info.name.clone(),
         kind,

@@ -40,6 +40,9 @@ pub struct Caps {
     pub long_texts: bool,
     /// How invocations should work together.
     pub style: Style,
+    /// Bytes of a row of a product's right matrix that eight invocations side by side should read at a time, where that
+    /// is known.
+    pub row_bytes: Option<usize>,
     /// Invocations of a subgroup, if that is always the same number and they are counted as in their workgroup.
     pub subgroup: Option<usize>,
     /// What tuning found on this device.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::Mode;
+use crate::cpu::processor;
 use crate::gpu::disk;
 use crate::log::{self, Topic};
 use crate::wgsl::{Class, Tuned, Variant, named};
@@ -16,7 +17,7 @@ const HEAD: &str = "lazuli tuning 1";
 /// What tuning found on a device.
 pub struct Tuning {
     pub mode: Mode,
-    /// What tells this adapter and driver from others.
+    /// What tells this adapter and driver from others, and the processor where the driver runs on it.
     key: String,
     path: Option<PathBuf>,
     tuned: Mutex<Arc<Tuned>>,
@@ -25,7 +26,8 @@ pub struct Tuning {
 impl Tuning {
     /// What earlier programs found on this adapter with this driver.
     pub fn open(info: &wgpu::AdapterInfo) -> Tuning {
-        let words = [&*info.name, &*info.driver, &*info.driver_info];
+        let processor = if info.device_type == wgpu::DeviceType::Cpu { processor() } else { "" };
+        let words = [&*info.name, &*info.driver, &*info.driver_info, processor];
         let key = format!("{} {:?} {:x}:{:x}", words.join(" "), info.backend, info.vendor, info.device);
         let key: String = key.chars().filter(|c| !c.is_control()).collect();
         let path = disk::path(&key, "tuned");

@@ -332,9 +332,9 @@ mod tests {
             let candidates = trial.candidates();
             let with = |name: &str| candidates.iter().filter(|c| c.variant.name.contains(name)).count();
             assert!(with("") >= 12 && with("32 lanes") == 2 && with("of 64x64") == 2);
-            let by_subgroup = if trial.live.caps.subgroup == Some(8) { 4 } else { 0 };
+            let by_subgroup = if trial.live.caps.subgroup == Some(8) { 5 } else { 0 };
             assert_eq!(with("by subgroup"), by_subgroup);
-            assert_eq!(with("16x8") - by_subgroup / 4, 1);
+            assert_eq!(with("16x8") - by_subgroup / 5, 1);
         }
     }
 

@@ -89,6 +89,7 @@ static R8X4: Variant = alone("8x4", 8, 1);
 static R4X4: Variant = alone("4x4", 4, 1);
 static R2X4: Variant = alone("2x4", 2, 1);
 static R1X16: Variant = alone("1x16", 1, 4);
+static R1X8: Variant = alone("1x8", 1, 2);
 static R1X4: Variant = alone("1x4", 1, 1);
 // Columns that fours leave over.
 static R4X1: Variant = alone_by_one("4x1", 4);
@@ -107,26 +108,29 @@ static S32X8: Variant = subgroup("32x8 by subgroup", 32, 2);
 static S32X4: Variant = subgroup("32x4 by subgroup", 32, 1);
 static S16X8: Variant = subgroup("16x8 by subgroup", 16, 2);
 static S8X16: Variant = subgroup("8x16 by subgroup", 8, 4);
+static S8X8: Variant = subgroup("8x8 by subgroup", 8, 2);
 
 /// The table. Tuning tries those that fit; nothing outside it is ever run.
-pub static VARIANTS: [&Variant; 20] = [
-    &R16X8, &R8X8, &R8X4, &R4X4, &R2X4, &R1X16, &R1X4, &R4X1, &R2X1, &R1X1, &T32, &T64, &T64X8, &T128, &L1X4, &L4X4,
-    &S32X8, &S32X4, &S16X8, &S8X16,
+pub static VARIANTS: [&Variant; 22] = [
+    &R16X8, &R8X8, &R8X4, &R4X4, &R2X4, &R1X16, &R1X8, &R1X4, &R4X1, &R2X1, &R1X1, &T32, &T64, &T64X8, &T128, &L1X4,
+    &L4X4, &S32X8, &S32X4, &S16X8, &S8X16, &S8X8,
 ];
 
 /// Defaults where invocations work alone, tried in order: a variant, and how many tiles there must be so that every
 /// core has some.
-static DEFAULTS_ALONE: [(&Variant, usize); 14] = [
+static DEFAULTS_ALONE: [(&Variant, usize); 16] = [
     (&S32X8, 0),
     (&S32X4, 0),
     (&S16X8, 0),
     (&S8X16, 0),
+    (&S8X8, 0),
     (&R16X8, 256),
     (&R8X8, 128),
     (&R8X4, 0),
     (&R4X4, 0),
     (&R2X4, 0),
     (&R1X16, 64),
+    (&R1X8, 64),
     (&R1X4, 0),
     (&R4X1, 0),
     (&R2X1, 0),
@@ -369,10 +373,21 @@ impl Variant {
             && (self.team == Team::Alone || matmul.k > 0)
     }
 
-    /// Whether it is worth trying: at least half of a tile's rows and columns are there.
+    /// Whether it is worth trying: at least half of a tile's rows and columns are there. A row for each invocation of a
+    /// subgroup is read as fast as two.
     pub fn is_sensible(&self, matmul: &MatmulArgs, n: usize) -> bool {
         let (rows, cols) = self.tile();
-        matmul.m > rows / 2 && n > cols / 2
+        let few_rows = if self.team == Team::Subgroup(rows) { 1 } else { rows / 2 };
+        matmul.m > few_rows && n > cols / 2
+    }
+
+    /// Whether invocations side by side read as much of a row of `b` at a time as suits the device.
+    fn suits(&self, matmul: &MatmulArgs, caps: &Caps) -> bool {
+        match caps.row_bytes {
+            Some(bytes) => self.group(caps) * self.cols.n_cols() * 4 == bytes,
+            // Where few tiles share what is read of `b`, narrow ones are faster.
+            None => self != &S32X8 || matmul.m > 64,
+        }
     }
 }
 
@@ -418,11 +433,12 @@ pub fn default_of(matmul: &MatmulArgs, n: usize, caps: &Caps) -> &'static Varian
     };
     let is_good = |&(variant, enough): &(&'static Variant, usize)| {
         let is_for = match variant.team {
-            // Sixteen rows of stored weights at once are too many for a cache.
-            Team::Alone if variant.rows == 1 && variant.cols == Cols::Fours(4) => b_read(matmul, n) != Read::AlongK,
+            // Many rows of stored weights at once are too many for a cache.
+            Team::Alone if variant.rows == 1 && variant.cols.n_values() > 1 => {
+                b_read(matmul, n) != Read::AlongK && variant.suits(matmul, caps)
+            }
             Team::Alone => matmul.m > variant.rows / 2,
-            // Where few tiles share what is read of `b`, narrow ones are faster.
-            Team::Subgroup(_) => variant.is_sensible(matmul, n) && (variant != &S32X8 || matmul.m > 64),
+            Team::Subgroup(_) => variant.is_sensible(matmul, n) && variant.suits(matmul, caps),
             Team::Tile { .. } => variant.is_sensible(matmul, n),
             // Rows of stored weights are read side by side; few rows of the result want nothing else.
             Team::Lanes(_) => {
@@ -492,7 +508,7 @@ fn shape(variant: &'static Variant, matmul: &MatmulArgs, n: usize, caps: &Caps) 
     let mut side_by_side = if k >= 4 * K_BLOCK { wanted.div_ceil(n_alone).min(k / K_BLOCK) } else { 1 };
     let runs = match (variant.team, caps.style) {
         (Team::Subgroup(_), _) => true,
-        (Team::Alone, Style::Alone) => b == Read::AlongK,
+        (Team::Alone, Style::Alone) => b == Read::AlongK || variant.rows == 1,
         _ => false,
     };
     let n_sums = matmul.batch.iter().product::<usize>() * matmul.m * n * k.div_ceil(K_RUN);

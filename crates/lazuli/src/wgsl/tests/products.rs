@@ -61,16 +61,20 @@ fn defaults_go_by_device_and_shape() {
         assert_eq!(told(m, k, n, transposed, Style::Alone), format!("{expect}{on_cpu}"));
     }
     let with_subgroups = Caps { subgroup: Some(8), ..caps(Style::Alone) };
-    for (m, n, expect) in [
-        (1024, 1024, "32x8 by subgroup"),
-        (64, 1536, "32x4 by subgroup"),
-        (17, 1536, "32x4 by subgroup"),
-        (16, 1536, "16x8 by subgroup"),
-        (8, 1536, "8x16 by subgroup"),
-        (4, 1536, "4x4"),
-        (1024, 16, "8x8"),
+    for (m, n, expect, where_256_bytes_suit) in [
+        (1024, 1024, "32x8 by subgroup", "32x8 by subgroup"),
+        (64, 1536, "32x4 by subgroup", "32x8 by subgroup"),
+        (17, 1536, "32x4 by subgroup", "32x8 by subgroup"),
+        (16, 1536, "16x8 by subgroup", "16x8 by subgroup"),
+        (8, 1536, "8x16 by subgroup", "8x8 by subgroup"),
+        (2, 1536, "8x16 by subgroup", "8x8 by subgroup"),
+        (8, 64, "8x8 by subgroup", "8x8 by subgroup"),
+        (1, 2048, "1x16", "1x8"),
+        (1024, 16, "8x8", "8x8"),
     ] {
+        let suited = Caps { row_bytes: Some(256), ..with_subgroups.clone() };
         assert_eq!(told_by(m, 512, n, false, &with_subgroups), format!("{expect}{on_cpu}"));
+        assert_eq!(told_by(m, 512, n, false, &suited), format!("{where_256_bytes_suit}{on_cpu}"));
     }
     for (m, k, n, transposed, expect) in [
         (1024, 64, 1024, false, "4x4 of 64x64, 16 deep"),
