@@ -19,7 +19,8 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 fn main() -> ExitCode {
     let mut words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).peekable();
     let out = &mut io::stdout();
-    let outcome = match words.next_if(|word| args::OWN.contains(&&**word)).as_deref() {
+    let own = words.next_if(|word| args::OWN.contains(&&**word));
+    let outcome = match own.as_deref() {
         Some("train") => trained(words.collect(), out),
         Some(_) => tuned(words.collect(), out),
         None => args::parse(words).map(|args| run(&args, out)),
@@ -27,7 +28,8 @@ fn main() -> ExitCode {
     let done = match outcome {
         Ok(done) => done,
         Err(message) => {
-            eprintln!("lazuli: {message}\nTry `lazuli --help`.");
+            let command = own.map_or(String::new(), |name| format!(" {name}"));
+            eprintln!("lazuli: {message}\nTry `lazuli{command} --help`.");
             return ExitCode::from(2);
         }
     };

@@ -381,10 +381,10 @@ impl Variant {
         matmul.m > few_rows && n > cols / 2
     }
 
-    /// Whether invocations side by side read as much of a row of `b` at a time as suits the device.
-    fn suits(&self, matmul: &MatmulArgs, caps: &Caps) -> bool {
+    /// Whether invocations side by side read as much of a row of `b` at a time as suits the device, or all there is.
+    fn suits(&self, matmul: &MatmulArgs, n: usize, caps: &Caps) -> bool {
         match caps.row_bytes {
-            Some(bytes) => self.group(caps) * self.cols.n_cols() * 4 == bytes,
+            Some(bytes) => self.group(caps) * self.cols.n_cols() * 4 == bytes.min((n * 4).next_power_of_two()),
             // Where few tiles share what is read of `b`, narrow ones are faster.
             None => self != &S32X8 || matmul.m > 64,
         }
@@ -435,10 +435,10 @@ pub fn default_of(matmul: &MatmulArgs, n: usize, caps: &Caps) -> &'static Varian
         let is_for = match variant.team {
             // Many rows of stored weights at once are too many for a cache.
             Team::Alone if variant.rows == 1 && variant.cols.n_values() > 1 => {
-                b_read(matmul, n) != Read::AlongK && variant.suits(matmul, caps)
+                b_read(matmul, n) != Read::AlongK && variant.suits(matmul, n, caps)
             }
             Team::Alone => matmul.m > variant.rows / 2,
-            Team::Subgroup(_) => variant.is_sensible(matmul, n) && variant.suits(matmul, caps),
+            Team::Subgroup(_) => variant.is_sensible(matmul, n) && variant.suits(matmul, n, caps),
             Team::Tile { .. } => variant.is_sensible(matmul, n),
             // Rows of stored weights are read side by side; few rows of the result want nothing else.
             Team::Lanes(_) => {

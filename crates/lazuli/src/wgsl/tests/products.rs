@@ -69,6 +69,7 @@ fn defaults_go_by_device_and_shape() {
         (8, 1536, "8x16 by subgroup", "8x8 by subgroup"),
         (2, 1536, "8x16 by subgroup", "8x8 by subgroup"),
         (8, 64, "8x8 by subgroup", "8x8 by subgroup"),
+        (64, 24, "32x4 by subgroup", "32x4 by subgroup"),
         (1, 2048, "1x16", "1x8"),
         (1024, 16, "8x8", "8x8"),
     ] {
