@@ -7,12 +7,15 @@
 //! Groups never wait for each other in a circle, because each has a level: it loads only what groups of lower levels
 //! store. A group that nobody loads from yet may still move up; one that somebody does is fixed.
 
-use super::groups::{Form, Group, Groups, Part, Target, memory_of, operand_view, widens};
-use super::{Limits, PanelWidths};
+mod home;
+mod load;
+
+use super::Limits;
+use super::groups::{Form, Group, Groups, Part, Target, memory_of};
 use crate::graph::{Graph, GraphNode, NodeIdx, Op};
 use crate::ops;
 use crate::shape::{AxisSet, Shape};
-use crate::view::{IndexMap, View};
+use crate::view::View;
 
 /// How a node may be had by those that want it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -186,68 +189,6 @@ impl Fuser<'_> {
         }
     }
 
-    /// Gives a member memory of its own, for those outside its group. Returns the level from which it can be loaded.
-    fn store(&mut self, idx: NodeIdx, why: &'static str) -> u32 {
-        let draft = self.draft_of(idx).expect("only members are stored");
-        let target = Target { value: idx, part_of: None };
-        if !self.stored[idx as usize] {
-            self.stored[idx as usize] = true;
-            self.drafts[draft as usize].stores.push(target);
-            self.reasons[idx as usize] = Some(why);
-        }
-        self.drafts[draft as usize].loaded = true;
-        self.drafts[draft as usize].level + 1
-    }
-
-    /// Makes sure a node can be loaded whole and row-major. Returns the level from which it can.
-    fn load_whole(&mut self, idx: NodeIdx) -> u32 {
-        let source = memory_of(self.graph, &self.stored, idx).unwrap_or(idx);
-        if let State::Free { level, .. } = self.states[source as usize] {
-            if self.stored[source as usize] || matches!(self.node(source).op, Op::Data) {
-                return level;
-            }
-            self.states[source as usize] = self.open(source, Form::Map, level);
-        }
-        self.store(source, "its reader needs it whole, in row-major order")
-    }
-
-    /// Makes sure a node is memory seen through strides, as a gather takes it. Returns the level. If its source is seen in
-    /// another way, what is stored is the last view on the way to it that strides can look at: others may share it, such
-    /// as the transpose of the same matrix.
-    fn load_strided(&mut self, idx: NodeIdx) -> u32 {
-        self.load_through(idx, |_, _| false, None)
-    }
-
-    /// The same for an operand of a product: small floats are read as they are stored, and so are panels.
-    fn load_operand(&mut self, idx: NodeIdx, panels: Option<PanelWidths>) -> u32 {
-        self.load_through(idx, widens, panels)
-    }
-
-    fn load_through(
-        &mut self,
-        idx: NodeIdx,
-        looks_through: fn(&Graph, NodeIdx) -> bool,
-        panels: Option<PanelWidths>,
-    ) -> u32 {
-        let (mut source, mut stored) = (idx, idx);
-        let mut map = IndexMap::identity(self.node(idx).shape);
-        while !self.stored[source as usize] {
-            let is_free = matches!(self.states[source as usize], State::Free { .. });
-            match &self.node(source).op {
-                // What a group sees through a view it cannot store any more.
-                Op::View(view) if is_free || self.is_reshape(source, view) => map = map.of(view),
-                Op::Cast if is_free && looks_through(self.graph, source) => {}
-                _ => break,
-            }
-            source = self.node(source).inputs[0];
-            let is_more = matches!(self.node(source).op, Op::View(_)) && self.n_elems(source) > self.n_elems(idx);
-            if map.strided().is_some() && !is_more {
-                stored = source;
-            }
-        }
-        self.load_whole(if operand_view(&map, panels).is_some() { source } else { stored })
-    }
-
     fn place_view(&mut self, idx: NodeIdx, view: &View) -> State {
         let source = self.node(idx).inputs[0];
         let Some(draft) = self.draft_of(source) else {
@@ -310,33 +251,6 @@ impl Fuser<'_> {
             && draft.n_pending == n_edges
             && (self.n_elems(idx) <= self.n_elems(source) || draft.n_insts <= CHEAP as usize)
             && (!draft.has_gather || !matches!(self.node(idx).op, Op::Pad(_)))
-    }
-
-    /// Adds a node to a group that makes some of its inputs.
-    fn join(&mut self, idx: NodeIdx, draft: u32, n_insts: usize) -> State {
-        let node = &self.graph.nodes[idx as usize];
-        let mut n_edges = 0;
-        for input in &node.inputs {
-            n_edges += (self.draft_of(*input) == Some(draft)) as usize;
-        }
-        let mut loads = std::mem::take(&mut self.drafts[draft as usize].loads);
-        for input in &node.inputs {
-            self.free_loads(*input, &mut loads);
-        }
-        let n_insts = n_insts + self.free_cost(idx) as usize;
-        let uses = self.uses[idx as usize];
-        let draft_idx = draft;
-        let draft = &mut self.drafts[draft as usize];
-        draft.loads = loads;
-        draft.n_insts += n_insts;
-        draft.n_pending = draft.n_pending + uses - n_edges;
-        draft.has_gather |= matches!(node.op, Op::Gather(..));
-        // The shape with the most axes says most about how the elements lie.
-        let axes = |s: &Shape| s.iter().filter(|d| **d != 1).count();
-        if node.shape.n_elems() == draft.domain.n_elems() && axes(&node.shape) > axes(&draft.domain) {
-            draft.domain = node.shape;
-        }
-        State::Member(draft_idx)
     }
 
     fn place_elementwise(&mut self, idx: NodeIdx) -> State {
@@ -417,137 +331,6 @@ impl Fuser<'_> {
                 State::Free { cost: cost + ops::cost(&self.node(idx).op), n_loads: 1, level }
             }
             _ => self.open(idx, Form::Map, level),
-        }
-    }
-
-    /// The group that an elementwise node joins: those of its inputs, merged as far as they go together. Inputs whose
-    /// groups stay apart are stored. None if it goes with none of them.
-    fn home(&mut self, idx: NodeIdx, inputs: &[NodeIdx], drafts: &[u32], free_level: u32) -> Option<u32> {
-        if !self.limits.fuse {
-            return None;
-        }
-        let n_elems = self.n_elems(idx);
-        // The group that fixes the most comes first: a fixed level, then a form.
-        let mut by_weight = drafts.to_vec();
-        by_weight.sort_by_key(|d| {
-            let draft = &self.drafts[*d as usize];
-            (!draft.loaded, std::cmp::Reverse(draft.level), draft.form == Form::Map)
-        });
-        by_weight.retain(|d| self.takes(*d, n_elems));
-        let home = by_weight.iter().find_map(|home| self.try_home(*home, inputs, &by_weight, drafts, free_level));
-        let (home, apart, level) = home?;
-        for input in inputs {
-            if let Some(draft) = self.draft_of(*input)
-                && apart.contains(&draft)
-            {
-                self.store(*input, "its kernel and that of the other operand do not go together");
-            }
-        }
-        for &draft in drafts {
-            if draft != home && !apart.contains(&draft) {
-                self.merge(home, draft);
-            }
-        }
-        self.drafts[home as usize].level = level;
-        Some(home)
-    }
-
-    /// What joining `home` would take: which of the other groups stay apart, and the level. None if it does not go.
-    fn try_home(
-        &self,
-        home: u32,
-        inputs: &[NodeIdx],
-        takers: &[u32],
-        drafts: &[u32],
-        free_level: u32,
-    ) -> Option<(u32, Vec<u32>, u32)> {
-        // Two forms may each go with a map but not with each other, so the form grows as groups are taken in.
-        let mut form = self.drafts[home as usize].form;
-        let (mut merged, mut apart) = (vec![home], Vec::new());
-        for &draft in drafts.iter().filter(|d| **d != home) {
-            let other = self.drafts[draft as usize].form;
-            if takers.contains(&draft) && self.levels_meet(home, draft) && go_together(form, other) {
-                merged.push(draft);
-                form = if form == Form::Map { other } else { form };
-            } else {
-                apart.push(draft);
-            }
-        }
-        // What stays apart is stored, and loaded from the level above its own; a fixed group cannot rise to that.
-        let level = loop {
-            let draft = |d: &u32| &self.drafts[*d as usize];
-            let from_merged = merged.iter().map(|d| draft(d).level).max().unwrap_or(0);
-            let from_apart = apart.iter().map(|d| draft(d).level + 1).max().unwrap_or(0);
-            let level = free_level.max(from_merged).max(from_apart);
-            let Some(at) = merged.iter().position(|d| draft(d).loaded && draft(d).level < level) else { break level };
-            if merged[at] == home {
-                return None;
-            }
-            apart.push(merged.swap_remove(at));
-        };
-        let mut n_insts = 1;
-        let mut n_loads = apart.len();
-        for draft in &merged {
-            n_insts += self.drafts[*draft as usize].n_insts;
-            n_loads += self.drafts[*draft as usize].loads.len();
-        }
-        for input in inputs {
-            if let State::Free { cost, n_loads: n, .. } = self.states[*input as usize] {
-                n_insts += cost as usize;
-                n_loads += n as usize;
-            }
-        }
-        let fits = n_insts <= self.limits.max_insts && n_loads + 2 <= self.limits.max_bindings;
-        fits.then_some((home, apart, level))
-    }
-
-    /// Whether a group's kernel can also make a value of this many elements.
-    fn takes(&self, draft: u32, n_elems: usize) -> bool {
-        let draft = &self.drafts[draft as usize];
-        match draft.form {
-            Form::Map | Form::Matmul(_) => draft.domain.n_elems() == n_elems,
-            Form::Reduce { full, axes, split } => {
-                let n_rows = full.reduced(&axes, false).n_elems();
-                n_elems == n_rows || (n_elems == full.n_elems() && !split)
-            }
-            Form::Routine(_) => false,
-        }
-    }
-
-    /// Whether two groups can be on one level: where both are fixed they must be already; where one is, the other must
-    /// be able to rise to it.
-    fn levels_meet(&self, home: u32, other: u32) -> bool {
-        let (a, b) = (&self.drafts[home as usize], &self.drafts[other as usize]);
-        match (a.loaded, b.loaded) {
-            (true, true) => a.level == b.level,
-            (true, false) => b.level <= a.level,
-            (false, true) => a.level <= b.level,
-            (false, false) => true,
-        }
-    }
-
-    fn merge(&mut self, home: u32, other: u32) {
-        let taken = &mut self.drafts[other as usize];
-        taken.merged_into = Some(home);
-        let (loads, stores) = (std::mem::take(&mut taken.loads), std::mem::take(&mut taken.stores));
-        let (level, loaded, n_insts, n_pending) = (taken.level, taken.loaded, taken.n_insts, taken.n_pending);
-        let (form, domain, has_gather) = (taken.form, taken.domain, taken.has_gather);
-        let home = &mut self.drafts[home as usize];
-        let (mut more, fewer) = if home.loads.len() < loads.len() {
-            (loads, std::mem::take(&mut home.loads))
-        } else {
-            (std::mem::take(&mut home.loads), loads)
-        };
-        more.extend(fewer.into_iter().filter(|l| !more.contains(l)).collect::<Vec<_>>());
-        home.loads = more;
-        home.stores.extend(stores);
-        home.level = home.level.max(level);
-        home.loaded |= loaded;
-        home.n_insts += n_insts;
-        home.n_pending += n_pending;
-        home.has_gather |= has_gather;
-        if home.form == Form::Map && form != Form::Map {
-            (home.form, home.domain) = (form, domain);
         }
     }
 
@@ -661,15 +444,6 @@ fn same_map(a: &View, b: &View) -> bool {
     let axes =
         |v: &View| -> Vec<(usize, isize)> { v.shape.iter().copied().zip(v.strides).filter(|a| a.0 != 1).collect() };
     a.offset == b.offset && a.mask.is_none() && b.mask.is_none() && axes(a) == axes(b)
-}
-
-/// Whether one kernel can have both forms.
-fn go_together(a: Form, b: Form) -> bool {
-    match (a, b) {
-        (Form::Map, _) | (_, Form::Map) => true,
-        (Form::Reduce { split: false, .. }, Form::Reduce { split: false, .. }) => a == b,
-        _ => false,
-    }
 }
 
 /// Per node, whether all that read it are contractions, which see it through strides anyway.

@@ -1,0 +1,175 @@
+//! Which of the groups that make its inputs a node joins, and how groups become one.
+
+use super::super::groups::Form;
+use super::{Fuser, State};
+use crate::graph::{NodeIdx, Op};
+use crate::shape::Shape;
+
+impl Fuser<'_> {
+    /// The group that an elementwise node joins: those of its inputs, merged as far as they go together. Inputs whose
+    /// groups stay apart are stored. None if it goes with none of them.
+    pub fn home(&mut self, idx: NodeIdx, inputs: &[NodeIdx], drafts: &[u32], free_level: u32) -> Option<u32> {
+        if !self.limits.fuse {
+            return None;
+        }
+        let n_elems = self.n_elems(idx);
+        // The group that fixes the most comes first: a fixed level, then a form.
+        let mut by_weight = drafts.to_vec();
+        by_weight.sort_by_key(|d| {
+            let draft = &self.drafts[*d as usize];
+            (!draft.loaded, std::cmp::Reverse(draft.level), draft.form == Form::Map)
+        });
+        by_weight.retain(|d| self.takes(*d, n_elems));
+        let home = by_weight.iter().find_map(|home| self.try_home(*home, inputs, &by_weight, drafts, free_level));
+        let (home, apart, level) = home?;
+        for input in inputs {
+            if let Some(draft) = self.draft_of(*input)
+                && apart.contains(&draft)
+            {
+                self.store(*input, "its kernel and that of the other operand do not go together");
+            }
+        }
+        for &draft in drafts {
+            if draft != home && !apart.contains(&draft) {
+                self.merge(home, draft);
+            }
+        }
+        self.drafts[home as usize].level = level;
+        Some(home)
+    }
+
+    /// What joining `home` would take: which of the other groups stay apart, and the level. None if it does not go.
+    fn try_home(
+        &self,
+        home: u32,
+        inputs: &[NodeIdx],
+        takers: &[u32],
+        drafts: &[u32],
+        free_level: u32,
+    ) -> Option<(u32, Vec<u32>, u32)> {
+        // Two forms may each go with a map but not with each other, so the form grows as groups are taken in.
+        let mut form = self.drafts[home as usize].form;
+        let (mut merged, mut apart) = (vec![home], Vec::new());
+        for &draft in drafts.iter().filter(|d| **d != home) {
+            let other = self.drafts[draft as usize].form;
+            if takers.contains(&draft) && self.levels_meet(home, draft) && go_together(form, other) {
+                merged.push(draft);
+                form = if form == Form::Map { other } else { form };
+            } else {
+                apart.push(draft);
+            }
+        }
+        // What stays apart is stored, and loaded from the level above its own; a fixed group cannot rise to that.
+        let level = loop {
+            let draft = |d: &u32| &self.drafts[*d as usize];
+            let from_merged = merged.iter().map(|d| draft(d).level).max().unwrap_or(0);
+            let from_apart = apart.iter().map(|d| draft(d).level + 1).max().unwrap_or(0);
+            let level = free_level.max(from_merged).max(from_apart);
+            let Some(at) = merged.iter().position(|d| draft(d).loaded && draft(d).level < level) else { break level };
+            if merged[at] == home {
+                return None;
+            }
+            apart.push(merged.swap_remove(at));
+        };
+        let mut n_insts = 1;
+        let mut n_loads = apart.len();
+        for draft in &merged {
+            n_insts += self.drafts[*draft as usize].n_insts;
+            n_loads += self.drafts[*draft as usize].loads.len();
+        }
+        for input in inputs {
+            if let State::Free { cost, n_loads: n, .. } = self.states[*input as usize] {
+                n_insts += cost as usize;
+                n_loads += n as usize;
+            }
+        }
+        let fits = n_insts <= self.limits.max_insts && n_loads + 2 <= self.limits.max_bindings;
+        fits.then_some((home, apart, level))
+    }
+
+    /// Whether a group's kernel can also make a value of this many elements.
+    fn takes(&self, draft: u32, n_elems: usize) -> bool {
+        let draft = &self.drafts[draft as usize];
+        match draft.form {
+            Form::Map | Form::Matmul(_) => draft.domain.n_elems() == n_elems,
+            Form::Reduce { full, axes, split } => {
+                let n_rows = full.reduced(&axes, false).n_elems();
+                n_elems == n_rows || (n_elems == full.n_elems() && !split)
+            }
+            Form::Routine(_) => false,
+        }
+    }
+
+    /// Whether two groups can be on one level: where both are fixed they must be already; where one is, the other must
+    /// be able to rise to it.
+    fn levels_meet(&self, home: u32, other: u32) -> bool {
+        let (a, b) = (&self.drafts[home as usize], &self.drafts[other as usize]);
+        match (a.loaded, b.loaded) {
+            (true, true) => a.level == b.level,
+            (true, false) => b.level <= a.level,
+            (false, true) => a.level <= b.level,
+            (false, false) => true,
+        }
+    }
+
+    fn merge(&mut self, home: u32, other: u32) {
+        let taken = &mut self.drafts[other as usize];
+        taken.merged_into = Some(home);
+        let (loads, stores) = (std::mem::take(&mut taken.loads), std::mem::take(&mut taken.stores));
+        let (level, loaded, n_insts, n_pending) = (taken.level, taken.loaded, taken.n_insts, taken.n_pending);
+        let (form, domain, has_gather) = (taken.form, taken.domain, taken.has_gather);
+        let home = &mut self.drafts[home as usize];
+        let (mut more, fewer) = if home.loads.len() < loads.len() {
+            (loads, std::mem::take(&mut home.loads))
+        } else {
+            (std::mem::take(&mut home.loads), loads)
+        };
+        more.extend(fewer.into_iter().filter(|l| !more.contains(l)).collect::<Vec<_>>());
+        home.loads = more;
+        home.stores.extend(stores);
+        home.level = home.level.max(level);
+        home.loaded |= loaded;
+        home.n_insts += n_insts;
+        home.n_pending += n_pending;
+        home.has_gather |= has_gather;
+        if home.form == Form::Map && form != Form::Map {
+            (home.form, home.domain) = (form, domain);
+        }
+    }
+
+    /// Adds a node to a group that makes some of its inputs.
+    pub fn join(&mut self, idx: NodeIdx, draft: u32, n_insts: usize) -> State {
+        let node = &self.graph.nodes[idx as usize];
+        let mut n_edges = 0;
+        for input in &node.inputs {
+            n_edges += (self.draft_of(*input) == Some(draft)) as usize;
+        }
+        let mut loads = std::mem::take(&mut self.drafts[draft as usize].loads);
+        for input in &node.inputs {
+            self.free_loads(*input, &mut loads);
+        }
+        let n_insts = n_insts + self.free_cost(idx) as usize;
+        let uses = self.uses[idx as usize];
+        let draft_idx = draft;
+        let draft = &mut self.drafts[draft as usize];
+        draft.loads = loads;
+        draft.n_insts += n_insts;
+        draft.n_pending = draft.n_pending + uses - n_edges;
+        draft.has_gather |= matches!(node.op, Op::Gather(..));
+        // The shape with the most axes says most about how the elements lie.
+        let axes = |s: &Shape| s.iter().filter(|d| **d != 1).count();
+        if node.shape.n_elems() == draft.domain.n_elems() && axes(&node.shape) > axes(&draft.domain) {
+            draft.domain = node.shape;
+        }
+        State::Member(draft_idx)
+    }
+}
+
+/// Whether one kernel can have both forms.
+fn go_together(a: Form, b: Form) -> bool {
+    match (a, b) {
+        (Form::Map, _) | (_, Form::Map) => true,
+        (Form::Reduce { split: false, .. }, Form::Reduce { split: false, .. }) => a == b,
+        _ => false,
+    }
+}
