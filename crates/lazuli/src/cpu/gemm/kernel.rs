@@ -16,7 +16,9 @@ const AHEAD: isize = 16;
 /// The same where it lies in panels, whose rows are short.
 const FRESH_AHEAD: isize = 48;
 /// Places in a panel that a single row is multiplied with at a time: one would not keep memory busy.
-const STREAMS: usize = 4;
+const STREAMS: usize = 2;
+/// Steps of each that are summed up before their sums are.
+const STREAM_BLOCK: usize = 128;
 /// Rows of `b` in a turn of the innermost loop.
 const STEPS: usize = 4;
 
@@ -148,20 +150,25 @@ impl Tile {
         let each = self.depth / STREAMS;
         // SAFETY: as promised by the caller.
         unsafe {
-            let mut sums = [[V::splat(0.0); ACROSS]; STREAMS];
-            for l in 0..each {
-                for stream in 0..STREAMS {
-                    self.add_row::<_, _, B>(&mut sums[stream], stream * each + l);
+            let mut all = [V::splat(0.0); ACROSS];
+            let mut first = 0;
+            while first < each {
+                let end = each.min(first + STREAM_BLOCK);
+                let mut sums = [[V::splat(0.0); ACROSS]; STREAMS];
+                for l in first..end {
+                    for stream in 0..STREAMS {
+                        self.add_row::<_, _, B>(&mut sums[stream], stream * each + l);
+                    }
                 }
+                for stream in 0..STREAMS {
+                    for j in 0..ACROSS {
+                        all[j] = all[j].add(sums[stream][j]);
+                    }
+                }
+                first = end;
             }
             for l in STREAMS * each..self.depth {
-                self.add_row::<_, _, B>(&mut sums[0], l);
-            }
-            let mut all = sums[0];
-            for stream in 1..STREAMS {
-                for j in 0..ACROSS {
-                    all[j] = all[j].add(sums[stream][j]);
-                }
+                self.add_row::<_, _, B>(&mut all, l);
             }
             self.store(self.out, &all);
         }

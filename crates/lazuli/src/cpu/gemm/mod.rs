@@ -248,6 +248,8 @@ impl Cut<'_> {
         let left: *mut f32 = left.as_mut_ptr().cast();
         let max_depth = match way {
             Way::Lying => LYING_DEPTH,
+            // Read straight through; a row of `a` may be as long as there is room for.
+            Way::Panels if x.m == 1 => DEPTH * MAX_ROWS,
             Way::Before | Way::Laying if x.m <= kernel.heights[2] => ONCE_DEPTH,
             _ => DEPTH,
         };
