@@ -10,7 +10,8 @@ use crate::ops::math::{F32x8, F32x16, Floats};
 
 /// More rows than this are worth turning columns for.
 const MAX_ROWS: usize = 16;
-/// Rows of `b` that are read together: no more than a first-level cache has places for where rows lie pages apart.
+/// Rows of `b` that are read together. On an AMD EPYC sixteen took a fifth longer at 4096², whose rows lie pages apart, and
+/// a twentieth less at 1536².
 #[cfg(target_arch = "x86_64")]
 const TOGETHER: usize = 8;
 /// Rows of `a` that are multiplied with a column at a time.
