@@ -13,6 +13,9 @@ pub enum Json {
 
 /// How deep values may be nested.
 const DEPTH: usize = 8;
+/// How many items an array may have. The longest arrays of headers are shapes; without a bound an array of digits would
+/// take many times the memory of its text.
+const MAX_ITEMS: usize = 64;
 
 /// Reads a whole text.
 pub fn parse(text: &str) -> Result<Json, String> {
@@ -105,6 +108,9 @@ impl Reader<'_> {
             return Ok(Json::Array(items));
         }
         loop {
+            if items.len() == MAX_ITEMS {
+                return Err(format!("an array of the header has more than {MAX_ITEMS} items"));
+            }
             items.push(self.value(depth)?);
             if !self.takes(b',') {
                 self.expect(b']')?;
@@ -119,6 +125,9 @@ impl Reader<'_> {
             self.at += 1;
         }
         let digits = &self.text[start..self.at];
+        if digits.len() > 1 && digits.starts_with('0') {
+            return Err(format!("{digits} is not a number: it begins with 0"));
+        }
         digits.parse().map(Json::Number).map_err(|_| format!("{digits} is too large a number"))
     }
 
@@ -155,19 +164,28 @@ impl Reader<'_> {
             b'f' => '\u{c}',
             b'u' => {
                 let first = self.unit()?;
-                // A character beyond 16 bits is written as two halves.
+                // A character beyond 16 bits is written as two halves, the high one first.
                 let code = match first {
-                    0xd800..0xdc00 if self.text[self.at..].starts_with("\\u") => {
-                        self.at += 2;
-                        let second = self.unit()?;
-                        0x10000 + ((first - 0xd800) << 10) + second.wrapping_sub(0xdc00)
-                    }
+                    0xd800..0xdc00 => 0x10000 + ((first - 0xd800) << 10) + self.low_half(first)?,
                     code => code,
                 };
-                char::from_u32(code).ok_or_else(|| self.fault("after a character"))?
+                char::from_u32(code).ok_or_else(|| format!("\\u{first:04x} is half a character"))?
             }
             _ => return Err(self.fault("after a known escape")),
         })
+    }
+
+    /// What the low half that must follow a high one adds to it.
+    fn low_half(&mut self, high: u32) -> Result<u32, String> {
+        let half = || format!("\\u{high:04x} is half a character: the other half does not follow");
+        if !self.text[self.at..].starts_with("\\u") {
+            return Err(half());
+        }
+        self.at += 2;
+        match self.unit()? {
+            low @ 0xdc00..0xe000 => Ok(low - 0xdc00),
+            _ => Err(half()),
+        }
     }
 
     fn unit(&mut self) -> Result<u32, String> {
@@ -207,11 +225,56 @@ mod tests {
 
     #[test]
     fn faults_are_found() {
-        for text in
-            ["", "{", "[1,]", r#"{"a":1,"a":2}"#, "1 2", "-1", "1e3", r#""\x""#, r#""\ud834""#, "99999999999999999999"]
-        {
-            assert!(parse(text).is_err(), "{text}");
+        let faults = [
+            ("", "byte 0 of the header is not the start"),
+            ("{", "byte 1 of the header is not a string"),
+            ("[1,]", "byte 3 of the header is not the start"),
+            (r#"{"a":1,"a":2}"#, "the key \"a\" comes twice"),
+            (r#"{"a":1,"\u0061":2}"#, "the key \"a\" comes twice"),
+            ("1 2", "byte 2 of the header is not the end"),
+            ("-1", "byte 0 of the header is not the start"),
+            ("1e3", "byte 1 of the header is not the end"),
+            ("007", "007 is not a number: it begins with 0"),
+            ("99999999999999999999", "is too large a number"),
+            (r#""\x""#, "after a known escape"),
+            (r#""\u12g4""#, "not four hex digits"),
+            (r#""\u+123""#, "not four hex digits"),
+            (r#""\ud8""#, "not four hex digits"),
+            ("\"\u{7}\"", "not allowed in a string"),
+            ("\"a", "the header ends inside a string"),
+            ("\"\\", "the header ends inside a string"),
+        ];
+        for (text, expect) in faults {
+            let error = parse(text).expect_err(text);
+            assert!(error.contains(expect), "{text}: {error}");
         }
-        assert!(parse(&"[".repeat(100_000)).is_err());
+        assert_eq!(parse(&"[".repeat(100_000)), Err("the header is nested too deeply".into()));
+        assert_eq!(
+            parse(&format!("[0{}]", ",0".repeat(64))),
+            Err("an array of the header has more than 64 items".into())
+        );
+    }
+
+    #[test]
+    fn half_a_character_is_refused() {
+        let halves = [
+            // A high half alone, at the end, before another letter, before another escape, before what is no low half.
+            r#""\ud834""#,
+            r#""\ud834x""#,
+            r#""\ud834\n""#,
+            r#""\ud834\u0041""#,
+            r#""\ud834\ud834""#,
+            r#""\ud834\ue000""#,
+            r#""\ud834\uffff""#,
+            // A low half alone, and the two in the wrong order.
+            r#""\udd1e""#,
+            r#""\udd1e\ud834""#,
+        ];
+        for text in halves {
+            let error = parse(text).expect_err(text);
+            assert!(error.contains("is half a character"), "{text}: {error}");
+        }
+        // The first and the last characters that take two halves.
+        assert_eq!(parse(r#""\ud800\udc00\udbff\udfff""#), Ok(Json::Text("\u{10000}\u{10ffff}".into())));
     }
 }

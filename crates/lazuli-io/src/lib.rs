@@ -25,5 +25,5 @@ mod npz;
 
 pub use atomic::write_atomically;
 pub use npy::{from_npy, load_npy, save_npy, to_npy};
-pub use npz::{load_npz, save_npz};
+pub use npz::{load_npz, load_npz_up_to, save_npz};
 pub use safetensors::{from_safetensors, load, save, to_safetensors};

@@ -132,35 +132,86 @@ struct Header {
 }
 
 impl Header {
-    /// Reads `{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }`, keys in any order.
+    /// Reads `{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }`: these three keys, each once, in any order, and
+    /// nothing else.
     fn parse(text: &str) -> Result<Header, String> {
-        let field = |key: &str| {
-            let after = text.split_once(&format!("'{key}'")).and_then(|(_, rest)| rest.split_once(':'));
-            after.map(|(_, value)| value.trim_start()).ok_or_else(|| format!("the header has no {key}"))
-        };
-        let descr = field("descr")?;
-        let name = descr.strip_prefix('\'').and_then(|d| d.split_once('\'')).map(|(name, _)| name);
-        let name = name.ok_or("the header's descr is not a string: records are not supported")?;
-        let stored = NAMES.iter().find(|(known, _)| *known == name).map(|(_, s)| *s).ok_or_else(|| {
-            let known: Vec<&str> = NAMES.iter().map(|(known, _)| *known).collect();
-            format!("elements of type {name:?} are not supported; known are {}", known.join(", "))
-        })?;
-        let order = field("fortran_order")?;
-        let fortran = match (order.starts_with("True"), order.starts_with("False")) {
-            (true, _) => true,
-            (_, true) => false,
-            _ => return Err("the header's fortran_order is neither True nor False".into()),
-        };
-        let shape = field("shape")?.strip_prefix('(').and_then(|s| s.split_once(')')).map(|(shape, _)| shape);
-        let shape = shape.ok_or("the header's shape is not a tuple")?;
-        let sizes = shape.split(',').map(str::trim).filter(|s| !s.is_empty());
-        let shape: Vec<usize> =
-            sizes.map(|s| s.parse().map_err(|_| format!("{s:?} is not a size"))).collect::<Result<_, String>>()?;
-        if shape.len() > MAX_RANK {
-            return Err(format!("{} axes, at most {MAX_RANK} are possible", shape.len()));
+        let (mut descr, mut fortran, mut shape) = (None, None, None);
+        let mut rest = text.trim_start().strip_prefix('{').ok_or("the header is not a dictionary")?.trim_start();
+        while !rest.starts_with('}') {
+            let (key, after) = quoted(rest).ok_or("a key of the header is not a string")?;
+            let value = after.trim_start().strip_prefix(':').ok_or_else(|| format!("`:` does not follow {key:?}"))?;
+            let value = value.trim_start();
+            let (is_second, after) = match key {
+                "descr" => {
+                    let (name, after) =
+                        quoted(value).ok_or("the header's descr is not a string: records are not supported")?;
+                    (descr.replace(name).is_some(), after)
+                }
+                "fortran_order" => {
+                    let (is_fortran, after) = match (value.strip_prefix("True"), value.strip_prefix("False")) {
+                        (Some(after), _) => (true, after),
+                        (_, Some(after)) => (false, after),
+                        _ => return Err("the header's fortran_order is neither True nor False".into()),
+                    };
+                    (fortran.replace(is_fortran).is_some(), after)
+                }
+                "shape" => {
+                    let (sizes, after) = tuple(value)?;
+                    (shape.replace(sizes).is_some(), after)
+                }
+                _ => return Err(format!("the header has an unknown key {key:?}")),
+            };
+            if is_second {
+                return Err(format!("the key {key:?} comes twice"));
+            }
+            rest = after.trim_start();
+            match rest.strip_prefix(',') {
+                Some(after) => rest = after.trim_start(),
+                None if rest.starts_with('}') => {}
+                None => return Err(format!("neither `,` nor `}}` follows the value of {key:?}")),
+            }
         }
-        Ok(Header { stored, fortran, shape })
+        if !rest[1..].trim().is_empty() {
+            return Err("the header goes on after its dictionary".into());
+        }
+        let missing = |key: &str| format!("the header has no {key}");
+        let stored = stored(descr.ok_or_else(|| missing("descr"))?)?;
+        let fortran = fortran.ok_or_else(|| missing("fortran_order"))?;
+        Ok(Header { stored, fortran, shape: shape.ok_or_else(|| missing("shape"))? })
     }
+}
+
+/// A Python string without escapes, and what follows it.
+fn quoted(text: &str) -> Option<(&str, &str)> {
+    let quote = text.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
+    let (inside, after) = text[1..].split_once(quote)?;
+    (!inside.contains('\\')).then_some((inside, after))
+}
+
+/// A Python tuple of sizes, and what follows it.
+fn tuple(text: &str) -> Result<(Vec<usize>, &str), String> {
+    let inside = text.strip_prefix('(').and_then(|s| s.split_once(')'));
+    let (inside, after) = inside.ok_or("the header's shape is not a tuple")?;
+    // `(2,)` and `(2, 3)`: a comma may follow the last size, and only there may nothing follow a comma.
+    let list = inside.trim_end();
+    let list = list.strip_suffix(',').unwrap_or(list);
+    let mut sizes = Vec::new();
+    for word in list.split(',').map(str::trim).filter(|_| !inside.trim().is_empty()) {
+        if sizes.len() == MAX_RANK {
+            return Err(format!("the header's shape has more than {MAX_RANK} axes"));
+        }
+        let is_number = !word.is_empty() && word.bytes().all(|b| b.is_ascii_digit());
+        let size = is_number.then(|| word.parse().ok()).flatten();
+        sizes.push(size.ok_or_else(|| format!("{word:?} is not a size"))?);
+    }
+    Ok((sizes, after))
+}
+
+fn stored(name: &str) -> Result<Stored, String> {
+    NAMES.iter().find(|(known, _)| *known == name).map(|(_, stored)| *stored).ok_or_else(|| {
+        let known: Vec<&str> = NAMES.iter().map(|(known, _)| *known).collect();
+        format!("elements of type {name:?} are not supported; known are {}", known.join(", "))
+    })
 }
 
 #[cfg(test)]
@@ -171,7 +222,9 @@ mod tests {
     fn headers_are_read_in_any_order() {
         let found = Header::parse("{'shape': (2, 3), 'fortran_order': True, 'descr': '<f4', }");
         assert_eq!(found, Ok(Header { stored: Stored::F32, fortran: true, shape: vec![2, 3] }));
-        assert!(Header::parse("{'shape': (2, x), 'fortran_order': True, 'descr': '<f4', }").is_err());
-        assert!(Header::parse("{'shape': (2,), 'fortran_order': True, 'descr': '>f4', }").is_err());
+        let found = Header::parse("{\"descr\":\"|u1\",\"fortran_order\":False,\"shape\":()}\n");
+        assert_eq!(found, Ok(Header { stored: Stored::U8, fortran: false, shape: vec![] }));
+        let found = Header::parse("  {'descr' : '<i8' , 'shape': ( 7 , ) , 'fortran_order': False}  \n");
+        assert_eq!(found, Ok(Header { stored: Stored::I64, fortran: false, shape: vec![7] }));
     }
 }

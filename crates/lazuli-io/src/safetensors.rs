@@ -134,11 +134,16 @@ fn header(bytes: &[u8]) -> Result<(Vec<Entry>, &[u8]), String> {
     }
     let (text, data) = rest.split_at(length as usize);
     let text = std::str::from_utf8(text).map_err(|_| "the header is not UTF-8".to_string())?;
+    // The format has no room before the header, where something else could be hidden.
+    if !text.starts_with('{') {
+        return Err("the header is not an object: it does not begin with `{`".into());
+    }
     let Json::Object(items) = json::parse(text)? else { return Err("the header is not an object".into()) };
     let mut entries = Vec::new();
     for (name, value) in items {
-        if name != "__metadata__" {
-            entries.push(entry(name, &value, data.len())?);
+        match name.as_str() {
+            "__metadata__" => metadata(&value)?,
+            _ => entries.push(entry(name, &value, data.len())?),
         }
     }
     entries.sort_by_key(|e| (e.start, e.end));
@@ -153,6 +158,14 @@ fn header(bytes: &[u8]) -> Result<(Vec<Entry>, &[u8]), String> {
     match end == data.len() {
         true => Ok((entries, data)),
         false => Err(format!("tensors fill {end} bytes, the file has {} after its header", data.len())),
+    }
+}
+
+/// Notes of whoever wrote the file: texts by name. They are not kept, but what is none is not this format.
+fn metadata(value: &Json) -> Result<(), String> {
+    match value {
+        Json::Object(notes) if notes.iter().all(|(_, note)| matches!(note, Json::Text(_))) => Ok(()),
+        _ => Err("the __metadata__ are not texts by name".into()),
     }
 }
 

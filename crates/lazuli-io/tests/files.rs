@@ -122,27 +122,59 @@ fn hostile_files_are_refused() {
     refused(&file(&two(entry("b", "F32", "[2]", 12, 20)), 20), "hole");
     refused(&file(&two(entry("a", "F32", "[2]", 8, 16)), 16), "the key \"a\" comes twice");
     refused(&file("[]", 0), "not an object");
+    // Nothing may stand before the header; room after it is filled with spaces.
+    refused(&file(&format!(" {}", one(entry("a", "F32", "[2]", 0, 8))), 8), "does not begin with `{`");
+    assert!(from_safetensors(&file(&format!("{}  ", one(entry("a", "F32", "[2]", 0, 8))), 8), &Device::cpu()).is_ok());
+    refused(&file("", 0), "does not begin with `{`");
+    refused(&file("{} {}", 0), "is not the end");
+    // Names are characters, whole ones.
+    for half in ["\\ud834", "\\ud834x", "\\ud834\\u0041", "\\ud834\\ud834", "\\udd1e", "\\udd1e\\ud834"] {
+        refused(&file(&one(entry(half, "F32", "[2]", 0, 8)), 8), "is half a character");
+    }
+    let metadata = |value: &str| file(&format!("{{\"__metadata__\":{value}}}"), 0);
+    assert!(from_safetensors(&metadata("{\"format\":\"pt\"}"), &Device::cpu()).is_ok());
+    for value in ["1", "[]", "\"pt\"", "{\"format\":1}", "{\"format\":{}}"] {
+        refused(&metadata(value), "the __metadata__ are not texts by name");
+    }
+    refused(&metadata("{},\"__metadata__\":{}"), "the key \"__metadata__\" comes twice");
+    let digits = format!("[1{}]", ",1".repeat(100_000));
+    refused(&file(&one(entry("a", "F32", &digits, 0, 8)), 8), "more than 64 items");
+    refused(&file(&one(entry("a", "F32", "[02]", 0, 8)), 8), "begins with 0");
+    refused(&file(&one("\"a\":{\"dtype\":\"F32\",\"dtype\":\"I32\"}".into()), 8), "the key \"dtype\" comes twice");
     refused(&file("{\"a\":1}", 0), "`a` is not an object");
     let large = file(&one(entry("a", "I64", "[1]", 0, 8)), 0);
     refused(&[&large[..], &i64::MAX.to_le_bytes()].concat(), "`a`:");
 }
 
+/// An archive of two tensors, one of them compressed.
+fn npz() -> Vec<u8> {
+    use std::io::{Cursor, Write};
+    let mut archive = zip::ZipWriter::new(Cursor::new(Vec::new()));
+    for (name, method) in [("a.npy", zip::CompressionMethod::Stored), ("b.npy", zip::CompressionMethod::Deflated)] {
+        let options = zip::write::SimpleFileOptions::default().compression_method(method);
+        archive.start_file(name, options).unwrap();
+        archive.write_all(&to_npy(&Tensor::from_slice(&[1.0f32, 2.0], [2], &Device::cpu())).unwrap()).unwrap();
+    }
+    archive.finish().unwrap().into_inner()
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(20_000))]
 
-    /// 20,000 files with some bytes changed and the end cut off: an error or tensors, never a panic, and never more than
-    /// the file holds.
+    /// 20,000 files of the three kinds with some bytes changed and the end cut off: an error or tensors, never a panic, and
+    /// never more than the file holds.
     #[test]
     fn broken_files_never_panic(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
         cut in any::<prop::sample::Index>(),
         is_cut in any::<bool>(),
-        kind in 0..3,
+        kind in 0..4,
     ) {
         let cpu = Device::cpu();
         let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0, 4.0], [2, 2], &cpu);
         let mut bytes = match kind {
             0 => to_npy(&x).unwrap(),
+            1 => npz(),
             _ => to_safetensors(&[("a".into(), x.clone()), ("b".into(), x)]).unwrap(),
         };
         for (at, byte) in changes {
@@ -154,6 +186,15 @@ proptest! {
         }
         match kind {
             0 => drop(from_npy(&bytes, &cpu)),
+            1 => {
+                let folder = tempfile::tempdir().unwrap();
+                let path = folder.path().join("a.npz");
+                std::fs::write(&path, &bytes).unwrap();
+                if let Ok(tensors) = load_npz(&path, &cpu) {
+                    let held: usize = tensors.iter().map(|(_, t)| t.to_vec::<f64>().map_or(0, |v| v.len())).sum();
+                    prop_assert!(held <= bytes.len());
+                }
+            }
             _ => {
                 if let Ok(tensors) = from_safetensors(&bytes, &cpu) {
                     let held: usize = tensors.iter().map(|(_, t)| t.to_vec::<f64>().map_or(0, |v| v.len())).sum();
