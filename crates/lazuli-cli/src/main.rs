@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use lazuli::Device;
 
-use args::{Command, HELP};
+use args::Command;
 
 /// What running a command gives. The engine's errors and those of writing to the terminal meet here.
 type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -22,14 +22,15 @@ fn main() -> ExitCode {
     let own = words.next_if(|word| args::OWN.contains(&&**word));
     let outcome = match own.as_deref() {
         Some("train") => trained(words.collect(), out),
+        Some("help") => args::help(words.collect()).map(|text| Ok(out.write_all(text.as_bytes())?)),
         Some(_) => tuned(words.collect(), out),
         None => args::parse(words).map(|args| run(&args, out)),
     };
     let done = match outcome {
         Ok(done) => done,
         Err(message) => {
-            let command = own.map_or(String::new(), |name| format!(" {name}"));
-            eprintln!("lazuli: {message}\nTry `lazuli{command} --help`.");
+            let command = own.filter(|name| name != "help").map_or(String::new(), |name| format!(" {name}"));
+            eprintln!("lazuli: {message}\nTry `lazuli help{command}`.");
             return ExitCode::from(2);
         }
     };
@@ -70,9 +71,14 @@ fn run(args: &args::Args, out: &mut dyn Write) -> Outcome {
             tour::run(&device, args.size, out)
         }
         Command::Devices => Ok(devices(out)?),
-        Command::Help => Ok(out.write_all(HELP.as_bytes())?),
+        Command::Help(text) => Ok(out.write_all(text.as_bytes())?),
         Command::Version => Ok(writeln!(out, "lazuli {}", env!("CARGO_PKG_VERSION"))?),
     }
+}
+
+/// `1 plan`, `2 plans`.
+fn counted(n: u64, one: &str, more: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { more })
 }
 
 /// One line a device, in the order whose index `--device` takes.

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use lazuli::{Device, Result, Tensor, keep};
 
-use crate::Outcome;
 use crate::args::Size;
+use crate::{Outcome, counted};
 
 /// One piece of maths, written twice.
 struct Stop {
@@ -118,13 +118,12 @@ fn visit(device: &Device, stop: &Stop, size: Size, out: &mut dyn Write) -> Outco
     for (name, result) in [("op by op", &slow), ("one plan", &fast)] {
         writeln!(
             out,
-            "   {name}  {:>8.3} ms {}   {} kernel{}, {} memory blocks allocated, {} plans made",
+            "   {name}  {:>8.3} ms {}   {}, {} allocated, {} made",
             result.best.as_secs_f64() * 1e3,
             speed(result.best),
-            result.n_kernels,
-            if result.n_kernels == 1 { "" } else { "s" },
-            result.n_allocated,
-            result.n_planned,
+            counted(result.n_kernels, "kernel", "kernels"),
+            counted(result.n_allocated, "memory block", "memory blocks"),
+            counted(result.n_planned, "plan", "plans"),
         )?;
     }
     let ratio = slow.best.as_secs_f64() / fast.best.as_secs_f64();

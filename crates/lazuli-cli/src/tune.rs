@@ -8,8 +8,8 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use lazuli::Device;
 
-use crate::Outcome;
-use crate::args::unknown;
+use crate::args::{Words, number, unknown};
+use crate::{Outcome, counted};
 
 /// What `lazuli tune --help` prints.
 pub const HELP: &str = "\
@@ -21,7 +21,7 @@ Usage: lazuli tune [OPTIONS]
 
 Options:
   --device NAME      A device by name, by part of its name, or by its index in `devices` (the best GPU)
-  --budget SECONDS   How long to look; shapes that are not reached keep their default (60)
+  --budget SECONDS   How long to look, up to a day; shapes that are not reached keep their default (60)
   -h, --help         This text
 ";
 
@@ -38,17 +38,12 @@ pub struct Options {
 impl Options {
     /// Understands the words after `tune`, or says which of them it does not understand.
     pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Options, String> {
-        let mut words = words.into_iter();
+        let mut words = Words::new(words);
         let mut options = Options { device: None, budget: Duration::from_secs(60) };
-        while let Some(word) = words.next() {
-            let (name, value) = match word.split_once('=') {
-                Some((name, value)) => (name.to_string(), Some(value.to_string())),
-                None => (word, None),
-            };
-            let mut value = || value.clone().or_else(|| words.next()).ok_or_else(|| format!("{name} wants a value"));
+        while let Some((name, given)) = words.next() {
             match name.as_str() {
-                "--device" => options.device = Some(value()?),
-                "--budget" => options.budget = seconds(&value()?)?,
+                "--device" => options.device = Some(words.value(&name, given, "gpu")?),
+                "--budget" => options.budget = seconds(&name, &words.value(&name, given, "30")?)?,
                 _ => return Err(unknown("option", &name, &OPTIONS)),
             }
         }
@@ -56,9 +51,9 @@ impl Options {
     }
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
-    let wanted = text.parse().ok().filter(|s: &f64| *s > 0.0).and_then(|s| Duration::try_from_secs_f64(s).ok());
-    wanted.ok_or_else(|| format!("--budget wants seconds, such as `--budget 30`; `{text}` is none"))
+fn seconds(option: &str, word: &str) -> Result<Duration, String> {
+    let is_good = |seconds: &f64| (0.001..=86_400.0).contains(seconds);
+    number(option, word, "seconds from 0.001 to 86400", "30", is_good).map(Duration::from_secs_f64)
 }
 
 /// Tunes, with a bar for people who watch; Ctrl-C keeps what was found so far.
@@ -94,7 +89,8 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Outcome {
         writeln!(out, "{line}")?;
     }
     tuned?;
-    writeln!(out, "{n_found} classes of shapes tuned; programs that start from now on use them")?;
+    let found = counted(n_found, "class", "classes");
+    writeln!(out, "{found} of shapes tuned; programs that start from now on use what was found")?;
     Ok(())
 }
 
@@ -121,8 +117,13 @@ mod tests {
     #[test]
     fn what_is_no_option_is_told_what_was_meant() {
         check("--bugdet 3", Err("there is no option `--bugdet`; did you mean `--budget`?"));
-        check("--budget", Err("--budget wants a value"));
-        check("--budget never", Err("--budget wants seconds, such as `--budget 30`; `never` is none"));
-        check("--budget -1", Err("--budget wants seconds, such as `--budget 30`; `-1` is none"));
+        for words in ["--budget", "--budget=", "--budget --device cpu"] {
+            check(words, Err("--budget wants a value, such as `--budget 30`"));
+        }
+        for word in ["never", "-1", "0", "1e-9", "1e30", "inf", "NaN", "86401"] {
+            let expect = format!("--budget wants seconds from 0.001 to 86400, such as `--budget 30`, not `{word}`");
+            check(&format!("--budget {word}"), Err(&expect));
+        }
+        check("extra", Err("there is no option `extra`; there are: --device, --budget, --help, -h"));
     }
 }

@@ -29,8 +29,119 @@ fn devices_lists_the_cpu_first() {
 
 #[test]
 fn wrong_arguments_end_with_2_and_a_hint() {
-    check(&["tuor"], 2, &[], &["did you mean `tour`?", "lazuli --help"]);
+    check(&["tuor"], 2, &[], &["did you mean `tour`?", "Try `lazuli help`."]);
     check(&["--devise", "cpu"], 2, &[], &["did you mean `--device`?"]);
+    check(&["devices", "extra"], 2, &[], &["`devices` takes no `extra`"]);
+    check(&["devices", "--quick"], 2, &[], &["`devices` has no option `--quick`"]);
+    check(&["help", "extra"], 2, &[], &["there is no command `extra`; there are: tour, devices, train, tune"]);
+    check(
+        &["train", "mnist", "--batch", "0"],
+        2,
+        &[],
+        &["--batch wants a whole number from 1 on", "`lazuli help train`"],
+    );
+    check(&["train", "mnist", "--lr", "-1"], 2, &[], &["--lr wants a rate from 1e-9 to 1", "not `-1`"]);
+    check(&["train", "mnist", "--epochs", "0"], 2, &[], &["--epochs wants a whole number from 1 to 1000000"]);
+    check(&["train", "mnist", "--slow"], 2, &[], &["there is no option `--slow`", "`lazuli help train`"]);
+    check(&["tune", "--budget", "1e30"], 2, &[], &["--budget wants seconds from 0.001 to 86400", "`lazuli help tune`"]);
+}
+
+#[test]
+fn help_is_there_for_every_command() {
+    check(&["help"], 0, &["Usage: lazuli [COMMAND]", "help"], &[]);
+    check(&["help", "train"], 0, &["Usage: lazuli train mnist"], &[]);
+    check(&["help", "tune"], 0, &["Usage: lazuli tune"], &[]);
+    check(&["help", "tour"], 0, &["Usage: lazuli [tour]"], &[]);
+    check(&["devices", "--help"], 0, &["Usage: lazuli devices"], &[]);
+}
+
+/// A folder with some made-up images.
+fn images(n_train: u32, n_test: u32) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (stem, n) in [("train", n_train), ("t10k", n_test)] {
+        let sizes = |sizes: &[u32]| sizes.iter().flat_map(|size| size.to_be_bytes()).collect::<Vec<u8>>();
+        let pixels: Vec<u8> = (0..n * 784).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let images = [&[0, 0, 8, 3][..], &sizes(&[n, 28, 28]), &pixels].concat();
+        let labels: Vec<u8> = (0..n).map(|i| (i % 10) as u8).collect();
+        let labels = [&[0, 0, 8, 1][..], &sizes(&[n]), &labels].concat();
+        std::fs::write(folder.path().join(format!("{stem}-images-idx3-ubyte")), images).expect("is written");
+        std::fs::write(folder.path().join(format!("{stem}-labels-idx1-ubyte")), labels).expect("is written");
+    }
+    folder
+}
+
+#[test]
+fn a_run_is_finished_resumed_and_not_confused() {
+    let (data, out) = (images(40, 10), tempfile::tempdir().expect("a folder"));
+    let folder = out.path().join("run");
+    let (data, folder) = (data.path().to_str().expect("is text"), folder.to_str().expect("is text"));
+    let train = |words: &[&str], code: i32, stdout: &[&str], stderr: &[&str]| {
+        let all = [&["train", "mnist", "--device", "cpu", "--data", data, "--out", folder], words].concat();
+        check(&all, code, stdout, stderr);
+    };
+    train(&["--batch", "20", "--resume"], 1, &[], &["there is no checkpoint in", "begin a run without `--resume`"]);
+    train(&["--batch", "41"], 1, &[], &["--batch 41 is more than the 40 images in", "take 40 or fewer"]);
+    train(&["--batch", "20", "--epochs", "1"], 0, &["epoch 1: loss", "curves: "], &[]);
+    let finished = ["is finished: 1 of 1 epochs are done", "`--resume --epochs 2`", "begin anew without `--resume`"];
+    train(&["--batch", "20", "--epochs", "1", "--resume"], 0, &finished, &[]);
+    let other = ["the run has `--batch 20 --seed 1`; go on with that"];
+    train(&["--batch", "10", "--epochs", "2", "--resume"], 1, &[], &other);
+    train(&["--batch", "20", "--epochs", "2", "--seed", "7", "--resume"], 1, &[], &other);
+    train(&["--batch", "20", "--epochs", "2", "--resume"], 0, &["epoch 2: loss", "curves: "], &[]);
+    train(
+        &["--batch", "20", "--epochs", "1", "--resume"],
+        0,
+        &["is finished: 2 of 1 epochs are done", "--epochs 3"],
+        &[],
+    );
+}
+
+/// Runs the command with these variables and gives what it printed and what it complained of.
+fn with_environment(words: &[&str], variables: &[(&str, &str)]) -> (String, Vec<String>) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lazuli"));
+    let output = command.args(words).envs(variables.iter().copied()).output().expect("the command starts");
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{words:?} with {variables:?}: {out}{err}");
+    (out.into_owned(), err.lines().filter(|line| line.starts_with("lazuli: ")).map(String::from).collect())
+}
+
+#[test]
+fn variables_that_are_not_understood_are_reported_once() {
+    let n = std::thread::available_parallelism().map_or(1, usize::from);
+    let most = (4 * n).max(16);
+    let all =
+        [("LAZULI_THREADS", "abc"), ("LAZULI_LOG", "weather, tides,"), ("LAZULI_ISA", "mmx"), ("LAZULI_TUNE", "soon")];
+    // The tour asks for its devices, plans and runs many times.
+    let (out, mut complaints) = with_environment(&["tour", "--quick", "--device", "software"], &all);
+    complaints.sort();
+    let expect = [
+        "lazuli: LAZULI_ISA: \"mmx\" is not understood; there are: baseline, avx2, avx512".to_string(),
+        "lazuli: LAZULI_LOG: \"weather\", \"tides\" are not understood; there are: plan, wgsl, time, tune".to_string(),
+        format!("lazuli: LAZULI_THREADS: \"abc\" is not understood; there are: whole numbers from 1 to {most}"),
+        "lazuli: LAZULI_TUNE: \"soon\" is not understood; there are: off, fast, full".to_string(),
+    ];
+    assert_eq!(complaints, expect, "{out}");
+
+    let known = [("LAZULI_THREADS", " 3 "), ("LAZULI_LOG", "time"), ("LAZULI_ISA", "baseline"), ("LAZULI_TUNE", "off")];
+    let empty = known.map(|(name, _)| (name, ""));
+    for variables in [known, empty] {
+        assert_eq!(with_environment(&["tour", "--quick", "--device", "cpu"], &variables).1, [""; 0]);
+    }
+}
+
+#[test]
+fn threads_are_as_many_as_asked_for_up_to_a_limit() {
+    let n = std::thread::available_parallelism().map_or(1, usize::from);
+    let most = (4 * n).max(16);
+    let devices = |threads: &str| with_environment(&["devices"], &[("LAZULI_THREADS", threads)]);
+    for (threads, expect) in [("1", ", 1 thread\n"), ("3", ", 3 threads\n"), ("16", ", 16 threads\n")] {
+        let (out, complaints) = devices(threads);
+        assert!(out.contains(expect) && complaints.is_empty(), "{threads}: {out}{complaints:?}");
+    }
+    let (out, complaints) = devices("100000");
+    assert!(out.contains(&format!(", {most} threads\n")), "{out}");
+    let more = format!("100000 threads are more than {most}, the most on this machine; {most} are started");
+    assert_eq!(complaints, [format!("lazuli: LAZULI_THREADS: {more}")]);
 }
 
 #[test]
@@ -60,11 +171,11 @@ fn tuning_keeps_to_its_budget_and_leaves_a_file() {
         command.args(words).env("LAZULI_CACHE_DIR", folder.path()).output().expect("the command starts")
     };
     check(&["tune", "--help"], 0, &["lazuli tune", "--budget SECONDS"], &[]);
-    check(&["tune", "--budget", "soon"], 2, &[], &["--budget 30"]);
+    check(&["tune", "--budget", "soon"], 2, &[], &["`--budget 30`, not `soon`"]);
     check(&["tune", "--device", "cpu"], 1, &[], &["tune: "]);
     let output = run(&["tune", "--device", "1", "--budget", "0.1"]);
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && text.contains("classes of shapes tuned"), "{output:?}");
+    assert!(output.status.success() && text.contains("of shapes tuned; programs that start"), "{output:?}");
     let is_tuned = |entry: &std::fs::DirEntry| entry.path().extension().is_some_and(|e| e == "tuned");
     assert_eq!(folder.path().read_dir().expect("it is there").flatten().filter(|entry| is_tuned(entry)).count(), 1);
 }

@@ -245,6 +245,7 @@ impl fmt::Display for DeviceInfo {
         let kind = format!("{:?}", self.kind).to_lowercase();
         write!(f, "{} ({kind}, {}, {})", self.name, self.api, self.driver)?;
         match self.kind {
+            DeviceKind::Cpu if self.parallelism == 1 => write!(f, ", 1 thread"),
             DeviceKind::Cpu => write!(f, ", {} threads", self.parallelism),
             _ => Ok(()),
         }

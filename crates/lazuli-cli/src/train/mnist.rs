@@ -25,12 +25,14 @@ impl Mnist {
     /// Reads one part from a folder.
     pub fn load(folder: &Path, part: Part, device: &Device) -> Result<Mnist, String> {
         let stem = if part == Part::Train { "train" } else { "t10k" };
-        let read = |name: String| {
+        let read = |name: String, item: &[usize]| {
             let path = folder.join(name);
-            std::fs::read(&path).map_err(|e| format!("{}: {e}; `cargo xtask data mnist` fetches it", path.display()))
+            let bytes = std::fs::read(&path);
+            let bytes = bytes.map_err(|e| format!("{}: {e}; `cargo xtask data mnist` fetches it", path.display()))?;
+            idx(&bytes, item).map_err(|e| format!("{}: {e}", path.display()))
         };
-        let images = idx(&read(format!("{stem}-images-idx3-ubyte"))?, &[SIDE, SIDE])?;
-        let labels = idx(&read(format!("{stem}-labels-idx1-ubyte"))?, &[])?;
+        let images = read(format!("{stem}-images-idx3-ubyte"), &[SIDE, SIDE])?;
+        let labels = read(format!("{stem}-labels-idx1-ubyte"), &[])?;
         if images.len() != labels.len() * SIDE * SIDE || labels.iter().any(|l| *l > 9) {
             return Err(format!("{} bytes of images and {} labels do not go together", images.len(), labels.len()));
         }
@@ -44,7 +46,7 @@ fn idx(bytes: &[u8], item: &[usize]) -> Result<Vec<u8>, String> {
     let magic = [0, 0, 8, 1 + item.len() as u8];
     let (head, data) = bytes.split_at_checked(n_head).ok_or("the IDX file is too short")?;
     if head[..4] != magic {
-        return Err(format!("not an IDX file of bytes with {} axes", magic[3]));
+        return Err(format!("not an IDX file of bytes that begins with {magic:?}"));
     }
     let sizes: Vec<usize> = head[4..].as_chunks::<4>().0.iter().map(|s| u32::from_be_bytes(*s) as usize).collect();
     let n = sizes.iter().try_fold(1usize, |n, s| n.checked_mul(*s));

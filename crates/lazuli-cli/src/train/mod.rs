@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use lazuli::{Device, Tensor};
-use lazuli_nn::data::Loader;
+use lazuli_nn::data::{Dataset, Loader};
 use lazuli_nn::{Adam, Layer, Mode, Optimizer, Sequential, loss, metrics, schedule, set_mode};
 
 use crate::Outcome;
@@ -48,11 +48,24 @@ pub fn run(options: Options, out: &mut dyn Write) -> Outcome {
     };
     let train = Loader::new(Mnist::load(&options.data, mnist::Part::Train, &device)?, options.batch);
     let train = train.shuffled(options.seed).only_whole();
+    let n_images = train.data().n_examples();
+    if options.batch > n_images {
+        let (batch, data) = (options.batch, options.data.display());
+        let message = format!("--batch {batch} is more than the {n_images} images in {data}; take {n_images} or fewer");
+        return Err(message.into());
+    }
     let test = Loader::new(Mnist::load(&options.data, mnist::Part::Test, &device)?, 500);
-    std::fs::create_dir_all(&options.out)?;
+    std::fs::create_dir_all(&options.out).map_err(|e| format!("--out {}: {e}", options.out.display()))?;
     let mut run = Run::new(options, device)?;
     let n_parameters = run.n_parameters();
     writeln!(out, "{} on {}: {n_parameters} parameters", run.options.preset.name(), run.device.info().name)?;
+
+    if run.place.epoch >= run.options.epochs {
+        let (done, folder) = (run.place.epoch, run.options.out.display());
+        writeln!(out, "the run in {folder} is finished: {done} of {} epochs are done", run.options.epochs)?;
+        writeln!(out, "train on with `--resume --epochs {}`, or begin anew without `--resume`", done + 1)?;
+        return Ok(());
+    }
 
     // The first Ctrl-C ends the run after its step; what was learned is saved.
     let stop = Arc::new(AtomicBool::new(false));
@@ -148,6 +161,7 @@ impl Run {
         let mut tensors = lazuli_nn::named(&mut self.model);
         tensors.extend(self.optimizer.named(&self.device));
         tensors.push(("train.place".into(), Tensor::from_slice(&place, [2], &self.device)));
+        tensors.push(("train.fixed".into(), Tensor::from_slice(&self.fixed(), [4], &self.device)));
         tensors.extend(self.record.named(&self.device));
         lazuli_io::save(self.checkpoint(), &tensors)?;
         lazuli_io::write_atomically(self.options.out.join("log.csv"), self.record.csv().as_bytes())?;
@@ -155,17 +169,40 @@ impl Run {
         Ok(())
     }
 
+    /// The options that decide which images are seen when, as words: they must stay the same over the run.
+    fn fixed(&self) -> [u32; 4] {
+        let (batch, seed) = (self.options.batch as u64, self.options.seed);
+        [batch as u32, (batch >> 32) as u32, seed as u32, (seed >> 32) as u32]
+    }
+
     fn load(&mut self) -> Outcome {
+        if !self.checkpoint().exists() {
+            let folder = self.options.out.display();
+            return Err(format!("--resume: there is no checkpoint in {folder}; begin a run without `--resume`").into());
+        }
         let tensors = lazuli_io::load(self.checkpoint(), &self.device)?;
         let find = |name: &str| tensors.iter().find(|(n, _)| n == name).map(|(_, t)| t.clone());
         lazuli_nn::load(&mut self.model, find)?;
         self.optimizer.load(&mut self.model, find)?;
         let place = find("train.place").ok_or("the checkpoint is not one of a training run")?.to_vec::<u32>()?;
-        if let [epoch, batch] = place[..] {
-            self.place = Place { epoch: epoch as u64, batch: batch as u64 };
+        let [epoch, batch] = place[..] else { return Err("the checkpoint does not say where the run was".into()) };
+        self.place = Place { epoch: epoch as u64, batch: batch as u64 };
+        if let Some(fixed) = find("train.fixed") {
+            self.check_fixed(&fixed.to_vec::<u32>()?)?;
         }
         self.record = Record::load(find)?;
         Ok(())
+    }
+
+    fn check_fixed(&self, fixed: &[u32]) -> Result<(), String> {
+        if fixed == self.fixed() {
+            return Ok(());
+        }
+        let wide = |at: usize| fixed.get(at..at + 2).map_or(0, |w| w[0] as u64 | (w[1] as u64) << 32);
+        let (batch, seed) = (wide(0), wide(2));
+        Err(format!(
+            "--resume: the run has `--batch {batch} --seed {seed}`; go on with that, or begin one without `--resume`"
+        ))
     }
 
     fn checkpoint(&self) -> std::path::PathBuf {

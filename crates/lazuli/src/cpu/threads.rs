@@ -8,6 +8,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::available_parallelism;
 
 use super::pool::Pool;
+use crate::log;
+
+const VARIABLE: &str = "LAZULI_THREADS";
+
+/// The most threads that the environment may ask for: so many for each processor, or so many if that is more. More than one
+/// for each is slower, and serves to find out that results do not depend on it.
+const MOST_EACH: usize = 4;
+const MOST_ANYWHERE: usize = 16;
 
 /// A pool of threads, or none where one is all there is.
 pub struct Threads {
@@ -22,8 +30,16 @@ thread_local! {
 impl Threads {
     /// As many as `LAZULI_THREADS` says, else as the machine has.
     pub fn new() -> Threads {
-        let asked = std::env::var("LAZULI_THREADS").ok().and_then(|n| n.trim().parse().ok());
-        Threads::with(asked.unwrap_or_else(|| available_parallelism().map_or(1, usize::from)))
+        let n_processors = available_parallelism().map_or(1, usize::from);
+        let n_threads = match log::variable(VARIABLE).map(|text| asked(&text, n_processors)) {
+            None => n_processors,
+            Some(Ok(n_threads)) => n_threads,
+            Some(Err((n_threads, why))) => {
+                log::warn(VARIABLE, &why);
+                n_threads
+            }
+        };
+        Threads::with(n_threads)
     }
 
     /// This many, the caller's among them.
@@ -42,6 +58,18 @@ impl Threads {
     pub fn enter<R>(&self, f: impl FnOnce() -> R) -> R {
         let _back = Entered::new(self.pool.as_ref().map_or(ptr::null(), ptr::from_ref));
         f()
+    }
+}
+
+/// How many threads a text asks for; else how many there will be, and why.
+fn asked(text: &str, n_processors: usize) -> Result<usize, (usize, String)> {
+    let most = n_processors.saturating_mul(MOST_EACH).max(MOST_ANYWHERE);
+    match text.parse::<usize>() {
+        Ok(n) if n > most => {
+            Err((most, format!("{n} threads are more than {most}, the most on this machine; {most} are started")))
+        }
+        Ok(n) if n > 0 => Ok(n),
+        _ => Err((n_processors, format!("{text:?} is not understood; there are: whole numbers from 1 to {most}"))),
     }
 }
 
@@ -125,5 +153,26 @@ impl<T> Chunks<T> {
         let from = idx * self.len;
         // SAFETY: within the slice; the rest as promised by the caller.
         unsafe { std::slice::from_raw_parts_mut(self.first.add(from), self.len.min(self.n_elems - from)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_threads_as_asked_for_within_reason() {
+        for n in [1, 2, 16] {
+            assert_eq!(asked(&n.to_string(), 2), Ok(n));
+        }
+        assert_eq!(asked("256", 64), Ok(256));
+        for (text, n_processors, expect) in [("17", 2, 16), ("100000", 2, 16), ("257", 64, 256)] {
+            let (n, why) = asked(text, n_processors).expect_err(text);
+            assert!(n == expect && why.starts_with(&format!("{text} threads are more than {expect}")), "{why}");
+        }
+        for text in ["abc", "0", "-1", "2.5", "99999999999999999999", "2 threads"] {
+            let (n, why) = asked(text, 3).expect_err(text);
+            assert!(n == 3 && why.contains("whole numbers from 1 to 16"), "{why}");
+        }
     }
 }

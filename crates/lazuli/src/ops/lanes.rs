@@ -74,17 +74,11 @@ pub const fn reduce<F: Combine<X>, X: Word>(identity: u32) -> PerIsa<ReduceLoops
     ]
 }
 
-/// The best instruction set of this machine, or a lesser one that `LAZULI_ISA` names: `baseline`, `avx2`, `avx512`.
+/// The best instruction set of this machine, or a lesser one that `LAZULI_ISA` names.
 pub fn isa() -> Isa {
+    const NAMES: [(&str, Isa); 3] = [("baseline", Isa::Baseline), ("avx2", Isa::Avx2), ("avx512", Isa::Avx512)];
     static ISA: OnceLock<Isa> = OnceLock::new();
-    *ISA.get_or_init(|| {
-        let wanted = match std::env::var("LAZULI_ISA").as_deref() {
-            Ok("baseline") => Isa::Baseline,
-            Ok("avx2") => Isa::Avx2,
-            _ => Isa::Avx512,
-        };
-        wanted.min(best())
-    })
+    *ISA.get_or_init(|| crate::log::choice("LAZULI_ISA", &NAMES).unwrap_or(Isa::Avx512).min(best()))
 }
 
 #[cfg(target_arch = "x86_64")]

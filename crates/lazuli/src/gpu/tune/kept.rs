@@ -31,7 +31,7 @@ impl Tuning {
         let key = format!("{} {:?} {:x}:{:x}", words.join(" "), info.backend, info.vendor, info.device);
         let key: String = key.chars().filter(|c| !c.is_control()).collect();
         let path = disk::path(&key, "tuned");
-        let mode = Mode::parse(&std::env::var("LAZULI_TUNE").unwrap_or_default());
+        let mode = Mode::of_environment();
         let tuned = path.as_deref().and_then(disk::load).map_or(Tuned::default(), |bytes| read(&bytes, &key));
         Tuning { mode, key, path, tuned: Mutex::new(Arc::new(tuned)) }
     }

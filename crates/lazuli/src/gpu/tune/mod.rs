@@ -35,16 +35,9 @@ const FULL: Duration = Duration::from_secs(10);
 
 impl Mode {
     /// What the environment says. What it does not say clearly is `off`.
-    pub fn parse(text: &str) -> Mode {
-        match text {
-            "fast" => Mode::FirstUse(FAST),
-            "full" => Mode::FirstUse(FULL),
-            "" | "off" => Mode::Off,
-            _ => {
-                log::show(Topic::Tune, || format!("LAZULI_TUNE={text:?} is not understood: off, fast or full"));
-                Mode::Off
-            }
-        }
+    pub fn of_environment() -> Mode {
+        let known = [("off", Mode::Off), ("fast", Mode::FirstUse(FAST)), ("full", Mode::FirstUse(FULL))];
+        log::choice("LAZULI_TUNE", &known).unwrap_or(Mode::Off)
     }
 }
 
@@ -163,15 +156,6 @@ mod tests {
 
     use super::super::adapters;
     use super::*;
-
-    #[test]
-    fn the_environment_says_when() {
-        assert_eq!(Mode::parse(""), Mode::Off);
-        assert_eq!(Mode::parse("off"), Mode::Off);
-        assert_eq!(Mode::parse("fast"), Mode::FirstUse(FAST));
-        assert_eq!(Mode::parse("full"), Mode::FirstUse(FULL));
-        assert_eq!(Mode::parse("sometimes"), Mode::Off);
-    }
 
     #[test]
     fn what_a_plan_needs_is_tuned_once_and_only_if_asked() {
