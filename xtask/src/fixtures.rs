@@ -4,10 +4,24 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-/// The package as `pip` names it. With another version, change the folder's README too.
-const PACKAGE: &str = "numpy==2.4.6";
+use crate::package::{Manager, Package};
+
+/// Where the tables are. With another version, change the folder's README too.
+const PACKAGE: Package = Package {
+    // One wheel for everyone, whatever machine asks: the data files are the same in all of them.
+    manager: Manager::Pip {
+        options: &["--python-version=3.12", "--platform=manylinux_2_28_x86_64", "--platform=manylinux_2_27_x86_64"],
+    },
+    name: "numpy",
+    version: "2.4.6",
+    sha256: "90f9849678c75fe7afa2d348ac842c168b0a4d3d61919687216dfc547976d853",
+    licence: "BSD 3-clause, NumPy Developers",
+};
+
+/// Where tables and licence are in the wheel.
+const TABLES: &str = "numpy/_core/tests/data";
+const LICENCE: &str = "numpy-2.4.6.dist-info/licenses/LICENSE.txt";
 
 /// Rows of type `float32` in that version: a guard against a half-read file.
 const N_ROWS: usize = 13_181;
@@ -22,30 +36,16 @@ const RENAMED: [(&str, &str); 6] = [
     ("arctanh", "atanh"),
 ];
 
-/// Unpacks the validation set and the licence of the one wheel in the folder `argv[1]` into the same folder. Python,
-/// because whoever has `pip` has its `zipfile` too.
-const UNPACK: &str = r#"
-import glob, os, sys, zipfile
-(wheel,) = glob.glob(os.path.join(sys.argv[1], "*.whl"))
-with zipfile.ZipFile(wheel) as archive:
-    for name in archive.namelist():
-        base = os.path.basename(name)
-        is_data = base.startswith("umath-validation-set-") and base.endswith(".csv")
-        is_licence = name.endswith(".dist-info/licenses/LICENSE.txt")
-        if is_data or is_licence:
-            with open(os.path.join(sys.argv[1], base), "wb") as out:
-                out.write(archive.read(name))
-"#;
-
 /// Fetches, converts and writes the fixtures.
 pub fn run() -> Result<(), String> {
     let work_dir = std::env::temp_dir().join(format!("lazuli-fixtures-{}", std::process::id()));
     fs::create_dir_all(&work_dir).map_err(|e| format!("{}: {e}", work_dir.display()))?;
-    let written = fetch(&work_dir).and_then(|()| write_all(&work_dir, &target_dir()));
+    let written = PACKAGE.fetch(&work_dir).and_then(|contents| write_all(&contents, &target_dir()));
     // Best effort: what is left in the temporary folder harms nobody.
     let _ = fs::remove_dir_all(&work_dir);
     let n_rows = written?;
-    println!("fixtures: {n_rows} rows of {PACKAGE} in {}", target_dir().display());
+    let (name, version, licence) = (PACKAGE.name, PACKAGE.version, PACKAGE.licence);
+    println!("fixtures: {n_rows} rows of {name} {version} in {} (licence: {licence})", target_dir().display());
     Ok(())
 }
 
@@ -53,24 +53,10 @@ fn target_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/lazuli/tests/fixtures/numpy")
 }
 
-/// Downloads the wheel and unpacks what we need of it into `dir`.
-fn fetch(dir: &Path) -> Result<(), String> {
-    let pip = ["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"];
-    // One wheel for everyone, whatever machine asks: the data files are the same in all of them.
-    let wheel = ["--python-version=3.12", "--platform=manylinux_2_28_x86_64", "--platform=manylinux_2_27_x86_64"];
-    python(Command::new("python3").args(pip).args(wheel).arg("--dest").arg(dir).arg(PACKAGE))?;
-    python(Command::new("python3").args(["-c", UNPACK]).arg(dir))
-}
-
-fn python(command: &mut Command) -> Result<(), String> {
-    let status = command.status().map_err(|e| format!("python3: {e}"))?;
-    if status.success() { Ok(()) } else { Err(format!("python3: {status} from {command:?}")) }
-}
-
-/// Converts every table in `from` and writes it to `to`. Returns the number of rows.
-fn write_all(from: &Path, to: &Path) -> Result<usize, String> {
-    let mut n_rows = 0;
-    for entry in fs::read_dir(from).map_err(|e| format!("{}: {e}", from.display()))? {
+/// Converts every table of the unpacked wheel and writes it to `to`. Returns the number of rows.
+fn write_all(wheel: &Path, to: &Path) -> Result<usize, String> {
+    let (mut n_rows, from) = (0, wheel.join(TABLES));
+    for entry in fs::read_dir(&from).map_err(|e| format!("{}: {e}", from.display()))? {
         let name = entry.map_err(|e| e.to_string())?.file_name().to_string_lossy().into_owned();
         let Some(function) = name.strip_prefix("umath-validation-set-").and_then(|n| n.strip_suffix(".csv")) else {
             continue;
@@ -81,10 +67,10 @@ fn write_all(from: &Path, to: &Path) -> Result<usize, String> {
         write(&to.join(format!("{ours}.txt")), &text)?;
     }
     if n_rows != N_ROWS {
-        return Err(format!("{PACKAGE} has {n_rows} float32 rows, expected {N_ROWS}"));
+        return Err(format!("the package has {n_rows} float32 rows, expected {N_ROWS}"));
     }
     // The licences of libraries bundled in the wheel follow after a rule; none of them covers the tables.
-    let licence = read(&from.join("LICENSE.txt"))?;
+    let licence = read(&wheel.join(LICENCE))?;
     let own = licence.split("\n----").next().unwrap_or_default().trim_end();
     write(&to.join("LICENSE"), &format!("{own}\n"))?;
     Ok(n_rows)

