@@ -211,6 +211,101 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(20_000))]
+
+    /// 20,000 npy headers: a good one with pieces put in, taken out and repeated.
+    #[test]
+    fn any_npy_header_is_read_or_refused(
+        edits in prop::collection::vec((any::<prop::sample::Index>(), 0usize..12, 0usize..PIECES.len()), 0..4),
+        n_data in 0usize..40,
+    ) {
+        let mut header = "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }".to_string();
+        for (at, n_taken, piece) in edits {
+            let at = at.index(header.len() + 1);
+            header.replace_range(at..(at + n_taken).min(header.len()), PIECES[piece]);
+        }
+        let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+        bytes.extend_from_slice(&(header.len() as u16).to_le_bytes());
+        bytes.extend_from_slice(header.as_bytes());
+        bytes.resize(bytes.len() + n_data, 0);
+        if let Ok(x) = from_npy(&bytes, &Device::cpu()) {
+            prop_assert!(x.to_vec::<f64>().unwrap().len() <= n_data, "{}", header);
+            for key in ["descr", "fortran_order", "shape"] {
+                prop_assert_eq!(header.matches(key).count(), 1, "{}", header);
+            }
+        }
+    }
+
+    /// 20,000 archives with changes in their directory, where sizes, places and names are.
+    #[test]
+    fn any_npz_directory_is_read_or_refused(
+        changes in prop::collection::vec((any::<prop::sample::Index>(), prop::sample::select(WORDS)), 1..5),
+    ) {
+        let mut bytes = npz();
+        let start = bytes.windows(4).position(|w| w == b"PK\x01\x02").unwrap();
+        for (at, word) in changes {
+            let at = start + at.index(bytes.len() - start - word.len());
+            bytes[at..at + word.len()].copy_from_slice(word);
+        }
+        let path = FOLDER.with(|folder| folder.path().join("a.npz"));
+        std::fs::write(&path, &bytes).unwrap();
+        let loaded = load_npz(&path, &Device::cpu());
+        // A file that is cut and written again is flushed by some file systems; a new one is not.
+        std::fs::remove_file(&path).unwrap();
+        if let Ok(tensors) = loaded {
+            let held: usize = tensors.iter().map(|(_, t)| t.to_vec::<f64>().map_or(0, |v| v.len())).sum();
+            let mut names: Vec<&str> = tensors.iter().map(|(name, _)| name.as_str()).collect();
+            names.sort();
+            names.dedup();
+            prop_assert!(held <= bytes.len() && names.len() == tensors.len());
+        }
+    }
+}
+
+thread_local! {
+    /// One folder for all cases of a test.
+    static FOLDER: tempfile::TempDir = tempfile::tempdir().unwrap();
+}
+
+/// What npy headers are made of, and what they are not.
+const PIECES: [&str; 18] = [
+    "",
+    "{",
+    "}",
+    "(",
+    ")",
+    ",",
+    ":",
+    "'",
+    "\"",
+    " ",
+    "\n",
+    "'shape': (1,),",
+    "'descr': '<f4',",
+    "'fortran_order': True,",
+    "0",
+    "18446744073709551615",
+    "-1",
+    "\\",
+];
+
+/// Numbers that places and sizes may be taken for, and other names.
+const WORDS: &[&[u8]] = &[
+    b"\0\0\0\0",
+    b"\xff\xff\xff\xff",
+    b"\xff\xff",
+    b"\0\0",
+    b"\x01\0\0\0",
+    b"\x08\0",
+    b"a",
+    b"b",
+    b"/",
+    b"..",
+    b"\\",
+    b"PK\x05\x06",
+];
+
 /// A child saves over and over until it is killed; whenever that is, a whole file is there.
 #[test]
 fn a_save_that_is_killed_leaves_a_whole_file() {
