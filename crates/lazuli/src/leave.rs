@@ -327,3 +327,34 @@ fn zeroed<T: Element>(op: &str, n_elems: usize) -> Result<Vec<T>> {
         _ => Err(Error::out_of_memory(op, format!("no memory for {n_elems} elements of {}", size_of::<T>()))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    /// The way of a browser, where there are no threads, must work wherever it can be tried.
+    #[test]
+    fn elements_arrive_without_a_thread_that_waits_for_them() {
+        for idx in 0..Device::all().len() {
+            let device = Device::open(&idx.to_string()).unwrap();
+            // From another device, and too large to be at hand.
+            let x = Tensor::arange(0.0, 100_000.0, 1.0, &Device::cpu()).add(0.5).to_device(&device);
+            let (good, bad) = (x.mul(2.0), x.gather(0, &Tensor::full([1], 100_000, &device)));
+            let read = |tensor: &Tensor| {
+                let mut future = pin!(elements_here::<f32>("to_vec_async", tensor));
+                loop {
+                    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                        Poll::Ready(elements) => return elements,
+                        Poll::Pending => std::thread::yield_now(),
+                    }
+                }
+            };
+            assert_eq!(read(&good).unwrap()[99_999], 199_999.0);
+            assert!(matches!(read(&bad), Err(Error::Index(_))));
+            let _ = device.sync();
+        }
+    }
+}
