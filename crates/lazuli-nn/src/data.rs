@@ -257,7 +257,8 @@ mod tests {
             for mut epoch in epochs(Count(Some((35, panics)))) {
                 assert_eq!(epoch.by_ref().take(2).map(|batch| batch[0]).collect::<Vec<_>>(), [10, 20]);
                 let thrown = catch_unwind(AssertUnwindSafe(|| epoch.next())).unwrap_err();
-                let said = thrown.downcast_ref::<String>().map(String::as_str).or(thrown.downcast_ref::<&str>().copied());
+                let said =
+                    thrown.downcast_ref::<String>().map(String::as_str).or(thrown.downcast_ref::<&str>().copied());
                 assert_eq!(said.unwrap_or("bomb"), text);
                 std::mem::forget(thrown);
                 assert_eq!((epoch.next(), epoch.next()), (None, None));

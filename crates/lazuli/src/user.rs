@@ -70,7 +70,10 @@ mod tests {
     #[test]
     fn a_call_of_a_kernel_ends_with_the_call_even_if_it_panics() {
         assert!(!is_in_kernel());
-        assert!(in_kernel(|| in_kernel(|| ()) == () && is_in_kernel()));
+        assert!(in_kernel(|| {
+            in_kernel(|| ());
+            is_in_kernel()
+        }));
         assert!(call(|| in_kernel(|| panic!("thrown"))).is_err());
         assert!(!is_in_kernel());
     }
