@@ -1,8 +1,11 @@
 //! Batches from a set of examples, shuffled, and made ready by a thread while the last one is being learned from.
 
+use std::any::Any;
+use std::mem::ManuallyDrop;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::thread;
+use std::thread::Builder;
 
 /// Examples that batches can be made of.
 ///
@@ -25,7 +28,8 @@ pub trait Dataset: Send + Sync + 'static {
     type Batch: Send + 'static;
     /// How many examples there are.
     fn n_examples(&self) -> usize;
-    /// The batch of these examples. Called on the loader's thread.
+    /// The batch of these examples. Called on the loader's thread. If it panics, so does the loop that asks for the batch;
+    /// where making one may fail, let [`Batch`](Dataset::Batch) be a `Result`.
     fn batch(&self, examples: &[usize]) -> Self::Batch;
 }
 
@@ -79,37 +83,102 @@ impl<D: Dataset> Loader<D> {
         &self.data
     }
 
-    /// All batches of an epoch. Two are made ready ahead, on a thread that ends with the iterator.
+    /// All batches of an epoch. Two are made ready ahead, on a thread that ends with the iterator; where the system gives
+    /// no thread, each is made when it is asked for.
+    ///
+    /// # Panics
+    ///
+    /// The iterator panics if the dataset does, with the same payload, in place of the batch that could not be made. It
+    /// ends there.
     pub fn epoch(&self, epoch: u64) -> Epoch<D::Batch> {
         self.epoch_from(epoch, 0)
     }
 
     /// The batches of an epoch without the first `skip`: where a run that was stopped goes on.
     pub fn epoch_from(&self, epoch: u64, skip: usize) -> Epoch<D::Batch> {
-        let order = order(self.data.n_examples(), self.seed, epoch);
-        let (data, batch, n_batches) = (self.data.clone(), self.batch, self.n_batches());
-        let (send, batches) = sync_channel(2);
-        thread::spawn(move || {
-            for examples in order.chunks(batch).take(n_batches).skip(skip) {
-                // Nobody listens any more: the iterator was dropped.
-                if send.send(data.batch(examples)).is_err() {
-                    return;
-                }
-            }
-        });
-        Epoch { batches }
+        let order = Arc::new(order(self.data.n_examples(), self.seed, epoch));
+        let rest = Rest { data: self.data.clone(), order, batch: self.batch, next: skip, end: self.n_batches() };
+        Epoch::new(rest, Builder::new().name("lazuli-loader".into()))
     }
 }
 
 /// The batches of one epoch.
 pub struct Epoch<B> {
-    batches: Receiver<B>,
+    source: Source<B>,
+}
+
+enum Source<B> {
+    /// Made ready by a thread.
+    Ahead(Receiver<Result<B, Thrown>>),
+    /// Made when asked for.
+    Here(Box<dyn Iterator<Item = B> + Send>),
+}
+
+/// What the dataset panicked with. Never dropped by the loader: dropping it may panic, too.
+struct Thrown(ManuallyDrop<Box<dyn Any + Send>>);
+
+impl<B: Send + 'static> Epoch<B> {
+    /// Batches made ready by this thread.
+    fn new<D: Dataset<Batch = B>>(rest: Rest<D>, thread: Builder) -> Epoch<B> {
+        let (send, batches) = sync_channel(2);
+        let mut ahead = rest.clone();
+        let make = move || {
+            loop {
+                let made = match catch_unwind(AssertUnwindSafe(|| ahead.next())) {
+                    Ok(None) => return,
+                    Ok(Some(batch)) => Ok(batch),
+                    Err(thrown) => Err(Thrown(ManuallyDrop::new(thrown))),
+                };
+                // Nobody listens any more: the iterator was dropped.
+                if send.send(made).is_err() {
+                    return;
+                }
+            }
+        };
+        match thread.spawn(make) {
+            Ok(_) => Epoch { source: Source::Ahead(batches) },
+            Err(_) => Epoch { source: Source::Here(Box::new(rest)) },
+        }
+    }
 }
 
 impl<B> Iterator for Epoch<B> {
     type Item = B;
     fn next(&mut self) -> Option<B> {
-        self.batches.recv().ok()
+        match &mut self.source {
+            Source::Here(rest) => rest.next(),
+            Source::Ahead(batches) => match batches.recv().ok()? {
+                Ok(batch) => Some(batch),
+                Err(Thrown(thrown)) => resume_unwind(ManuallyDrop::into_inner(thrown)),
+            },
+        }
+    }
+}
+
+/// The batches that are still to be made.
+struct Rest<D> {
+    data: Arc<D>,
+    order: Arc<Vec<usize>>,
+    batch: usize,
+    next: usize,
+    end: usize,
+}
+
+impl<D> Clone for Rest<D> {
+    fn clone(&self) -> Rest<D> {
+        Rest { data: self.data.clone(), order: self.order.clone(), ..*self }
+    }
+}
+
+impl<D: Dataset> Iterator for Rest<D> {
+    type Item = D::Batch;
+    fn next(&mut self) -> Option<D::Batch> {
+        let examples = self.order.chunks(self.batch).nth(self.next).filter(|_| self.next < self.end)?;
+        // If making it panics, there are no more.
+        let next = std::mem::replace(&mut self.next, self.end) + 1;
+        let batch = self.data.batch(examples);
+        self.next = next;
+        Some(batch)
     }
 }
 
@@ -126,4 +195,86 @@ fn order(n: usize, seed: Option<u64>, epoch: u64) -> Vec<usize> {
         order.swap(i, ((x ^ (x >> 31)) % (i as u64 + 1)) as usize);
     }
     order
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::panic_any;
+
+    use super::*;
+
+    /// Counts, and panics at one example.
+    struct Count(Option<(usize, fn())>);
+
+    impl Dataset for Count {
+        type Batch = Vec<usize>;
+        fn n_examples(&self) -> usize {
+            100
+        }
+        fn batch(&self, examples: &[usize]) -> Vec<usize> {
+            if let Some((_, panics)) = self.0.filter(|(bad, _)| examples.contains(bad)) {
+                panics();
+            }
+            examples.to_vec()
+        }
+    }
+
+    /// Panics when it is dropped.
+    struct Bomb;
+
+    impl Drop for Bomb {
+        fn drop(&mut self) {
+            panic!("dropped");
+        }
+    }
+
+    /// An epoch with a thread, and one for which the system has none: there is no room for such a stack.
+    fn epochs(data: Count) -> [Epoch<Vec<usize>>; 2] {
+        let order = Arc::new((0..100).collect());
+        let rest = Rest { data: Arc::new(data), order, batch: 10, next: 1, end: 10 };
+        let none = Builder::new().stack_size(isize::MAX as usize / 2);
+        let epochs = [Epoch::new(rest.clone(), Builder::new()), Epoch::new(rest, none)];
+        assert!(matches!(epochs[0].source, Source::Ahead(_)) && matches!(epochs[1].source, Source::Here(_)));
+        epochs
+    }
+
+    #[test]
+    fn an_epoch_is_the_same_without_a_thread() {
+        for epoch in epochs(Count(None)) {
+            let expect: Vec<Vec<usize>> = (1..10).map(|i| (10 * i..10 * i + 10).collect()).collect();
+            assert_eq!(epoch.collect::<Vec<_>>(), expect);
+        }
+    }
+
+    #[test]
+    fn a_panic_of_the_dataset_reaches_the_loop_and_ends_the_epoch() {
+        let panics: [(fn(), &str); 3] = [
+            (|| panic!("plain text"), "plain text"),
+            (|| panic!("text with {}", 1 + 1), "text with 2"),
+            (|| panic_any(Bomb), "bomb"),
+        ];
+        for (panics, text) in panics {
+            for mut epoch in epochs(Count(Some((35, panics)))) {
+                assert_eq!(epoch.by_ref().take(2).map(|batch| batch[0]).collect::<Vec<_>>(), [10, 20]);
+                let thrown = catch_unwind(AssertUnwindSafe(|| epoch.next())).unwrap_err();
+                let said =
+                    thrown.downcast_ref::<String>().map(String::as_str).or(thrown.downcast_ref::<&str>().copied());
+                assert_eq!(said.unwrap_or("bomb"), text);
+                std::mem::forget(thrown);
+                assert_eq!((epoch.next(), epoch.next()), (None, None));
+            }
+        }
+    }
+
+    #[test]
+    fn an_epoch_may_be_dropped_before_a_panic_is_seen() {
+        for epoch in epochs(Count(Some((35, || panic_any(Bomb))))) {
+            // Time enough for the thread to get there, or none: both must do.
+            drop(epoch);
+        }
+        let [mut epoch, _] = epochs(Count(Some((35, || panic_any(Bomb)))));
+        assert_eq!(epoch.by_ref().take(2).count(), 2);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        drop(epoch);
+    }
 }

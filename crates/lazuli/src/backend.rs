@@ -25,7 +25,7 @@ pub trait Backend: Any + Send + Sync {
     fn upload(&self, bytes: HostBytes) -> Result<Buffer>;
     /// The first `out.len()` bytes of a buffer. Says what went wrong with whatever made them.
     fn download(&self, buffer: &Buffer, out: &mut [u8]) -> Result<()>;
-    /// The same without blocking.
+    /// The same without blocking, for where no thread can wait.
     fn download_async<'a>(&'a self, buffer: &'a Buffer, out: &'a mut [u8]) -> Pending<'a> {
         Box::pin(std::future::ready(self.download(buffer, out)))
     }

@@ -1,11 +1,13 @@
 //! A thin way in for people who think in batches of buffers: everything is recorded by number, then run at once. Holds
 //! no maths of its own; a buffer is a tensor of one axis.
 
+use std::panic::Location;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::leave::elements_async;
 use crate::realize;
 use crate::tensor::Tensor;
 
@@ -153,9 +155,13 @@ impl Batch {
     ///     batch.read(y).await
     /// }
     /// ```
-    pub async fn execute(&self) -> Result<()> {
-        self.check()?;
-        realize::compute_async(&self.results()).await
+    #[track_caller]
+    pub fn execute(&self) -> impl Future<Output = Result<()>> + Send {
+        let at = Location::caller();
+        async move {
+            self.check()?;
+            realize::compute_async_at(&self.results(), at).await
+        }
     }
 
     /// [`execute`](Batch::execute), returning when the work is submitted.
@@ -166,8 +172,10 @@ impl Batch {
     }
 
     /// The numbers in a buffer.
-    pub async fn read(&self, id: BufferId) -> Result<Vec<f32>> {
-        self.tensor(id).to_vec_async().await
+    #[track_caller]
+    pub fn read(&self, id: BufferId) -> impl Future<Output = Result<Vec<f32>>> + Send {
+        let (at, tensor) = (Location::caller(), self.tensor(id));
+        async move { elements_async("read", &tensor, at).await }
     }
 
     /// [`read`](Batch::read), waited for.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::backend::{Backend, Stats};
 use crate::error::{Error, Result};
+use crate::lane::Lane;
 use crate::plan::Cache;
 
 /// Where tensors live and are computed. Cheap to clone; opening the same one twice gives the same device.
@@ -24,6 +25,7 @@ struct Inner {
     // Held from the walk over a graph until its results are in place, so that of two threads that want the same
     // tensor one computes it and the other finds it done.
     cache: Mutex<Cache>,
+    lane: Lane,
 }
 
 /// What a device is.
@@ -144,7 +146,7 @@ impl Device {
 
     /// Wraps a backend.
     pub(crate) fn new(backend: Box<dyn Backend>) -> Device {
-        Device(Arc::new(Inner { backend, cache: Mutex::default() }))
+        Device(Arc::new(Inner { backend, cache: Mutex::default(), lane: Lane::default() }))
     }
 
     /// What it is.
@@ -173,6 +175,11 @@ impl Device {
 
     pub(crate) fn cache(&self) -> &Mutex<Cache> {
         &self.0.cache
+    }
+
+    /// The threads that make awaited calls.
+    pub(crate) fn lane(&self) -> &Lane {
+        &self.0.lane
     }
 }
 

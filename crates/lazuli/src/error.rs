@@ -112,6 +112,21 @@ macro_rules! constructors {
                 }
             )*
 
+            /// The same error; if it names a line of the engine's own, it names `at` instead: where a call was made whose
+            /// work another thread does.
+            pub(crate) fn called_at(self, at: &'static Location<'static>) -> Error {
+                let engine = file!().trim_end_matches("error.rs");
+                if self.fault().at.is_some_and(|own| !own.file().starts_with(engine)) {
+                    return self;
+                }
+                let moved = |fault: Arc<Fault>| Arc::new(Fault::clone(&fault).at(at));
+                match self {
+                    Error::DeviceLost(fault) => Error::DeviceLost(moved(fault)),
+                    Error::Io(fault) => Error::Io(moved(fault)),
+                    $(Error::$variant(fault) => Error::$variant(moved(fault)),)*
+                }
+            }
+
             /// The particulars: op, shapes and place.
             pub fn fault(&self) -> &Fault {
                 match self {

@@ -6,13 +6,17 @@ use std::panic::Location;
 
 use smallvec::smallvec;
 
-use crate::device::Device;
+use crate::device::{Device, DeviceKind};
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::graph::{Expr, Node, NodeRef, Op};
+use crate::lane;
 use crate::plan::Explain;
 use crate::realize::{self, Purpose};
 use crate::tensor::Tensor;
+
+/// So many bytes in the host's own memory are copied where they are awaited: less than handing that over takes.
+const AT_HAND_BYTES: usize = 64 << 10;
 
 impl Tensor {
     /// Runs what is needed for this tensor, now; it stays on its device. The result is the same tensor.
@@ -29,19 +33,30 @@ impl Tensor {
         Ok(self.clone())
     }
 
-    /// [`compute`](Tensor::compute), as a future. Needs no async runtime.
+    /// [`compute`](Tensor::compute), as a future. Needs no async runtime; what it does meanwhile is said at
+    /// [`compute_async`](crate::compute_async).
     ///
     /// ```
     /// # use lazuli::{DType, Device, Tensor};
     /// async fn two() -> lazuli::Result<Tensor> {
     ///     Tensor::ones([2], DType::F32, &Device::cpu()).add(1.0).compute_async().await
     /// }
-    /// # let done = std::pin::pin!(two()).poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
-    /// # assert!(matches!(done, std::task::Poll::Ready(Ok(_))));
+    /// # let mut future = std::pin::pin!(two());
+    /// # let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// # let done = loop {
+    /// #     if let std::task::Poll::Ready(done) = future.as_mut().poll(&mut context) { break done }
+    /// #     std::thread::yield_now();
+    /// # };
+    /// # assert_eq!(done?.to_vec::<f32>()?, [2.0, 2.0]);
+    /// # Ok::<(), lazuli::Error>(())
     /// ```
-    pub async fn compute_async(&self) -> Result<Tensor> {
-        realize::compute_async(&[self]).await?;
-        Ok(self.clone())
+    #[track_caller]
+    pub fn compute_async(&self) -> impl Future<Output = Result<Tensor>> + Send {
+        let at = Location::caller();
+        async move {
+            realize::compute_async_at(&[self], at).await?;
+            Ok(self.clone())
+        }
     }
 
     /// Runs it and reads all elements, row-major. `T` may be wider than the dtype, but never so that a value is lost.
@@ -69,13 +84,18 @@ impl Tensor {
     ///     x.to_vec_async().await
     /// }
     /// # let x = Tensor::from_slice(&[1, 2, 3], [3], &Device::cpu());
-    /// # let done = std::pin::pin!(numbers(&x)).poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
-    /// # assert!(matches!(done, std::task::Poll::Ready(Ok(v)) if v == [1, 2, 3]));
+    /// # let mut future = std::pin::pin!(numbers(&x));
+    /// # let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// # let done = loop {
+    /// #     if let std::task::Poll::Ready(done) = future.as_mut().poll(&mut context) { break done }
+    /// #     std::thread::yield_now();
+    /// # };
+    /// # assert_eq!(done?, [1, 2, 3]);
+    /// # Ok::<(), lazuli::Error>(())
     /// ```
-    pub async fn to_vec_async<T: Element>(&self) -> Result<Vec<T>> {
-        let node = self.readable::<T>("to_vec_async")?;
-        realize::compute_for_async(&[self], Purpose::Read).await?;
-        read_async("to_vec_async", node).await
+    #[track_caller]
+    pub fn to_vec_async<T: Element>(&self) -> impl Future<Output = Result<Vec<T>>> + Send {
+        elements_async("to_vec_async", self, Location::caller())
     }
 
     /// Runs it and reads its one element, whatever its rank.
@@ -102,13 +122,23 @@ impl Tensor {
     ///     x.sum(..).item_async().await
     /// }
     /// # let x = Tensor::from_slice(&[1.5f32, 2.5], [2], &Device::cpu());
-    /// # let done = std::pin::pin!(total(&x)).poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
-    /// # assert!(matches!(done, std::task::Poll::Ready(Ok(4.0))));
+    /// # let mut future = std::pin::pin!(total(&x));
+    /// # let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// # let done = loop {
+    /// #     if let std::task::Poll::Ready(done) = future.as_mut().poll(&mut context) { break done }
+    /// #     std::thread::yield_now();
+    /// # };
+    /// # assert_eq!(done?, 4.0);
+    /// # Ok::<(), lazuli::Error>(())
     /// ```
-    pub async fn item_async<T: Element>(&self) -> Result<T> {
-        let node = self.single::<T>("item_async")?;
-        realize::compute_for_async(&[self], Purpose::Read).await?;
-        first("item_async", read_async("item_async", node).await?)
+    #[track_caller]
+    pub fn item_async<T: Element>(&self) -> impl Future<Output = Result<T>> + Send {
+        let at = Location::caller();
+        let checked = self.single::<T>("item_async").map(drop);
+        async move {
+            checked?;
+            first("item_async", elements_async("item_async", self, at).await?)
+        }
     }
 
     /// The size of each of its `N` axes; another rank is an error.
@@ -208,7 +238,32 @@ fn read<T: Element>(op: &str, node: &NodeRef) -> Result<Vec<T>> {
     elements.finish(node.dtype)
 }
 
-async fn read_async<T: Element>(op: &str, node: &NodeRef) -> Result<Vec<T>> {
+/// The elements of a tensor, computed and read by a thread of its device. `at` is where the user asked for them.
+pub async fn elements_async<T: Element>(
+    op: &'static str,
+    tensor: &Tensor,
+    at: &'static Location<'static>,
+) -> Result<Vec<T>> {
+    let node = tensor.readable::<T>(op).map_err(|error| error.called_at(at))?;
+    let is_at_hand = node.device.info().kind == DeviceKind::Cpu && node.is_ready();
+    if is_at_hand && node.shape.n_elems() * node.dtype.size() <= AT_HAND_BYTES {
+        return read(op, node).map_err(|error| error.called_at(at));
+    }
+    if !lane::HAS_THREADS {
+        return elements_here(op, tensor).await;
+    }
+    let wanted = tensor.clone();
+    let call = move || {
+        realize::compute_for(&[&wanted], Purpose::Read)?;
+        read(op, wanted.node()?)
+    };
+    realize::awaited(&node.device, at, call).await
+}
+
+/// The same without another thread: evaluated in `poll`, but no device is waited for.
+async fn elements_here<T: Element>(op: &str, tensor: &Tensor) -> Result<Vec<T>> {
+    realize::compute_for_async(&[tensor], Purpose::Read).await?;
+    let node = tensor.node()?;
     let mut elements = Elements::<T>::new(op, node)?;
     realize::read_async(node, elements.bytes()).await?;
     elements.finish(node.dtype)
@@ -270,5 +325,36 @@ fn zeroed<T: Element>(op: &str, n_elems: usize) -> Result<Vec<T>> {
         // SAFETY: allocated for this many `T`, of which all zeros is one.
         Ok(memory) if !memory.is_null() => Ok(unsafe { Vec::from_raw_parts(memory.cast(), n_elems, n_elems) }),
         _ => Err(Error::out_of_memory(op, format!("no memory for {n_elems} elements of {}", size_of::<T>()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    /// The way of a browser, where there are no threads, must work wherever it can be tried.
+    #[test]
+    fn elements_arrive_without_a_thread_that_waits_for_them() {
+        for idx in 0..Device::all().len() {
+            let device = Device::open(&idx.to_string()).unwrap();
+            // From another device, and too large to be at hand.
+            let x = Tensor::arange(0.0, 100_000.0, 1.0, &Device::cpu()).add(0.5).to_device(&device);
+            let (good, bad) = (x.mul(2.0), x.gather(0, &Tensor::full([1], 100_000, &device)));
+            let read = |tensor: &Tensor| {
+                let mut future = pin!(elements_here::<f32>("to_vec_async", tensor));
+                loop {
+                    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                        Poll::Ready(elements) => return elements,
+                        Poll::Pending => std::thread::yield_now(),
+                    }
+                }
+            };
+            assert_eq!(read(&good).unwrap()[99_999], 199_999.0);
+            assert!(matches!(read(&bad), Err(Error::Index(_))));
+            let _ = device.sync();
+        }
     }
 }

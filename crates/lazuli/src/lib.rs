@@ -5,6 +5,7 @@
 mod log;
 mod pages;
 mod error;
+mod user;
 mod dtype;
 mod shape;
 mod view;
@@ -15,6 +16,7 @@ mod autograd;
 mod kernel;
 mod plan;
 mod backend;
+mod lane;
 #[cfg(feature = "gpu")]
 mod wgsl;
 mod cpu;

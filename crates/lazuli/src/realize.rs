@@ -1,15 +1,18 @@
 //! Where laziness ends: what is wanted is walked, its plan found or made, run, and the results put in place.
 
+use std::panic::Location;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use crate::backend::{Counters, HostBytes, Outcome, Run, Runnable, Site};
-use crate::device::Device;
+use crate::device::{Device, DeviceKind};
 use crate::error::{Error, Fault, Result};
 use crate::graph::{Buffer, Captured, NodeRef, Op, capture};
+use crate::lane;
 use crate::log::{self, Topic};
 use crate::plan::{self, Cache, Entry, Explain};
 use crate::tensor::Tensor;
+use crate::user;
 
 /// Computes several tensors together: one plan, one submit. They stay on their device.
 ///
@@ -26,7 +29,11 @@ pub fn compute(tensors: &[&Tensor]) -> Result<()> {
     compute_for(tensors, Purpose::Keep)
 }
 
-/// [`compute`], as a future. Needs no async runtime, and blocks for no device.
+/// [`compute`], as a future: a thread of the device's own computes, and the future is woken when it is done. Polling takes
+/// no longer than handing this over, and no async runtime is needed.
+///
+/// Nothing happens before the first poll. A future may be dropped at any time: what has not begun is given up, what has is
+/// finished, and its results are kept by the tensors.
 ///
 /// ```
 /// use lazuli::{Device, Tensor};
@@ -36,11 +43,41 @@ pub fn compute(tensors: &[&Tensor]) -> Result<()> {
 ///     Ok((sum.item_async().await?, max.item_async().await?))
 /// }
 /// # let x = Tensor::arange(0.0, 4.0, 1.0, &Device::cpu());
-/// # let done = std::pin::pin!(both(&x)).poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
-/// # assert!(matches!(done, std::task::Poll::Ready(Ok((6.0, 3.0)))));
+/// # let mut future = std::pin::pin!(both(&x));
+/// # let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+/// # let done = loop {
+/// #     if let std::task::Poll::Ready(done) = future.as_mut().poll(&mut context) { break done }
+/// #     std::thread::yield_now();
+/// # };
+/// # assert!(matches!(done, Ok((6.0, 3.0))));
 /// ```
-pub async fn compute_async(tensors: &[&Tensor]) -> Result<()> {
-    compute_for_async(tensors, Purpose::Keep).await
+#[track_caller]
+pub fn compute_async(tensors: &[&Tensor]) -> impl Future<Output = Result<()>> + Send {
+    compute_async_at(tensors, Location::caller())
+}
+
+/// The same for a call that the user made elsewhere.
+pub async fn compute_async_at(tensors: &[&Tensor], at: &'static Location<'static>) -> Result<()> {
+    if !lane::HAS_THREADS {
+        return compute_for_async(tensors, Purpose::Keep).await;
+    }
+    let wanted = waiting(tensors)?;
+    let Some(device) = wanted.first().map(|first| first.device.clone()) else { return Ok(()) };
+    let call = move || {
+        let wanted: Vec<Tensor> = wanted.into_iter().map(|node| Tensor::new(Ok(node))).collect();
+        compute_for(&wanted.iter().collect::<Vec<_>>(), Purpose::Keep)
+    };
+    awaited(&device, at, call).await
+}
+
+/// Has a blocking call made by a thread of the device. It must hold wanted nodes only: whoever else holds an input keeps
+/// its memory from being reused.
+pub async fn awaited<T: Send + 'static>(
+    device: &Device,
+    at: &'static Location<'static>,
+    call: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    device.lane().run(call).await.map_err(|error| error.called_at(at))
 }
 
 /// Plans and compiles all that computing these tensors together needs, and runs nothing: the first [`compute`] of
@@ -58,7 +95,7 @@ pub async fn compute_async(tensors: &[&Tensor]) -> Result<()> {
 pub fn prepare(tensors: &[&Tensor]) -> Result<()> {
     let mut wanted = waiting(tensors)?;
     while let Some((device, here)) = next_device(&mut wanted) {
-        let mut cache = lock(&device);
+        let mut cache = lock("prepare", &device)?;
         let here: Vec<&NodeRef> = here.iter().collect();
         let captured = capture(&here);
         plan_for(&device, &mut cache, &captured)?;
@@ -106,7 +143,7 @@ pub fn compute_with(tensors: &[&Tensor], runner: Runner<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The same without blocking.
+/// The same without another thread, where there are none: it waits for no device, but evaluates in `poll`.
 pub async fn compute_for_async(tensors: &[&Tensor], purpose: Purpose) -> Result<()> {
     let read = purpose == Purpose::Read;
     let mut wanted = waiting(tensors)?;
@@ -140,7 +177,7 @@ pub fn read(node: &NodeRef, out: &mut [u8]) -> Result<()> {
     }
 }
 
-/// [`read`] without blocking.
+/// [`read`] without another thread.
 pub async fn read_async(node: &NodeRef, out: &mut [u8]) -> Result<()> {
     let backend = node.device.backend();
     let buffer = memory(node)?;
@@ -221,7 +258,7 @@ pub fn explain(tensors: &[&Tensor]) -> Result<Explain> {
         return Err(Error::device("explain", "the tensors are on different devices; explain those of one at a time"));
     }
     // Nothing runs, so nothing is donated that would not be when it does: the plan is the one `compute` would use.
-    let _lock = lock(&device);
+    let _lock = lock("explain", &device)?;
     let captured = capture(&wanted);
     let plan = plan::compile(&captured.graph(), device.backend().limits());
     let mut explain = Explain::new(&plan);
@@ -229,15 +266,25 @@ pub fn explain(tensors: &[&Tensor]) -> Result<Explain> {
     Ok(explain)
 }
 
-// A panic elsewhere cannot leave the cache half-changed, so a poisoned lock is still good.
-fn lock(device: &Device) -> MutexGuard<'_, Cache> {
-    device.cache().lock().unwrap_or_else(PoisonError::into_inner)
+/// The right to evaluate on a device. A function that a kernel of the CPU calls can never have that of the CPU: the
+/// evaluation that runs the kernel holds it until the function has returned. That of another device it can have, since
+/// nobody who holds one waits for the CPU's.
+#[track_caller]
+fn lock<'a>(op: &str, device: &'a Device) -> Result<MutexGuard<'a, Cache>> {
+    if user::is_in_kernel() && device.info().kind == DeviceKind::Cpu {
+        let message = "the function of a custom op cannot evaluate on the device that is running it; compute what it \
+                       needs before, and let it capture the numbers";
+        return Err(Error::unsupported(op, message));
+    }
+    // A panic elsewhere cannot leave the cache half-changed, so a poisoned lock is still good.
+    Ok(device.cache().lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// Runs what is needed for these nodes of one device. If something must be brought from another device first, runs
 /// nothing and returns that.
+#[track_caller]
 fn evaluate(device: &Device, wanted: &[NodeRef], runner: Runner<'_>) -> Result<Vec<NodeRef>> {
-    let mut cache = lock(device);
+    let mut cache = lock("compute", device)?;
     // Another thread may have computed them while this one waited.
     let wanted: Vec<&NodeRef> = wanted.iter().filter(|n| !n.is_ready()).collect();
     let mut lost_again = false;

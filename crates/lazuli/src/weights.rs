@@ -2,10 +2,12 @@
 //! a weight is a tensor, a product the plan that `matmul` has anywhere.
 
 use std::collections::BTreeMap;
+use std::panic::Location;
 
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::leave::elements_async;
 use crate::realize::{self, Purpose};
 use crate::tensor::Tensor;
 
@@ -121,9 +123,13 @@ impl Weights {
     /// }
     /// # let mut weights = Weights::new(&Device::cpu());
     /// # weights.upload("twice", &[2.0], 1, 1)?;
-    /// # let done = std::pin::pin!(doubled(&weights, &[1.0, 2.0]))
-    /// #     .poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
-    /// # assert!(matches!(done, std::task::Poll::Ready(Ok(y)) if y == [2.0, 4.0]));
+    /// # let mut future = std::pin::pin!(doubled(&weights, &[1.0, 2.0]));
+    /// # let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    /// # let done = loop {
+    /// #     if let std::task::Poll::Ready(done) = future.as_mut().poll(&mut context) { break done }
+    /// #     std::thread::yield_now();
+    /// # };
+    /// # assert_eq!(done?, [2.0, 4.0]);
     /// # Ok::<(), lazuli::Error>(())
     /// ```
     #[track_caller]
@@ -134,11 +140,12 @@ impl Weights {
         output: &mut [f32],
         m: usize,
     ) -> impl Future<Output = Result<()>> {
-        let y = self.product(name, input, output, m);
+        let (at, y) = (Location::caller(), self.product(name, input, output, m));
         async move {
-            let y = y?;
-            realize::compute_for_async(&[&y], Purpose::Read).await?;
-            realize::read_async(y.node()?, bytes_of(output)).await
+            // A thread cannot write to what is only borrowed: the future may be dropped before.
+            let elements: Vec<f32> = elements_async("matmul_async", &y?, at).await?;
+            output.copy_from_slice(&elements);
+            Ok(())
         }
     }
 

@@ -1,12 +1,15 @@
 //! The gradients of one op, by family. What differs from op to op is in the rows; what a family shares is here.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
 use super::views;
-use crate::error::Error;
+use crate::error::{Error, Fault};
 use crate::graph::{CustomRef, Node, Op};
 use crate::shape::AxisSet;
 use crate::tensor::Tensor;
+use crate::user;
 use crate::view::View;
 
 /// One gradient per input; None for an input that has none.
@@ -90,7 +93,16 @@ fn custom(op: &CustomRef, inputs: &[Tensor], y: &Tensor, g: &Tensor) -> Gradient
     let Some(grad) = &op.0.grad else {
         return fail("this custom op has no gradient; give it one in CustomOp::grad, or detach() its result");
     };
-    let gradients = grad(inputs, y, g);
+    let gradients = match user::call(|| grad(inputs, y, g)) {
+        Ok(gradients) => gradients,
+        Err(text) => {
+            let fault = Fault::new(&op.0.name, format!("the function given for the gradient panicked: {text}"));
+            // It happened where the user called the op, as a panic of the op itself does.
+            let fault = y.node().map_or(fault.clone(), |y| fault.at(y.at));
+            let carried = Tensor::new(Err(Error::Custom(Arc::new(fault))));
+            return inputs.iter().map(|_| Some(carried.clone())).collect();
+        }
+    };
     if gradients.len() != inputs.len() {
         return fail("the gradient of a custom op must give one tensor per input");
     }

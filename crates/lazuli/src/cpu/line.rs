@@ -1,8 +1,6 @@
 //! What a line of a pass does to a tile. Lanes go through the loops of rows, all at once where they lie one after
 //! another, else row by row; what is one lane for all stays one.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use smallvec::SmallVec;
 
 use super::across::{self, Across};
@@ -18,6 +16,7 @@ use super::walk::Walk;
 use crate::backend::FailedCheck;
 use crate::kernel::Reg;
 use crate::ops::Step;
+use crate::user;
 
 /// Where a line leaves its lanes.
 #[derive(Clone, Copy)]
@@ -243,8 +242,11 @@ impl Frame<'_> {
             unreachable!("called for custom ops")
         };
         let vals: SmallVec<[Val; 4]> = args.iter().map(|r| self.val(*r)).collect();
-        // The user's code may panic; that must not unwind through the threads.
-        let done = catch_unwind(AssertUnwindSafe(|| {
+        let (faults, launch_idx) = (self.bound.faults, self.bound.launch_idx);
+        if faults.panicked_before(launch_idx, tile.start) {
+            return out.full();
+        }
+        let mut each = || {
             let mut lanes: SmallVec<[f32; 4]> = smallvec::smallvec![0.0; args.len()];
             for row in 0..tile.rows {
                 // SAFETY: operands and destination are of this tile.
@@ -258,9 +260,10 @@ impl Frame<'_> {
                     *out = (op.0.cpu)(&lanes).to_bits();
                 }
             }
-        }));
-        if done.is_err() {
-            self.bound.faults.panicked_in(&op.0.name);
+        };
+        // The user's code may panic; that must not unwind through the threads.
+        if let Err(text) = user::call(|| user::in_kernel(&mut each)) {
+            faults.panicked_in(launch_idx, tile.start, &op.0.name, text);
         }
         out.full()
     }

@@ -193,8 +193,8 @@ impl Runnable for Ready {
         } else {
             self.cpu.threads.enter(run)
         }
-        if let Some(op) = faults.panicked() {
-            return Err(Error::custom(op, "the function given for the CPU panicked"));
+        if let Some((op, text)) = faults.panicked() {
+            return Err(Error::custom(op, format!("the function given for the CPU panicked: {text}")));
         }
         let outputs = self.plan.outputs.iter().map(|o| buffers[o.0 as usize].clone()).collect();
         Ok(Outcome { outputs, failed: faults.failed() })

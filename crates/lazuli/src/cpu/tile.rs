@@ -2,6 +2,7 @@
 //! This file knows where lanes are; what a line does to them is in `line`, which tile comes when in `map` and `reduce`.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use smallvec::SmallVec;
@@ -37,8 +38,10 @@ unsafe impl Sync for Bound<'_> {}
 pub struct Faults {
     /// The first failed check, by launch and position, so that it does not depend on threads.
     index: Mutex<Option<((usize, usize), FailedCheck)>>,
-    /// The name of a custom op that panicked.
-    panicked: Mutex<Option<String>>,
+    /// Whether `panicked` holds anything.
+    has_panicked: AtomicBool,
+    /// The first panic of a custom op, by launch and position, with the op's name and the text.
+    panicked: Mutex<Option<((usize, usize), String, String)>>,
 }
 
 impl Faults {
@@ -55,14 +58,27 @@ impl Faults {
         self.index.lock().unwrap_or_else(PoisonError::into_inner).map(|f| f.1)
     }
 
-    /// Notes that a custom op panicked.
-    pub fn panicked_in(&self, op: &str) {
-        self.panicked.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| op.to_string());
+    /// Notes that a custom op panicked, and with what text.
+    pub fn panicked_in(&self, launch_idx: usize, position: usize, op: &str, text: String) {
+        let mut first = self.panicked.lock().unwrap_or_else(PoisonError::into_inner);
+        if first.as_ref().is_none_or(|f| (launch_idx, position) < f.0) {
+            *first = Some(((launch_idx, position), op.to_string(), text));
+        }
+        self.has_panicked.store(true, Ordering::Relaxed);
     }
 
-    /// The name of a custom op that panicked.
-    pub fn panicked(&self) -> Option<String> {
-        self.panicked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Whether a custom op is known to have panicked before this position, so that nobody will ask what it gives here.
+    pub fn panicked_before(&self, launch_idx: usize, position: usize) -> bool {
+        let is_before =
+            |first: &Option<((usize, usize), _, _)>| first.as_ref().is_some_and(|f| f.0 < (launch_idx, position));
+        self.has_panicked.load(Ordering::Relaxed)
+            && is_before(&self.panicked.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The name of a custom op that panicked, and the text.
+    pub fn panicked(&self) -> Option<(String, String)> {
+        let first = self.panicked.lock().unwrap_or_else(PoisonError::into_inner);
+        first.as_ref().map(|(_, op, text)| (op.clone(), text.clone()))
     }
 }
 

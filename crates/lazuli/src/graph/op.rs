@@ -51,6 +51,10 @@ pub type Params = [i32; 2];
 ///
 /// `wgsl` is an expression over `$0`, `$1`, …, as `cpu` is over its arguments; `grad`, if given, makes the gradient of
 /// each input from the inputs, the output and the incoming gradient.
+///
+/// A panic of `cpu` or `grad` becomes an [`Error::Custom`](crate::Error::Custom) with its text. `cpu` is called while the CPU is
+/// evaluating, so it may read tensors that are computed, but asking for others on the CPU is an error (and waiting for a
+/// thread that asks for them never ends).
 #[derive(Clone)]
 pub struct CustomOp {
     /// What it is called in errors, plans and profiles.

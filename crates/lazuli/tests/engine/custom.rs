@@ -1,14 +1,13 @@
-//! The user's own ops, and leaving without a runtime.
+//! The user's own ops: what they compute, and what becomes of it when they panic or evaluate.
 
-use std::future::Future;
-use std::pin::pin;
+use std::panic::panic_any;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use lazuli::{CustomOp, Device, Error, Tensor};
 
 use crate::device::device;
+use crate::futures::block_on;
 use crate::shared;
 
 fn op(name: &str, wgsl: &str, cpu: impl Fn(&[f32]) -> f32 + Send + Sync + 'static) -> CustomOp {
@@ -60,7 +59,7 @@ fn a_custom_op_that_panics_is_an_error_and_the_engine_goes_on() {
             Err(Error::Custom(fault)) => {
                 assert!(n > 10);
                 assert_eq!(fault.op, "picky");
-                assert!(fault.message.contains("panicked"), "{}", fault.message);
+                assert!(fault.message.ends_with("panicked: too large: 700.5"), "{}", fault.message);
                 assert!(fault.at.is_some_and(|at| at.file().ends_with("custom.rs") && at.line() == line), "{fault}");
             }
             Ok(sum) => assert_eq!((n, sum), (10, 22.5)),
@@ -87,52 +86,132 @@ fn using_a_custom_op_again_plans_nothing() {
     assert_eq!(Tensor::map_custom(&thrice, &[&data(77)]).to_vec::<f32>().unwrap()[2], 3.0);
 }
 
-struct Unpark(Thread);
+/// Panics when it is dropped, and so does what it panics with.
+struct Bomb;
 
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic_any(Bomb);
     }
 }
 
-/// The least an executor can be.
-fn block_on<F: Future>(future: F) -> F::Output {
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => std::thread::park(),
+/// Ways to panic, with the text that an error should have of them.
+const PANICS: [(fn(), &str); 3] = [
+    (|| panic!("plain text"), "plain text"),
+    (|| panic!("text with {}", 1 + 1), "text with 2"),
+    (|| panic_any(Bomb), "what was thrown is no text"),
+];
+
+#[test]
+fn whatever_a_custom_op_panics_with_is_in_the_error() {
+    let _device = shared();
+    let cpu = Device::cpu();
+    let x = Tensor::arange(0.0, 50_000.0, 1.0, &cpu).compute().unwrap();
+    for (panics, text) in PANICS {
+        let panicky = op("panicky", "$0", move |x| if x[0] > 30_000.0 { panics_with(panics) } else { x[0] });
+        for n in [1, 2] {
+            let (out, line) = (Tensor::map_custom(&panicky, &[&x]).mul(n as f32), line!());
+            let read = if n == 1 { out.to_vec::<f32>() } else { block_on(out.to_vec_async::<f32>()) };
+            let Err(Error::Custom(fault)) = read else { panic!("{read:?}") };
+            assert!(fault.op == "panicky" && fault.message.ends_with(&format!("panicked: {text}")), "{fault}");
+            assert!(fault.at.is_some_and(|at| at.file().ends_with("custom.rs") && at.line() == line), "{fault}");
+            assert_eq!(x.add(1.0).to_vec::<f32>().unwrap()[1], 2.0);
         }
     }
 }
 
 #[test]
-fn leaving_needs_no_async_runtime() {
+fn whatever_the_gradient_of_a_custom_op_panics_with_is_carried() {
     let _device = shared();
-    block_on(async {
-        let x = data(100);
-        assert_eq!(x.add(1.0).to_vec_async::<f32>().await.unwrap()[99], 50.5);
-        assert_eq!(x.sum(..).item_async::<f32>().await.unwrap(), 2475.0);
-        let y = x.mul(2.0).compute_async().await.unwrap();
-        assert_eq!(y.explain().unwrap().kernels.len(), 0);
-        let (a, b) = (x.exp(), x.max(..));
-        lazuli::compute_async(&[&a, &b]).await.unwrap();
-        assert_eq!(b.item_async::<f32>().await.unwrap(), 49.5);
-        let error = x.add(&data(3)).to_vec_async::<f32>().await.unwrap_err();
-        assert!(matches!(error, Error::Shape(_)), "{error}");
-        let error = x.item_async::<f32>().await.unwrap_err();
-        assert!(matches!(error, Error::Shape(_)), "{error}");
-    });
+    let x = data(10).tracked();
+    for (panics, text) in PANICS {
+        let mut own = op("panicky", "$0", |x| x[0]);
+        own.grad = Some(Arc::new(move |_, _, _| {
+            panics();
+            Vec::new()
+        }));
+        let (y, line) = (Tensor::map_custom(&own, &[&x]), line!());
+        let gradients = [y.sum(..).grad(&[&x]).swap_remove(0), y.vjp(&[&x], &x).swap_remove(0), y.jvp(&[&x], &[&x])];
+        for gradient in gradients {
+            let Err(Error::Custom(fault)) = gradient.to_vec::<f32>() else { panic!("{gradient}") };
+            assert!(fault.op == "panicky" && fault.message.ends_with(&format!("panicked: {text}")), "{fault}");
+            assert!(fault.at.is_some_and(|at| at.file().ends_with("custom.rs") && at.line() == line), "{fault}");
+        }
+        assert_eq!(y.square().sum(..).item::<f32>().unwrap(), 71.25);
+        assert_eq!(x.square().sum(..).grad(&[&x])[0].to_vec::<f32>().unwrap()[3], 3.0);
+    }
+}
+
+/// Panics.
+fn panics_with(panics: fn()) -> f32 {
+    panics();
+    0.0
 }
 
 #[test]
-fn futures_can_be_sent_to_other_threads() {
+fn the_first_panic_by_position_is_the_one_reported() {
     let _device = shared();
-    fn is_send<T: Send>(future: T) -> T {
-        future
+    let x = Tensor::arange(0.0, 200_000.0, 1.0, &Device::cpu()).compute().unwrap();
+    for _ in 0..10 {
+        let picky = op("picky", "$0", |x| if x[0] >= 777.0 { panic!("no {}", x[0]) } else { x[0] });
+        let error = Tensor::map_custom(&picky, &[&x]).compute().unwrap_err();
+        assert!(error.to_string().contains("panicked: no 777"), "{error}");
     }
-    let x = data(10);
-    let sum = std::thread::spawn(move || block_on(is_send(async move { x.sum(..).item_async::<f32>().await }))).join();
-    assert_eq!(sum.unwrap().unwrap(), 22.5);
+}
+
+#[test]
+fn a_custom_op_that_evaluates_on_its_own_device_is_an_error() {
+    let _device = shared();
+    let cpu = Device::cpu();
+    let x = Tensor::arange(0.0, 50_000.0, 1.0, &cpu).compute().unwrap();
+    let calls: [(&str, fn(&Tensor) -> Result<(), Error>); 8] = [
+        ("to_vec", |x| x.to_vec::<f32>().map(drop)),
+        ("item", |x| x.item::<f32>().map(drop)),
+        ("compute", |x| x.compute().map(drop)),
+        ("explain", |x| x.explain().map(drop)),
+        ("prepare", |x| x.prepare()),
+        ("to_vec_async", |x| block_on(x.to_vec_async::<f32>()).map(drop)),
+        ("compute_async", |x| block_on(lazuli::compute_async(&[x]))),
+        ("execute", |x| {
+            let mut batch = lazuli::Batch::new(&Device::cpu());
+            let x = batch.import_tensor(x);
+            batch.scale(x, 2.0);
+            block_on(batch.execute())
+        }),
+    ];
+    for (name, call) in calls {
+        // What is captured is computed nowhere yet. One element runs on the caller's thread, many on all of them.
+        let captured = Tensor::scalar(2.0, &cpu).add(1.0);
+        for n in [1, 50_000] {
+            let inner = captured.clone();
+            let nested = op("nested", "$0", move |x| match call(&inner) {
+                Ok(()) => x[0],
+                Err(error) => panic!("{error}"),
+            });
+            let error = Tensor::map_custom(&nested, &[&x.narrow(0, 0, n)]).to_vec::<f32>().unwrap_err();
+            let said = error.to_string();
+            assert!(
+                matches!(error, Error::Custom(_)) && said.contains("cannot evaluate on the device"),
+                "{name}: {said}"
+            );
+            assert!(!said.contains("crates/lazuli/src"), "{name}: {said}");
+        }
+        assert_eq!(captured.item::<f32>().unwrap(), 3.0);
+    }
+}
+
+#[test]
+fn a_custom_op_may_read_what_is_computed_and_record_more() {
+    let _device = shared();
+    let cpu = Device::cpu();
+    let table = Tensor::from_slice(&[1.0f32, 10.0, 100.0], [3], &cpu);
+    let recorded = Arc::new(AtomicBool::new(false));
+    let told = recorded.clone();
+    let lookup = op("lookup", "$0", move |x| {
+        told.store(table.add(1.0).shape().is_ok(), Ordering::Relaxed);
+        table.to_vec::<f32>().unwrap()[x[0] as usize] + block_on(table.to_vec_async::<f32>()).unwrap()[0]
+    });
+    let x = Tensor::from_slice(&[2.0f32, 0.0, 1.0], [3], &cpu);
+    assert_eq!(Tensor::map_custom(&lookup, &[&x]).to_vec::<f32>().unwrap(), [101.0, 2.0, 11.0]);
+    assert!(recorded.load(Ordering::Relaxed));
 }

@@ -1,9 +1,10 @@
 //! Waiting without blocking, and without an async runtime.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use lazuli::{DType, Device, Error, Tensor};
+use lazuli::{CustomOp, DType, Device, Error, Tensor};
 
 use crate::{alone, block_on, gpus};
 
@@ -68,9 +69,51 @@ fn an_index_out_of_range_reaches_a_future() {
 }
 
 #[test]
-fn the_cpu_is_ready_at_once() {
-    let x = Tensor::arange(0.0, 3.0, 1.0, &Device::cpu());
-    let y = x.add(1.0);
-    let future = pin!(y.to_vec_async::<f32>());
+fn what_is_computed_and_small_is_ready_at_once_on_the_cpu() {
+    let x = Tensor::arange(0.0, 3.0, 1.0, &Device::cpu()).compute().unwrap();
+    let future = pin!(x.to_vec_async::<f32>());
     assert!(matches!(future.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(_))));
+    let future = pin!(x.compute_async());
+    assert!(matches!(future.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(_))));
+}
+
+#[test]
+fn futures_of_several_devices_are_awaited_together() {
+    let _turn = alone();
+    let cpu = Device::cpu();
+    for gpu in gpus() {
+        let (x, y) = (Tensor::arange(0.0, 9.0, 1.0, &cpu).exp(), Tensor::arange(0.0, 9.0, 1.0, &gpu).mul(2.0));
+        // One of each device, and one that goes from one to the other and back.
+        let z = x.log().to_device(&gpu).add(&y).to_device(&cpu).sum(..);
+        block_on(lazuli::compute_async(&[&y, &z, &x])).unwrap();
+        assert_eq!(block_on(y.to_vec_async::<f32>()).unwrap()[8], 16.0);
+        assert!((block_on(z.item_async::<f32>()).unwrap() - 108.0).abs() < 1e-3);
+    }
+}
+
+#[test]
+fn a_custom_op_of_the_cpu_may_evaluate_on_a_gpu_but_not_what_needs_the_cpu() {
+    let _turn = alone();
+    let cpu = Device::cpu();
+    for gpu in gpus() {
+        let there = Tensor::arange(0.0, 4.0, 1.0, &gpu).mul(2.0);
+        let needs_cpu = Tensor::arange(0.0, 4.0, 1.0, &cpu).exp().to_device(&gpu).add(1.0);
+        let x = Tensor::from_slice(&[1.0f32, 2.0], [2], &cpu);
+        for awaits in [false, true] {
+            let read = move |x: &Tensor| if awaits { block_on(x.to_vec_async()) } else { x.to_vec::<f32>() };
+            let nested = |captured: &Tensor| {
+                let captured = captured.add(0.0);
+                let cpu = move |x: &[f32]| match read(&captured) {
+                    Ok(there) => x[0] + there[3],
+                    Err(error) => panic!("{error}"),
+                };
+                let op = CustomOp { name: "nested".into(), wgsl: "$0".into(), cpu: Arc::new(cpu), grad: None };
+                Tensor::map_custom(&op, &[&x]).to_vec::<f32>()
+            };
+            assert_eq!(nested(&there).unwrap(), [7.0, 8.0]);
+            let error = nested(&needs_cpu).unwrap_err();
+            assert!(error.to_string().contains("cannot evaluate on the device"), "{error}");
+        }
+        assert_eq!(needs_cpu.to_vec::<f32>().unwrap()[0], 2.0);
+    }
 }
