@@ -26,8 +26,9 @@ fn without_a_panic(name: &str, work: impl FnOnce()) {
     }
     let shown = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
-        // A few say what is wrong as well as thousands do.
-        if N_PANICS.fetch_add(1, Ordering::SeqCst) < 3 {
+        // A few of wgpu's say what is wrong as well as thousands do.
+        let is_ours = info.location().is_some_and(|at| at.file().ends_with("threads.rs"));
+        if N_PANICS.fetch_add(1, Ordering::SeqCst) < 3 || is_ours {
             shown(info);
         }
     }));
