@@ -13,27 +13,48 @@ const FOLDER: &str = "target/drivers";
 pub struct Driver {
     pub name: &'static str,
     pub environment: Vec<(&'static str, String)>,
+    /// Whether the engine's own tests run on it, too, and not only those of what GPUs promise.
+    pub whole: bool,
     /// Tests that it cannot run, each with the reason.
     pub faults: &'static [(&'static str, &'static str)],
 }
 
-/// The drivers to test with: what the system has, and with `all` SwiftShader beside it, both watched by Vulkan's
-/// validation layer.
+/// The drivers to test with: what the system has, and OpenGL if it has that; with `all` SwiftShader beside them, and
+/// Vulkan's drivers watched by its validation layer.
 pub fn drivers(all: bool) -> Result<Vec<Driver>, String> {
-    let system = Driver { name: "system", environment: Vec::new(), faults: &[] };
+    let system = Driver { name: "system", environment: Vec::new(), whole: true, faults: &[] };
     if n_gpus(&system)? == 0 {
         install()?;
         if n_gpus(&system)? == 0 {
             return Err("no GPU adapter is found, not even after installing mesa-vulkan-drivers".into());
         }
     }
-    if !all {
-        return Ok(vec![system]);
+    let mut drivers = vec![system];
+    if all {
+        drivers.push(swiftshader()?);
+        let layer = validation()?;
+        drivers.iter_mut().for_each(|driver| driver.environment.extend(layer.clone()));
     }
-    let mut drivers = vec![system, swiftshader()?];
-    let layer = validation()?;
-    drivers.iter_mut().for_each(|driver| driver.environment.extend(layer.clone()));
+    drivers.extend(opengl(all)?);
     Ok(drivers)
+}
+
+/// OpenGL, which the engine looks at only where nothing better is found: Vulkan's loader is told of no driver.
+fn opengl(whole: bool) -> Result<Option<Driver>, String> {
+    if !cfg!(target_os = "linux") {
+        return Ok(None);
+    }
+    let environment = vec![("VK_DRIVER_FILES", "none".to_string())];
+    let driver = Driver { name: "opengl", environment, whole, faults: &[] };
+    match n_gpus(&driver)? {
+        0 => {
+            println!(
+                "opengl: no adapter is found, so nothing is tested with it (Debian has one in libegl1 and libgl1-mesa-dri)"
+            );
+            Ok(None)
+        }
+        _ => Ok(Some(driver)),
+    }
 }
 
 /// Whether a line of output is the validation layer's complaint.
@@ -78,7 +99,7 @@ fn apt(words: &[&str]) -> Result<(), String> {
 fn swiftshader() -> Result<Driver, String> {
     let file = unpack("chromium-common")?.join("usr/lib/chromium/vk_swiftshader_icd.json");
     let environment = vec![("VK_DRIVER_FILES", file.to_string_lossy().into_owned())];
-    let driver = Driver { name: "swiftshader", environment, faults: &[] };
+    let driver = Driver { name: "swiftshader", environment, whole: true, faults: &[] };
     match n_gpus(&driver)? {
         0 => Err("SwiftShader was unpacked, but the engine does not find it".into()),
         _ => Ok(driver),

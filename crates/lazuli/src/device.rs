@@ -36,7 +36,7 @@ pub struct DeviceInfo {
     pub name: String,
     /// What sort of device it is.
     pub kind: DeviceKind,
-    /// How it is reached: `cpu`, `vulkan`, `metal`, …
+    /// How it is reached: `cpu`, `vulkan`, `metal`, `dx12`, `opengl`.
     pub api: String,
     /// Driver or instruction set.
     pub driver: String,
@@ -98,12 +98,16 @@ impl Device {
         named.or_else(|| hardware().ok()).unwrap_or_else(Device::cpu)
     }
 
-    /// A device by name: `"cpu"`, `"gpu"` (hardware), `"software"` (a GPU driver that runs on the CPU), an index of
-    /// [`Device::all`], or part of a name.
+    /// A device by name: `"cpu"`, `"gpu"` (hardware), `"software"` (a GPU driver that runs on the CPU), `"opengl"`, an index
+    /// of [`Device::all`], or part of a name or of the line that its [`DeviceInfo`] is printed as, which tells devices of one
+    /// name apart.
     ///
     /// ```
     /// use lazuli::Device;
     /// assert_eq!(Device::open("cpu")?, Device::open("0")?);
+    /// for (i, info) in Device::all().iter().enumerate() {
+    ///     assert_eq!(Device::open(&info.to_string())?, Device::open(&i.to_string())?);
+    /// }
     /// assert!(Device::open("no such device").is_err());
     /// # Ok::<(), lazuli::Error>(())
     /// ```
@@ -114,27 +118,24 @@ impl Device {
             "cpu" | "0" => return Ok(Device::cpu()),
             "gpu" => return hardware(),
             "software" => return software(),
+            "opengl" | "gl" => return opengl(),
             _ => {}
         }
-        let by_index = wanted.parse::<usize>().ok().and_then(|i| i.checked_sub(1)?.lt(&n_found()).then(|| i - 1));
-        let has_name = |info: &DeviceInfo| !wanted.is_empty() && info.name.to_lowercase().contains(&wanted);
         let all = Device::all();
-        // Parts of names that are numbers, such as a model's, are looked for when no index fits.
-        let by_name = || all.iter().skip(1).position(has_name);
-        if by_index.is_none() && has_name(&all[0]) {
-            return Ok(Device::cpu());
+        let lines: Vec<String> = all.iter().enumerate().map(|(i, info)| format!("{i}: {info}")).collect();
+        match position(&wanted, &all, &lines) {
+            Some(0) => Ok(Device::cpu()),
+            Some(at) => open_found(at - 1),
+            None => {
+                let known = lines.join("; ");
+                let message = format!("no device is called {name:?}; there are cpu, gpu, software, opengl, or {known}");
+                Err(Error::device("open", message))
+            }
         }
-        if let Some(at) = by_index.or_else(by_name) {
-            return open_found(at);
-        }
-        let known: Vec<_> = all.iter().enumerate().map(|(i, d)| format!("{i}: {}", d.name)).collect();
-        Err(Error::device(
-            "open",
-            format!("no device is called {name:?}; there are: cpu, gpu, software, or {}", known.join(", ")),
-        ))
     }
 
-    /// Every device found, the CPU first, then hardware GPUs, then drivers that run on the CPU.
+    /// Every device found, the CPU first, then hardware GPUs, then drivers that run on the CPU. What OpenGL reaches is among
+    /// them only where nothing else is found; `Device::open("opengl")` takes it wherever it is.
     ///
     /// ```
     /// use lazuli::{Device, DeviceKind};
@@ -169,6 +170,13 @@ impl Device {
         self.0.backend.counters().reset();
     }
 
+    /// Two devices in words that tell them apart.
+    pub(crate) fn and(&self, other: &Device) -> String {
+        let (this, other) = (self.info().to_string(), other.info().to_string());
+        // An application may open an adapter as often as it likes.
+        if this == other { format!("{this} and the same opened once more") } else { format!("{this} and {other}") }
+    }
+
     pub(crate) fn backend(&self) -> &dyn Backend {
         &*self.0.backend
     }
@@ -183,18 +191,26 @@ impl Device {
     }
 }
 
+/// Which device is meant: an index first, then part of a name, then part of a line. Parts of names that are numbers, such
+/// as a model's, are looked for where no index fits.
+fn position(wanted: &str, all: &[DeviceInfo], lines: &[String]) -> Option<usize> {
+    if wanted.is_empty() {
+        return None;
+    }
+    let by_index = wanted.parse::<usize>().ok().filter(|at| *at < all.len());
+    let by_name = || all.iter().position(|info| info.name.to_lowercase().contains(wanted));
+    let by_line = || lines.iter().position(|line| line.to_lowercase().contains(wanted));
+    by_index.or_else(by_name).or_else(by_line)
+}
+
 /// What `gpu/` answers; without it, that there is none.
 #[cfg(feature = "gpu")]
 mod gpus {
     use super::{Device, DeviceInfo, Result};
-    pub(super) use crate::gpu::{hardware, software};
+    pub(super) use crate::gpu::{hardware, opengl, software};
 
     pub fn found_infos() -> Vec<DeviceInfo> {
         crate::gpu::found().iter().map(|f| f.info.clone()).collect()
-    }
-
-    pub fn n_found() -> usize {
-        crate::gpu::found().len()
     }
 
     pub fn open_found(at: usize) -> Result<Device> {
@@ -217,12 +233,13 @@ mod gpus {
         hardware()
     }
 
-    pub fn found_infos() -> Vec<DeviceInfo> {
-        Vec::new()
+    #[track_caller]
+    pub fn opengl() -> Result<Device> {
+        hardware()
     }
 
-    pub fn n_found() -> usize {
-        0
+    pub fn found_infos() -> Vec<DeviceInfo> {
+        Vec::new()
     }
 
     #[track_caller]
@@ -231,7 +248,7 @@ mod gpus {
     }
 }
 
-use gpus::{found_infos, hardware, n_found, open_found, software};
+use gpus::{found_infos, hardware, open_found, opengl, software};
 
 impl PartialEq for Device {
     fn eq(&self, other: &Device) -> bool {
@@ -256,5 +273,36 @@ impl fmt::Display for DeviceInfo {
             DeviceKind::Cpu => write!(f, ", {} threads", self.parallelism),
             _ => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn llvmpipe(api: &str, driver: &str) -> DeviceInfo {
+        let name = "llvmpipe (LLVM 15.0.6, 256 bits)".into();
+        let kind = DeviceKind::Software;
+        let (api, driver) = (api.into(), driver.into());
+        DeviceInfo { name, kind, api, driver, parallelism: 1024, max_buffer_bytes: 1 << 31, max_binding_bytes: 1 << 30 }
+    }
+
+    #[test]
+    fn devices_of_one_name_are_told_apart_by_what_is_printed_of_them() {
+        let cpu = Device::cpu().info().clone();
+        let mut card = llvmpipe("vulkan", "NVIDIA 550");
+        (card.name, card.kind) = ("NVIDIA GeForce RTX 3060".into(), DeviceKind::Discrete);
+        let all =
+            [cpu, card, llvmpipe("vulkan", "Mesa 22.3.6"), llvmpipe("vulkan", "Mesa 24.1"), llvmpipe("opengl", "4.5")];
+        let lines: Vec<String> = all.iter().enumerate().map(|(i, info)| format!("{i}: {info}")).collect();
+        let open = |text: &str| position(&text.to_lowercase(), &all, &lines);
+        for (i, info) in all.iter().enumerate() {
+            assert_eq!(open(&lines[i]), Some(i), "{}", lines[i]);
+            assert_eq!(open(&info.to_string()), Some(i), "{info}");
+            assert_eq!(open(&i.to_string()), Some(i));
+        }
+        assert_eq!((open("llvmpipe"), open("software, opengl"), open("Mesa 24")), (Some(2), Some(4), Some(3)));
+        assert_eq!((open("3060"), open("discrete"), open("rtx")), (Some(1), Some(1), Some(1)));
+        assert_eq!((open(""), open("99"), open("abacus")), (None, None, None));
     }
 }

@@ -26,10 +26,26 @@ pub struct Found {
     device: Mutex<Option<Device>>,
 }
 
-/// Every adapter that can compute: hardware first, best first.
+/// Every adapter that can compute: hardware first, best first. OpenGL shows the same hardware again and does less with it,
+/// so it is looked at only where there is nothing else.
 pub fn found() -> &'static [Found] {
     static FOUND: OnceLock<Vec<Found>> = OnceLock::new();
-    FOUND.get_or_init(find)
+    FOUND.get_or_init(|| {
+        let better = find(wgpu::Backends::PRIMARY);
+        if better.is_empty() { find(wgpu::Backends::GL) } else { better }
+    })
+}
+
+/// The best adapter that OpenGL reaches, for whoever asks for it by name.
+#[track_caller]
+pub fn opengl() -> Result<Device> {
+    static ASKED_FOR: OnceLock<Vec<Found>> = OnceLock::new();
+    let is_opengl = |found: &&Found| found.adapter.get_info().backend == wgpu::Backend::Gl;
+    let among = found().iter().find(is_opengl);
+    match among.or_else(|| ASKED_FOR.get_or_init(|| find(wgpu::Backends::GL)).first()) {
+        Some(found) => found.open(),
+        None => Err(Error::device("open", "OpenGL reaches no adapter that can compute")),
+    }
 }
 
 /// The best hardware GPU. The error says what was found instead.
@@ -185,7 +201,10 @@ pub fn describe(info: &wgpu::AdapterInfo, limits: &wgpu::Limits) -> DeviceInfo {
     DeviceInfo {
         name: info.name.clone(),
         kind,
-        api: format!("{:?}", info.backend).to_lowercase(),
+        api: match info.backend {
+            wgpu::Backend::Gl => "opengl".into(),
+            backend => format!("{backend:?}").to_lowercase(),
+        },
         driver: [&*info.driver, &*info.driver_info].join(" ").trim().to_string(),
         parallelism: limits.max_compute_invocations_per_workgroup as usize,
         max_buffer_bytes: usize::try_from(limits.max_buffer_size).unwrap_or(usize::MAX),
@@ -193,22 +212,20 @@ pub fn describe(info: &wgpu::AdapterInfo, limits: &wgpu::Limits) -> DeviceInfo {
     }
 }
 
-fn find() -> Vec<Found> {
-    let mut adapters = reached(wgpu::Backends::PRIMARY);
-    // OpenGL shows the same hardware again, and does less with it.
-    if adapters.is_empty() {
-        adapters = reached(wgpu::Backends::GL);
-    }
+/// The adapters that these ways reach and that can compute, best first.
+fn find(backends: wgpu::Backends) -> Vec<Found> {
     let can_compute = |adapter: &wgpu::Adapter| {
         let flags = adapter.get_downlevel_capabilities().flags;
+        let limits = adapter.limits();
         flags.contains(wgpu::DownlevelFlags::COMPUTE_SHADERS)
-            && adapter.limits().max_storage_buffers_per_shader_stage >= 4
+            && limits.max_storage_buffers_per_shader_stage >= 4
+            && limits.min_storage_buffer_offset_alignment.is_power_of_two()
     };
     let found = |adapter: wgpu::Adapter| {
         let info = describe(&adapter.get_info(), &adapter.limits());
         Found { info, adapter, device: Mutex::default() }
     };
-    let mut all: Vec<Found> = adapters.into_iter().filter(can_compute).map(found).collect();
+    let mut all: Vec<Found> = reached(backends).into_iter().filter(can_compute).map(found).collect();
     all.sort_by_key(|f| match f.info.kind {
         DeviceKind::Discrete => 0,
         DeviceKind::Integrated => 1,
@@ -230,9 +247,15 @@ fn reached(backends: wgpu::Backends) -> Vec<wgpu::Adapter> {
         },
         ..wgpu::InstanceDescriptor::new_without_display_handle()
     };
+    let adapters = || {
+        #[cfg(target_os = "linux")]
+        if backends.contains(wgpu::Backends::VULKAN) && desc.flags.is_empty() {
+            return Some(super::headless::adapters(desc));
+        }
+        now(wgpu::Instance::new(desc).enumerate_adapters(backends))
+    };
     // A loader that fails on this system is a system without GPUs.
-    let adapters = std::panic::AssertUnwindSafe(|| now(wgpu::Instance::new(desc).enumerate_adapters(backends)));
-    std::panic::catch_unwind(adapters).ok().flatten().unwrap_or_default()
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(adapters)).ok().flatten().unwrap_or_default()
 }
 
 /// The ways that were tried, for people.

@@ -64,6 +64,11 @@ pub fn handles(device: &Device) -> Result<(wgpu::Device, wgpu::Queue)> {
 /// A tensor that is this buffer: nothing is copied. It must be a `STORAGE | COPY_SRC` buffer of the device's own wgpu
 /// device, its elements row-major as the dtype stores them. What is written to it later is seen by what is computed later.
 ///
+/// A buffer that does not fit, was destroyed, is mapped, or is another device's is an error of this call. If it is
+/// destroyed or mapped later, evaluations that read it are errors, and nothing else is. (wgpu knows buffers by numbers that
+/// every `wgpu::Instance` gives out anew: one of another instance is refused unless it has the number and the size of one
+/// that is here.)
+///
 /// ```no_run
 /// # fn shared(buffer: lazuli::gpu::wgpu::Buffer) -> lazuli::Result<()> {
 /// use lazuli::{DType, Device};
@@ -77,9 +82,10 @@ pub fn handles(device: &Device) -> Result<(wgpu::Device, wgpu::Queue)> {
 pub fn from_buffer(buffer: wgpu::Buffer, shape: impl Into<Shape>, dtype: DType, device: &Device) -> Result<Tensor> {
     let (at, shape) = (Location::caller(), shape.into());
     let gpu = gpu_of("from_buffer", device)?;
+    shape.check("from_buffer")?;
     let n_bytes = shape.n_elems() * dtype.size();
     let needed = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC;
-    if (buffer.size() as usize) < n_bytes.next_multiple_of(4) || !buffer.size().is_multiple_of(4) {
+    if buffer.size() < n_bytes.next_multiple_of(4) as u64 || !buffer.size().is_multiple_of(4) {
         let message = format!("{dtype}{shape} takes {n_bytes} bytes, whole words; the buffer has {}", buffer.size());
         return Err(Error::shape("from_buffer", message));
     }
@@ -87,9 +93,36 @@ pub fn from_buffer(buffer: wgpu::Buffer, shape: impl Into<Shape>, dtype: DType, 
         let message = format!("the buffer must allow {needed:?}, not only {:?}", buffer.usage());
         return Err(Error::device("from_buffer", message));
     }
-    let block = gpu.shared.live()?.adopt(buffer, n_bytes);
-    let memory = Buffer::new(Storage::of_block(block, Vec::new(), None));
+    let live = gpu.shared.live()?;
+    may_be_read(&live, &buffer)?;
+    let memory = Buffer::new(Storage::of_block(live.adopt(buffer, n_bytes), Vec::new(), None));
     Ok(Tensor::new(Ok(Node::data(memory, shape, dtype, device.clone(), at))))
+}
+
+/// An error if the device could not read this buffer now: it was destroyed, it is mapped, or it is another device's. Only
+/// a submit tells, so its last word is copied.
+#[track_caller]
+fn may_be_read(live: &Arc<Live>, buffer: &wgpu::Buffer) -> Result<()> {
+    const WORD: u64 = 4;
+    let Some(last) = buffer.size().checked_sub(WORD) else { return Ok(()) };
+    let target = live.take(WORD as usize)?;
+    let copy = |start: u64| {
+        let mut encoder = live.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("import") });
+        encoder.copy_buffer_to_buffer(buffer, start, target.at(0).0, 0, WORD);
+        encoder.finish()
+    };
+    let copied = live.checked("from_buffer", || live.submit([copy(last)]));
+    // wgpu would take a buffer of another instance for whichever of ours has its number: that it ends where this one ends
+    // is what can be asked.
+    let is_longer = || live.checked("from_buffer", || copy(buffer.size())).is_ok();
+    match copied {
+        Ok(()) if is_longer() => Err(Error::device("from_buffer", "the buffer is another wgpu device's")),
+        Ok(()) => Ok(()),
+        Err(Error::Device(fault)) => {
+            Err(Error::device("from_buffer", format!("the device cannot read the buffer: {}", fault.message)))
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// The buffer of a tensor, computed if need be: nothing is copied. It may be longer than the tensor, whose elements

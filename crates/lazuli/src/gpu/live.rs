@@ -4,7 +4,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::fault::{lost, no_memory, refused};
 use super::memory::Pool;
@@ -20,6 +20,8 @@ use crate::wgsl::Caps;
 
 /// A device that has not answered for this long is taken to hang.
 const TIMEOUT: Duration = Duration::from_secs(600);
+/// Callbacks that may panic during one poll before it is given up.
+const MAX_PANICS: usize = 64;
 
 /// A wgpu device in use.
 pub struct Live {
@@ -115,8 +117,7 @@ impl Live {
 
     /// Why it is lost, if it is.
     pub fn lost(&self) -> Option<Error> {
-        let message = self.faults.lost.get()?;
-        Some(lost("device", format!("the device was lost: {message}")))
+        self.faults.lost.get().map(|message| lost_for(message))
     }
 
     /// Calls `f` and reports what the device finds wrong with it.
@@ -152,37 +153,63 @@ impl Live {
     /// The same, but no longer than this.
     fn wait_for(&self, time: Duration) -> Result<()> {
         may_wait()?;
-        match self.poll(wgpu::PollType::Wait { submission_index: None, timeout: Some(time) })? {
-            Polled::Done => Ok(()),
-            Polled::Late => Err(refused("wait", format!("the device has not answered for {} s", time.as_secs_f64()))),
+        let start = Instant::now();
+        loop {
+            let timeout = Some(time.saturating_sub(start.elapsed()));
+            match self.poll(wgpu::PollType::Wait { submission_index: None, timeout })? {
+                Polled::Done => return Ok(()),
+                // OpenGL waits for two seconds at most, however long it is told to.
+                Polled::Late if start.elapsed() < time => {}
+                Polled::Late => {
+                    let seconds = time.as_secs_f64();
+                    return Err(refused("wait", format!("the device has not answered for {seconds} s")));
+                }
+            }
         }
     }
 
     /// Calls back whoever waits for something that is done; waits if asked to.
     pub fn poll(&self, how: wgpu::PollType) -> Result<Polled> {
-        // wgpu panics when the driver reports a loss while it waits.
-        let polled = catch_unwind(AssertUnwindSafe(|| self.device.poll(how)));
-        if let Err(panic) = &polled {
-            let _ = self.faults.lost.set(panic_text(&**panic));
+        // wgpu panics when the driver reports a loss while it waits, every time it is asked. So a device that is known to
+        // be lost is not asked; the one wait that finds it out cannot be spared.
+        self.look_for_loss();
+        if let Some(error) = self.lost() {
+            return Err(error);
         }
-        match (self.lost(), polled) {
-            (Some(error), _) => Err(error),
-            (None, Ok(Err(wgpu::PollError::Timeout))) => Ok(Polled::Late),
-            (None, _) => Ok(Polled::Done),
+        for _ in 0..MAX_PANICS {
+            match catch_unwind(AssertUnwindSafe(|| self.device.poll(how.clone()))) {
+                Ok(polled) => {
+                    return match (self.lost(), polled) {
+                        (Some(error), _) => Err(error),
+                        (None, Err(wgpu::PollError::Timeout)) => Ok(Polled::Late),
+                        (None, _) => Ok(Polled::Done),
+                    };
+                }
+                // Somebody else's callback panicked. It is not called again, and the device is well.
+                Err(_) if !is_gone(&self.device) => {}
+                Err(panic) => {
+                    let text = self.faults.lost.get_or_init(|| panic_text(&*panic));
+                    return Err(lost_for(text));
+                }
+            }
         }
+        Err(refused("wait", "callbacks of the application panic whenever the device is polled"))
     }
 
-    /// Hands over work.
+    /// Hands over work. What is wrong with it goes to the caller's error scope: it is no fault of the device.
     pub fn submit(&self, commands: impl IntoIterator<Item = wgpu::CommandBuffer>) {
         Counters::count(&self.counters.submits, 1);
         let turn = self.turn();
-        let submission_index = Some(self.queue.submit(commands));
+        self.queue.submit(commands);
         drop(turn);
-        // A device that is gone takes no work and does not say so; it knows of no such submission afterwards.
-        let look = wgpu::PollType::Wait { submission_index, timeout: Some(Duration::ZERO) };
-        if let Ok(Err(wgpu::PollError::WrongSubmissionIndex(..))) =
-            catch_unwind(AssertUnwindSafe(|| self.device.poll(look)))
-        {
+        // A device that is gone takes no work and does not say so.
+        self.look_for_loss();
+    }
+
+    /// Notes that the device is lost, if it is. An application's device tells its owner alone, and one that was destroyed
+    /// tells whoever polls once its work is done, so it is asked.
+    fn look_for_loss(&self) {
+        if self.lost().is_none() && is_gone(&self.device) {
             let _ = self.faults.lost.set("it takes no more work".into());
         }
     }
@@ -196,10 +223,32 @@ impl Live {
     }
 }
 
+/// Whether wgpu has given a device up. One that is well refuses a buffer that is of no use; one that is gone refuses
+/// nothing, it only does nothing.
+///
+/// Nobody is waited for. To wait for a submission for no time at all would tell as much, but wgpu panics if another thread
+/// finds the submission done at that moment.
+pub fn is_gone(device: &wgpu::Device) -> bool {
+    if cfg!(target_arch = "wasm32") {
+        // A browser answers later, and reports a loss by itself.
+        return false;
+    }
+    let of_no_use =
+        wgpu::BufferDescriptor { label: None, size: 4, usage: wgpu::BufferUsages::empty(), mapped_at_creation: false };
+    let scope = device.push_error_scope(wgpu::ErrorFilter::Validation);
+    drop(device.create_buffer(&of_no_use));
+    matches!(now(scope.pop()), Some(None))
+}
+
 impl Faults {
     fn errors(&self) -> MutexGuard<'_, Vec<Error>> {
         self.errors.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// That a device is lost, and why.
+fn lost_for(message: &str) -> Error {
+    lost("device", format!("the device was lost: {message}"))
 }
 
 /// wgpu's error as ours.

@@ -25,6 +25,8 @@ mod ready;
 mod profile;
 mod run;
 mod read;
+#[cfg(target_os = "linux")]
+mod headless;
 mod adapters;
 mod interop;
 #[cfg(all(test, target_os = "linux"))]
@@ -37,7 +39,7 @@ use crate::device::DeviceInfo;
 use crate::error::{Error, Result};
 use crate::graph::Buffer;
 use crate::plan::{Explain, Limits, Plan};
-pub(crate) use adapters::{found, hardware, software};
+pub(crate) use adapters::{found, hardware, opengl, software};
 pub use interop::{buffer, encode, from_buffer, from_wgpu, handles};
 use live::Live;
 use storage::{Budget, Storage};

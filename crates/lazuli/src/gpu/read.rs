@@ -4,6 +4,7 @@
 use super::fault::lost;
 use super::live::Live;
 use super::memory::{Block, Staging};
+use super::signal::Signal;
 use super::storage::{Source, Storage};
 use crate::backend::Counters;
 use crate::error::{Error, Result};
@@ -90,7 +91,15 @@ fn fetch(staging: &Staging, out: &mut [u8]) -> Result<()> {
 async fn fetch_async(staging: &Staging, out: &mut [u8]) -> Result<()> {
     let asked = staging.ask(out.len());
     staging.live().waiter.watch(&asked);
-    match asked.wait().await && staging.read(out) {
+    arrive(staging, &asked, out).await
+}
+
+/// Reads what was asked for, once it is there.
+async fn arrive(staging: &Staging, asked: &Signal<bool>, out: &mut [u8]) -> Result<()> {
+    // The answer says when to look, the memory says whether it can be read: if a callback of somebody else panics, those
+    // that would have been called after it are dropped, and the answer is no though the memory is there.
+    asked.wait().await;
+    match staging.read(out) {
         true => Ok(()),
         false => Err(failed(staging.live())),
     }
@@ -137,6 +146,7 @@ mod tests {
     use std::sync::mpsc::channel;
 
     use super::super::adapters;
+    use super::super::signal::now;
     use super::super::status::{Check, Status};
     use super::*;
     use crate::backend::Site;
@@ -176,6 +186,23 @@ mod tests {
             let n_buffers = live.counters.read().buffers_created;
             fetch(&copy(&block, 0, 4).unwrap(), &mut bytes).unwrap();
             assert_eq!(live.counters.read().buffers_created, n_buffers, "it is used again");
+        }
+    }
+
+    #[test]
+    fn memory_is_read_though_a_callback_of_somebody_else_panics_before_ours_is_called() {
+        for found in adapters::found() {
+            let live = found.live().unwrap();
+            let block = live.take_with(&[1, 2, 3, 4]).unwrap();
+            let other = live.staging(4).unwrap();
+            let staging = copy(&block, 0, 4).unwrap();
+            other.buffer().map_async(wgpu::MapMode::Read, .., |_| std::panic::resume_unwind(Box::new(())));
+            let asked = staging.ask(4);
+            live.wait().unwrap();
+            assert_eq!((asked.get(), live.lost().is_none()), (Some(false), true));
+            let mut bytes = [0; 4];
+            now(arrive(&staging, &asked, &mut bytes)).unwrap().unwrap();
+            assert_eq!(bytes, [1, 2, 3, 4]);
         }
     }
 

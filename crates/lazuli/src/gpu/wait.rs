@@ -9,6 +9,8 @@ use std::sync::{
     mpsc::{Sender, channel},
 };
 
+#[cfg(not(target_arch = "wasm32"))]
+use super::live::is_gone;
 use super::signal::Signal;
 use crate::error::{Error, Result};
 
@@ -52,11 +54,7 @@ impl Waiter {
             while let Ok(first) = woken.recv() {
                 // Whoever has asked by now is served by the same wait.
                 let asked: Vec<_> = std::iter::once(first).chain(woken.try_iter()).collect();
-                let wait = std::panic::AssertUnwindSafe(|| device.poll(wgpu::PollType::wait_indefinitely()));
-                // wgpu panics when the driver reports a loss while it waits, and then calls nobody back.
-                if std::panic::catch_unwind(wait).is_err() {
-                    asked.iter().for_each(|signal| signal.set(false));
-                }
+                serve(&device, &asked);
             }
         };
         match std::thread::Builder::new().name("lazuli gpu".into()).spawn(poll) {
@@ -65,11 +63,24 @@ impl Waiter {
                 *thread = Some(wake);
             }
             // No thread to be had: wait here rather than never.
-            Err(_) => drop(self.device.poll(wgpu::PollType::wait_indefinitely())),
+            Err(_) => serve(&self.device, std::slice::from_ref(asked)),
         }
     }
 
     /// The event loop calls back.
     #[cfg(target_arch = "wasm32")]
     pub fn watch(&self, _: &Arc<Signal<bool>>) {}
+}
+
+/// Waits until all that was submitted is done, and so everybody called back who has asked before.
+#[cfg(not(target_arch = "wasm32"))]
+fn serve(device: &wgpu::Device, asked: &[Arc<Signal<bool>>]) {
+    let wait = || {
+        // OpenGL waits for two seconds at most, however long it is told to.
+        while let Err(wgpu::PollError::Timeout) = device.poll(wgpu::PollType::wait_indefinitely()) {}
+    };
+    // wgpu panics when the driver reports a loss while it waits, every time it is asked, and then calls nobody back.
+    if is_gone(device) || std::panic::catch_unwind(std::panic::AssertUnwindSafe(wait)).is_err() {
+        asked.iter().for_each(|signal| signal.set(false));
+    }
 }

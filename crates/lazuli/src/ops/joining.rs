@@ -110,10 +110,10 @@ pub(super) fn same_device(op: &str, a: &NodeRef, b: &NodeRef) -> Result<()> {
     if a.device == b.device {
         return Ok(());
     }
-    let (a, b) = (&a.device.info().name, &b.device.info().name);
+    let devices = a.device.and(&b.device);
     Err(Error::device(
         op,
-        format!("the tensors are on different devices, {a} and {b}; bring them together with to_device"),
+        format!("the tensors are on different devices, {devices}; bring them together with to_device"),
     ))
 }
 

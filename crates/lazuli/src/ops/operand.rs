@@ -243,8 +243,8 @@ impl<'a> Meeting<'a> {
         let (mut shape, mut dtype) = (first.shape, first.dtype);
         for node in nodes {
             if node.device != first.device {
-                let devices = (&first.device.info().name, &node.device.info().name);
-                let message = format!("tensors on different devices: {} and {}; use to_device", devices.0, devices.1);
+                let devices = first.device.and(&node.device);
+                let message = format!("tensors on different devices: {devices}; use to_device");
                 return Err(Error::device(op, message));
             }
             if node.shape != shape {

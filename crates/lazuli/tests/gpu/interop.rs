@@ -3,7 +3,7 @@
 use lazuli::gpu::{self, wgpu};
 use lazuli::{Batch, DType, Device, Error, Tensor};
 
-use crate::{alone, block_on, gpus, own};
+use crate::{adapter, alone, block_on, gpus, own, own_of};
 
 const USAGE: wgpu::BufferUsages =
     wgpu::BufferUsages::STORAGE.union(wgpu::BufferUsages::COPY_SRC).union(wgpu::BufferUsages::COPY_DST);
@@ -68,6 +68,144 @@ fn a_buffer_that_does_not_fit_is_refused() {
         let desc = wgpu::BufferDescriptor { label: None, size: 16, usage, mapped_at_creation: false };
         let uniform = device.create_buffer(&desc);
         assert!(matches!(gpu::from_buffer(uniform, [4], DType::F32, &gpu), Err(Error::Device(_))));
+    }
+}
+
+/// What must hold after a buffer was refused, now or when it was read: it was an error of that call alone.
+fn goes_on(gpu: &Device, kept: &Tensor) {
+    assert_eq!(kept.to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0]);
+    assert_eq!(kept.add(1.0).to_vec::<f32>().unwrap(), [2.0, 3.0, 4.0]);
+    gpu.sync().unwrap();
+}
+
+/// A tensor that no host copy stands behind: it would be gone if the device were.
+fn computed(gpu: &Device) -> Tensor {
+    Tensor::arange(1.0, 4.0, 1.0, gpu).compute().unwrap()
+}
+
+#[track_caller]
+fn refused(result: lazuli::Result<Tensor>, words: &[&str]) {
+    let error = result.unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, Error::Device(_)), "{text}");
+    assert!(words.iter().all(|word| text.to_lowercase().contains(word)), "{text}");
+    assert!(text.contains("interop.rs"), "{text}");
+}
+
+#[test]
+fn a_shape_that_no_tensor_has_is_refused() {
+    let _turn = alone();
+    for gpu in gpus() {
+        let (device, queue) = gpu::handles(&gpu).unwrap();
+        let buffer = buffer_of(&[1.0; 4], &device, &queue);
+        let huge: &[&[usize]] =
+            &[&[1; 9], &[usize::MAX, 2], &[1 << 62], &[usize::MAX / 4 + 2], &[0, usize::MAX, usize::MAX]];
+        for shape in huge {
+            let error = gpu::from_buffer(buffer.clone(), *shape, DType::F32, &gpu).unwrap_err();
+            assert!(matches!(error, Error::Shape(_)), "{error}");
+            assert!(error.to_string().contains("interop.rs"), "{error}");
+        }
+        let nothing = gpu::from_buffer(buffer, [0, 3], DType::F32, &gpu).unwrap();
+        assert_eq!(nothing.add(1.0).to_vec::<f32>().unwrap(), []);
+        assert!(Batch::new(&gpu).import_buffer(buffer_of(&[1.0], &device, &queue), usize::MAX).is_err());
+    }
+}
+
+#[test]
+fn a_destroyed_buffer_is_refused_and_the_device_goes_on() {
+    let _turn = alone();
+    for gpu in gpus() {
+        let (device, queue) = gpu::handles(&gpu).unwrap();
+        let kept = computed(&gpu);
+        let buffer = buffer_of(&[1.0; 4], &device, &queue);
+        buffer.destroy();
+        refused(gpu::from_buffer(buffer.clone(), [4], DType::F32, &gpu), &["destroyed"]);
+        assert!(matches!(Batch::new(&gpu).import_buffer(buffer, 4), Err(Error::Device(_))));
+        goes_on(&gpu, &kept);
+    }
+}
+
+#[test]
+fn a_mapped_buffer_is_refused_until_it_is_unmapped() {
+    let _turn = alone();
+    for gpu in gpus() {
+        let (device, _) = gpu::handles(&gpu).unwrap();
+        let kept = computed(&gpu);
+        let desc = wgpu::BufferDescriptor { label: None, size: 16, usage: USAGE, mapped_at_creation: true };
+        let buffer = device.create_buffer(&desc);
+        refused(gpu::from_buffer(buffer.clone(), [4], DType::F32, &gpu), &["mapped"]);
+        goes_on(&gpu, &kept);
+        buffer.unmap();
+        let x = gpu::from_buffer(buffer, [4], DType::F32, &gpu).unwrap();
+        assert_eq!(x.to_vec::<f32>().unwrap(), [0.0; 4]);
+    }
+}
+
+#[test]
+fn a_buffer_of_another_device_is_refused() {
+    let _turn = alone();
+    let adapter = adapter();
+    let (_, _, gpu) = own_of(&adapter, |_| {});
+    let (other, queue, _) = own_of(&adapter, |_| {});
+    let kept = computed(&gpu);
+    refused(gpu::from_buffer(buffer_of(&[1.0; 4], &other, &queue), [4], DType::F32, &gpu), &["device"]);
+    goes_on(&gpu, &kept);
+    // Of another instance, too, whose numbers for buffers are its own; no buffer here has this size.
+    let (other, queue, _) = own(|_| {});
+    for _ in 0..8 {
+        let buffer = buffer_of(&[1.0; 1003], &other, &queue);
+        let refused = gpu::from_buffer(buffer, [1003], DType::F32, &gpu);
+        assert!(matches!(refused, Err(Error::Device(_))), "{refused:?}");
+        goes_on(&gpu, &kept);
+    }
+}
+
+#[test]
+fn a_buffer_destroyed_after_it_was_imported_is_an_error_of_what_reads_it() {
+    let _turn = alone();
+    let (_, _, shared) = own(|_| {});
+    for gpu in gpus().into_iter().chain([shared]) {
+        let (device, queue) = gpu::handles(&gpu).unwrap();
+        let kept = computed(&gpu);
+        let buffer = buffer_of(&[1.0; 3], &device, &queue);
+        let x = gpu::from_buffer(buffer.clone(), [3], DType::F32, &gpu).unwrap();
+        let y = x.mul(&kept);
+        assert_eq!(y.to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0]);
+        let again = x.mul(&kept);
+        buffer.destroy();
+        for _ in 0..2 {
+            for error in [again.to_vec::<f32>(), x.to_vec::<f32>(), x.sub(&kept).compute().and_then(|z| z.to_vec())] {
+                assert!(matches!(error, Err(Error::Device(_))), "{error:?}");
+            }
+            assert!(matches!(block_on(x.neg().to_vec_async::<f32>()), Err(Error::Device(_))));
+            goes_on(&gpu, &kept);
+            assert_eq!(y.to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0]);
+        }
+    }
+}
+
+#[test]
+fn a_buffer_mapped_after_it_was_imported_is_an_error_until_it_is_unmapped() {
+    let _turn = alone();
+    for gpu in gpus() {
+        let (device, _) = gpu::handles(&gpu).unwrap();
+        if !device.features().contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS) {
+            continue;
+        }
+        let kept = computed(&gpu);
+        let usage = USAGE | wgpu::BufferUsages::MAP_READ;
+        let buffer =
+            device.create_buffer(&wgpu::BufferDescriptor { label: None, size: 12, usage, mapped_at_creation: false });
+        let x = gpu::from_buffer(buffer.clone(), [3], DType::F32, &gpu).unwrap();
+        buffer.map_async(wgpu::MapMode::Read, .., |_| ());
+        // It is waited for or mapped: either way it is the host's.
+        for _ in 0..2 {
+            let error = x.add(&kept).to_vec::<f32>();
+            assert!(matches!(error, Err(Error::Device(_))), "{error:?}");
+            goes_on(&gpu, &kept);
+        }
+        buffer.unmap();
+        assert_eq!(x.add(&kept).to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0]);
     }
 }
 

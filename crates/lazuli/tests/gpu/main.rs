@@ -11,6 +11,7 @@ mod kernels;
 mod limits;
 mod matmuls;
 mod steady;
+mod threads;
 mod training;
 mod windows;
 
@@ -31,8 +32,8 @@ fn gpus() -> Vec<Device> {
     gpus
 }
 
-/// A device of the test's own, as an application would make it, with limits of its choice.
-fn own(limits: impl Fn(&mut wgpu::Limits)) -> (wgpu::Device, wgpu::Queue, Device) {
+/// The first adapter, as an application would find it.
+fn adapter() -> wgpu::Adapter {
     let adapters = [wgpu::Backends::PRIMARY, wgpu::Backends::GL].into_iter().flat_map(|backends| {
         // Without debugging, as the engine does: validation layers older than WGSL do not know it as a source language.
         let flags = wgpu::InstanceFlags::empty();
@@ -40,7 +41,16 @@ fn own(limits: impl Fn(&mut wgpu::Limits)) -> (wgpu::Device, wgpu::Queue, Device
             wgpu::InstanceDescriptor { backends, flags, ..wgpu::InstanceDescriptor::new_without_display_handle() };
         block_on(wgpu::Instance::new(desc).enumerate_adapters(backends))
     });
-    let adapter = adapters.into_iter().next().expect("a GPU adapter");
+    adapters.into_iter().next().expect("a GPU adapter")
+}
+
+/// A device of the test's own, as an application would make it, with limits of its choice.
+fn own(limits: impl Fn(&mut wgpu::Limits)) -> (wgpu::Device, wgpu::Queue, Device) {
+    own_of(&adapter(), limits)
+}
+
+/// The same of an adapter that is known.
+fn own_of(adapter: &wgpu::Adapter, limits: impl Fn(&mut wgpu::Limits)) -> (wgpu::Device, wgpu::Queue, Device) {
     let mut required_limits = adapter.limits();
     limits(&mut required_limits);
     let desc = wgpu::DeviceDescriptor { required_limits, ..Default::default() };
