@@ -94,9 +94,7 @@ pub fn compute_with(tensors: &[&Tensor], runner: Runner<'_>) -> Result<()> {
             Work::Evaluate(asked) => {
                 let moves = match asked.purpose {
                     None => evaluate(&asked.device, &asked.nodes, runner)?,
-                    Some(_) => {
-                        evaluate(&asked.device, &asked.nodes, &mut |r, run| r.run(Run { read: true, ..run }))?
-                    }
+                    Some(_) => evaluate(&asked.device, &asked.nodes, &mut |r, run| r.run(Run { read: true, ..run }))?,
                 };
                 postpone(&mut work, asked, moves);
             }

@@ -201,9 +201,8 @@ fn token_of_kept(walk: &Walk, held: &Holders, twins: &Twins, idx: NodeIdx) -> Ar
             continue;
         }
         // Nobody can ask for a gradient by a constant that only the graph holds, unless a function is shown it.
-        let is_nameless = |input: NodeIdx| {
-            walk.way(input) == Way::Source && !held[input as usize].is_held && way != Way::Shown
-        };
+        let is_nameless =
+            |input: NodeIdx| walk.way(input) == Way::Source && !held[input as usize].is_held && way != Way::Shown;
         let counts = |input: &&NodeIdx| walk.nodes[**input as usize].dtype.is_float() && !is_nameless(**input);
         let from = match way {
             Way::Twin => of_twin(twins, idx).iter().cloned().collect(),
