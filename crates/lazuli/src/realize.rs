@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::backend::{Counters, HostBytes, Outcome, Run, Runnable, Site};
 use crate::device::{Device, DeviceKind};
 use crate::error::{Error, Fault, Result};
-use crate::graph::{Buffer, Captured, NodeRef, Op, capture};
+use crate::graph::{Buffer, Captured, NodeRef, Op, capture, take_off};
 use crate::lane;
 use crate::log::{self, Topic};
 use crate::plan::{self, Cache, Entry, Explain};
@@ -125,18 +125,21 @@ pub fn compute_for(tensors: &[&Tensor], purpose: Purpose) -> Result<()> {
 /// The same, each plan run as the caller says.
 #[track_caller]
 pub fn compute_with(tensors: &[&Tensor], runner: Runner<'_>) -> Result<()> {
-    let mut wanted = waiting(tensors)?;
-    while let Some((device, here)) = next_device(&mut wanted) {
-        loop {
-            let moves = evaluate(&device, &here, runner)?;
-            if moves.is_empty() {
-                break;
+    let mut work = agenda(tensors)?;
+    while let Some(next) = work.pop() {
+        match next {
+            Work::Evaluate(asked) => {
+                let moves = match asked.purpose {
+                    None => evaluate(&asked.device, &asked.nodes, runner)?,
+                    Some(_) => evaluate(&asked.device, &asked.nodes, &mut |r, run| r.run(Run { read: true, ..run }))?,
+                };
+                postpone(&mut work, asked, moves);
             }
-            for node in moves {
-                let source = source_of(&node);
-                compute_for(&[&Tensor::new(Ok(source.clone()))], Purpose::Read)?;
+            // Another thread may have brought it meanwhile.
+            Work::Bring(node, _) if node.is_ready() => {}
+            Work::Bring(node, source) => {
                 let bytes = bytes_of(&source)?;
-                node.complete(device.backend().upload(bytes)?);
+                node.bring(&source, node.device.backend().upload(bytes)?);
             }
         }
     }
@@ -145,23 +148,63 @@ pub fn compute_with(tensors: &[&Tensor], runner: Runner<'_>) -> Result<()> {
 
 /// The same without another thread, where there are none: it waits for no device, but evaluates in `poll`.
 pub async fn compute_for_async(tensors: &[&Tensor], purpose: Purpose) -> Result<()> {
-    let read = purpose == Purpose::Read;
-    let mut wanted = waiting(tensors)?;
-    while let Some((device, here)) = next_device(&mut wanted) {
-        loop {
-            let moves = evaluate(&device, &here, &mut |runnable, run| runnable.run(Run { read, ..run }))?;
-            if moves.is_empty() {
-                break;
+    let mut work = agenda(tensors)?;
+    while let Some(next) = work.pop() {
+        match next {
+            Work::Evaluate(asked) => {
+                let read = asked.purpose.unwrap_or(purpose) == Purpose::Read;
+                let moves =
+                    evaluate(&asked.device, &asked.nodes, &mut |runnable, run| runnable.run(Run { read, ..run }))?;
+                postpone(&mut work, asked, moves);
             }
-            for node in moves {
-                let source = source_of(&node);
-                Box::pin(compute_for_async(&[&Tensor::new(Ok(source.clone()))], Purpose::Read)).await?;
+            Work::Bring(node, _) if node.is_ready() => {}
+            Work::Bring(node, source) => {
                 let bytes = bytes_of_async(&source).await?;
-                node.complete(device.backend().upload(bytes)?);
+                node.bring(&source, node.device.backend().upload(bytes)?);
             }
         }
     }
     Ok(())
+}
+
+/// What is left to do, the next last. A list, because each hop between devices needs another evaluation first: tens of
+/// thousands of hops must not be as many stack frames.
+type Agenda = Vec<Work>;
+
+enum Work {
+    Evaluate(Asked),
+    /// Brings a node's memory from the node on another device, once that is computed.
+    Bring(NodeRef, NodeRef),
+}
+
+/// Nodes of one device to be computed.
+struct Asked {
+    device: Device,
+    nodes: Vec<NodeRef>,
+    /// None for what the caller asked for.
+    purpose: Option<Purpose>,
+}
+
+fn agenda(tensors: &[&Tensor]) -> Result<Agenda> {
+    let mut wanted = waiting(tensors)?;
+    let next = || next_device(&mut wanted).map(|(device, nodes)| Asked { device, nodes, purpose: None });
+    let mut agenda: Agenda = std::iter::from_fn(next).map(Work::Evaluate).collect();
+    agenda.reverse();
+    Ok(agenda)
+}
+
+/// If something must be brought from another device first, puts that before the evaluation it is for.
+fn postpone(agenda: &mut Agenda, asked: Asked, moves: Vec<NodeRef>) {
+    if moves.is_empty() {
+        return;
+    }
+    agenda.push(Work::Evaluate(asked));
+    for node in moves {
+        let Some(source) = node.source() else { continue };
+        let first = Asked { device: source.device.clone(), nodes: vec![source.clone()], purpose: Some(Purpose::Read) };
+        agenda.push(Work::Bring(node, source));
+        agenda.push(Work::Evaluate(first));
+    }
 }
 
 /// The bytes of a computed node. If its memory was lost with its device, it is computed again where that is possible.
@@ -169,7 +212,7 @@ pub fn read(node: &NodeRef, out: &mut [u8]) -> Result<()> {
     let backend = node.device.backend();
     match backend.download(&memory(node)?, out) {
         Err(Error::DeviceLost(_)) => {
-            restore(node)?;
+            restore_locked(node)?;
             compute_for(&[&Tensor::new(Ok(node.clone()))], Purpose::Read)?;
             backend.download(&memory(node)?, out)
         }
@@ -183,7 +226,7 @@ pub async fn read_async(node: &NodeRef, out: &mut [u8]) -> Result<()> {
     let buffer = memory(node)?;
     match backend.download_async(&buffer, out).await {
         Err(Error::DeviceLost(_)) => {
-            restore(node)?;
+            restore_locked(node)?;
             Box::pin(compute_for_async(&[&Tensor::new(Ok(node.clone()))], Purpose::Read)).await?;
             let buffer = memory(node)?;
             backend.download_async(&buffer, out).await
@@ -196,8 +239,18 @@ fn memory(node: &NodeRef) -> Result<Buffer> {
     node.buffer().ok_or_else(|| Error::device("read", "the tensor's memory was given away"))
 }
 
-/// If a node's memory went with its device, makes it be computed again; an error if nobody knows how.
+/// [`restore`] for who has not the device's lock: an evaluation that found the memory there must not lose it.
+fn restore_locked(node: &NodeRef) -> Result<bool> {
+    let _lock = lock(&node.device);
+    restore(node)
+}
+
+/// If a node's memory went with its device, makes it be computed again; an error if nobody knows how, or if it can never be
+/// computed. The caller holds the device's lock.
 fn restore(node: &NodeRef) -> Result<bool> {
+    if let Some(error) = node.failure() {
+        return Err(error);
+    }
     let Some(error) = node.buffer().and_then(|buffer| node.device.backend().lost(&buffer)) else { return Ok(false) };
     if node.forget() {
         return Ok(true);
@@ -224,11 +277,6 @@ fn next_device(wanted: &mut Vec<NodeRef>) -> Option<(Device, Vec<NodeRef>)> {
     let (here, rest) = std::mem::take(wanted).into_iter().partition(|n| n.device == device);
     *wanted = rest;
     Some((device, here))
-}
-
-/// The node on another device that a moved one comes from.
-fn source_of(node: &NodeRef) -> NodeRef {
-    node.with_expr(|e| e.inputs[0].clone()).expect("a node yet to be moved has where it comes from")
 }
 
 fn bytes_of(node: &NodeRef) -> Result<HostBytes> {
@@ -295,7 +343,7 @@ fn evaluate(device: &Device, wanted: &[NodeRef], runner: Runner<'_>) -> Result<V
         if let Some(error) = wanted.iter().find_map(|n| n.failure()) {
             return Err(error);
         }
-        let captured = capture(&wanted);
+        let (captured, mut flight) = take_off(&wanted);
         if !captured.moves.is_empty() {
             return Ok(captured.moves);
         }
@@ -306,16 +354,20 @@ fn evaluate(device: &Device, wanted: &[NodeRef], runner: Runner<'_>) -> Result<V
         if restored {
             continue;
         }
-        match run(device, &mut cache, &captured, runner).map_err(|error| located(error, &captured, wanted[0])) {
+        let is_at_risk = captured.donated.contains(&true);
+        flight.put_at_risk(is_at_risk);
+        let outcome = run(device, &mut cache, &captured, runner).map_err(|error| located(error, &captured, wanted[0]));
+        flight.put_at_risk(false);
+        match outcome {
             Ok(outputs) => {
-                wanted.iter().zip(outputs).for_each(|(node, buffer)| node.complete(buffer));
+                flight.complete(outputs);
                 return Ok(Vec::new());
             }
             // The device is open again; what it held may be known still.
             Err(Error::DeviceLost(_)) if !lost_again => lost_again = true,
             // Half-way through, an input that nobody else holds may have been overwritten: there is no second try.
-            Err(error) if captured.donated.contains(&true) && !matches!(error, Error::OutOfMemory(_)) => {
-                wanted.iter().for_each(|n| n.fail(&error));
+            Err(error) if is_at_risk && !matches!(error, Error::OutOfMemory(_)) => {
+                flight.fail(&error);
                 return Err(error);
             }
             Err(error) => return Err(error),

@@ -7,9 +7,8 @@ use std::sync::{Arc, LazyLock};
 
 use smallvec::SmallVec;
 
-use super::rules;
 use crate::error::Result;
-use crate::graph::{CustomOp, Expr, Node, NodeRef};
+use crate::graph::{CustomOp, Expr, Node, NodeRef, Op, Recipe};
 use crate::tensor::Tensor;
 
 /// Hands a value on. The planner takes it for a function like any other, so what is computed from its result is not shared
@@ -53,41 +52,53 @@ pub fn checkpoint(inputs: &[&Tensor], f: impl FnOnce(&[Tensor]) -> Tensor) -> Te
 
 /// The same recipe as that of `y`, with the inputs handed on by [`AGAIN`]. What does not depend on them is shared.
 fn rebuilt(y: &NodeRef, inputs: &[&Tensor]) -> Result<NodeRef> {
-    let mut known: HashMap<*const Node, NodeRef> = HashMap::new();
+    // By serial number: another thread may compute and drop what this has passed, and addresses are used again.
+    let mut known: HashMap<u64, NodeRef> = HashMap::new();
     for x in inputs {
         let node = x.node()?;
         // Integers have no gradient, and nothing is kept of them.
         if node.dtype.is_float() {
             let again = Tensor::map_custom(&AGAIN, &[*x]).to_dtype(node.dtype);
-            known.insert(Arc::as_ptr(node), again.node()?.clone());
+            known.insert(node.serial, again.node()?.clone());
         }
     }
-    let mut stack: Vec<(NodeRef, bool)> = vec![(y.clone(), false)];
-    while let Some((node, is_open)) = stack.pop() {
-        let place = Arc::as_ptr(&node);
-        if known.contains_key(&place) {
+    type Opened = (Op, SmallVec<[NodeRef; 3]>, Option<NodeRef>);
+    let mut stack: Vec<(NodeRef, Option<Opened>)> = vec![(y.clone(), None)];
+    while let Some((node, opened)) = stack.pop() {
+        if known.contains_key(&node.serial) {
             continue;
         }
-        let below: SmallVec<[NodeRef; 3]> = node.with_expr(|e| e.inputs.clone()).unwrap_or_default();
-        if !is_open {
-            stack.push((node, true));
-            stack.extend(below.into_iter().map(|input| (input, false)));
+        let Some((op, below, twin)) = opened else {
+            match node.recipe() {
+                Recipe::Known { op, inputs, twin } => {
+                    let next: SmallVec<[NodeRef; 4]> = inputs.iter().chain(&twin).cloned().collect();
+                    stack.push((node, Some((op, inputs, twin))));
+                    stack.extend(next.into_iter().map(|input| (input, None)));
+                }
+                Recipe::Ended(_) => {
+                    known.insert(node.serial, node);
+                }
+                Recipe::Failed(error) => return Err(error),
+            }
             continue;
-        }
-        let new: SmallVec<[NodeRef; 3]> = below.iter().map(|i| known[&Arc::as_ptr(i)].clone()).collect();
-        let is_same = below.iter().zip(&new).all(|(a, b)| Arc::ptr_eq(a, b));
-        let op = if is_same { None } else { node.with_expr(|e| e.op.clone()) };
-        let made = match op {
-            None => node.clone(),
-            Some(op) => {
-                let (expr, device) = (Expr { op, inputs: new }, node.device.clone());
-                match rules::is_barrier(&node) {
-                    true => Node::detached(expr, node.shape, node.dtype, device, node.at),
-                    false => Node::new(expr, node.shape, node.dtype, device, node.at, node.tracked),
+        };
+        let new: SmallVec<[NodeRef; 3]> = below.iter().map(|i| known[&i.serial].clone()).collect();
+        let new_twin = twin.as_ref().map(|twin| known[&twin.serial].clone());
+        let is_same = |(a, b): (&NodeRef, &NodeRef)| Arc::ptr_eq(a, b);
+        let made = match below.iter().zip(&new).all(is_same) && twin.iter().zip(&new_twin).all(is_same) {
+            true => node.clone(),
+            false => {
+                let old = Expr { op, inputs: below };
+                let is_detached = !node.tracked && old.is_identity();
+                let (expr, device) = (Expr { op: old.op, inputs: new }, node.device.clone());
+                match new_twin {
+                    Some(twin) => Node::twinned(expr, twin, node.at),
+                    None if is_detached => Node::detached(expr, node.shape, node.dtype, device, node.at),
+                    None => Node::new(expr, node.shape, node.dtype, device, node.at, node.tracked),
                 }
             }
         };
-        known.insert(place, made);
+        known.insert(node.serial, made);
     }
-    Ok(known[&Arc::as_ptr(y)].clone())
+    Ok(known[&y.serial].clone())
 }

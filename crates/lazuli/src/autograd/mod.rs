@@ -17,7 +17,7 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use crate::error::{Error, Fault, Result};
-use crate::graph::{Expr, Node, NodeRef, Op};
+use crate::graph::{Expr, Kin, Node, NodeRef, Op, Recipe, ancestry};
 use crate::tensor::Tensor;
 use crate::view::View;
 
@@ -163,40 +163,71 @@ struct Step {
     node: NodeRef,
     op: Op,
     inputs: SmallVec<[usize; 3]>,
-    /// Whether it depends on something a gradient was asked for.
-    wanted: bool,
+    /// Where history ends in a node that was computed: the token that leads to what it was computed from.
+    ended: Option<Arc<Kin>>,
 }
 
 /// Walks from `y` to all it was made of, inputs first, without recursion.
-fn history(y: &NodeRef, wrt: &[&NodeRef]) -> Vec<Step> {
+fn history(y: &NodeRef) -> Result<Vec<Step>> {
     let mut steps: Vec<Step> = Vec::new();
     let mut place: HashMap<*const Node, usize> = HashMap::new();
-    let is_wrt = |node: &NodeRef| wrt.iter().any(|w| Arc::ptr_eq(w, node));
-    let mut stack: Vec<(NodeRef, Option<(Op, SmallVec<[NodeRef; 3]>)>)> = vec![(y.clone(), None)];
+    type Opened = (Op, SmallVec<[NodeRef; 3]>, Option<Arc<Kin>>);
+    let mut stack: Vec<(NodeRef, Option<Opened>)> = vec![(y.clone(), None)];
     while let Some((node, opened)) = stack.pop() {
         if place.contains_key(&Arc::as_ptr(&node)) {
             continue;
         }
-        let Some((op, inputs)) = opened else {
-            let expr = match node.twin() {
+        let Some((op, inputs, ended)) = opened else {
+            let is_barrier = rules::is_barrier(&node);
+            let (op, inputs, ended): Opened = match node.recipe() {
                 // A cast to its own dtype: gradients pass unchanged.
-                Some(twin) => Some((Op::Cast, SmallVec::from_iter([twin]))),
-                None if rules::is_barrier(&node) => None,
-                None => node.with_expr(|e| (e.op.clone(), e.inputs.clone())),
+                Recipe::Known { twin: Some(twin), .. } => (Op::Cast, SmallVec::from_iter([twin]), None),
+                Recipe::Known { .. } if is_barrier => (Op::Data, SmallVec::new(), None),
+                Recipe::Known { op, inputs, .. } => (op, inputs, None),
+                Recipe::Ended(kin) => (Op::Data, SmallVec::new(), kin),
+                Recipe::Failed(error) => return Err(error),
             };
-            let (op, inputs) = expr.unwrap_or((Op::Data, SmallVec::new()));
             let below: SmallVec<[NodeRef; 3]> =
                 inputs.iter().filter(|i| !place.contains_key(&Arc::as_ptr(i))).cloned().collect();
-            stack.push((node, Some((op, inputs))));
+            stack.push((node, Some((op, inputs, ended))));
             stack.extend(below.into_iter().map(|i| (i, None)));
             continue;
         };
         let inputs: SmallVec<[usize; 3]> = inputs.iter().map(|i| place[&Arc::as_ptr(i)]).collect();
-        let wanted = node.dtype.is_float() && (is_wrt(&node) || inputs.iter().any(|i| steps[*i].wanted));
         place.insert(Arc::as_ptr(&node), steps.len());
-        steps.push(Step { node, op, inputs, wanted });
+        steps.push(Step { node, op, inputs, ended });
     }
-    steps
+    Ok(steps)
+}
+
+/// Per step, which targets (by their places) its node was computed from before it let go of its history.
+type Lost = HashMap<usize, Vec<usize>>;
+
+fn lost(steps: &[Step], targets: &[&NodeRef]) -> Lost {
+    // What depends on a tracked tensor never lets go of its history.
+    let untracked: Vec<usize> = (0..targets.len()).filter(|t| !targets[*t].tracked).collect();
+    let ended = |(i, step): (usize, &Step)| step.ended.as_ref().map(|kin| (i, kin.clone()));
+    let (places, roots): (Vec<usize>, Vec<Arc<Kin>>) = steps.iter().enumerate().filter_map(ended).unzip();
+    let mut lost = Lost::new();
+    for some in untracked.chunks(64).filter(|_| !roots.is_empty()) {
+        let serials: Vec<u64> = some.iter().map(|t| targets[*t].serial).collect();
+        for (place, mask) in places.iter().zip(ancestry(&roots, &serials)).filter(|(_, mask)| *mask != 0) {
+            let missing = some.iter().enumerate().filter(|(bit, _)| mask >> bit & 1 == 1);
+            lost.entry(*place).or_default().extend(missing.map(|(_, t)| *t));
+        }
+    }
+    lost
+}
+
+/// Per step, whether it depends on something a gradient was asked for.
+fn wanted(steps: &[Step], targets: &[&NodeRef], lost: &Lost) -> Vec<bool> {
+    let mut wanted: Vec<bool> = Vec::with_capacity(steps.len());
+    for (i, step) in steps.iter().enumerate() {
+        let is_target = targets.iter().any(|target| Arc::ptr_eq(target, &step.node));
+        let depends = is_target || lost.contains_key(&i) || step.inputs.iter().any(|input| wanted[*input]);
+        wanted.push(depends && step.node.dtype.is_float());
+    }
+    wanted
 }
 
 /// The gradients of `Σ y · seed`. Linear in nodes: each is visited once, after all that use it.
@@ -205,7 +236,9 @@ fn backward(y: &NodeRef, seed: &Tensor, wrt: &[&Tensor], at: &'static Location<'
     for w in wrt {
         targets.push(float("grad", w, at)?);
     }
-    let steps = history(y, &targets);
+    let steps = history(y)?;
+    let lost = lost(&steps, &targets);
+    let is_wanted = wanted(&steps, &targets, &lost);
     let mut grads: Vec<Option<Tensor>> = vec![None; steps.len()];
     if let Some(last) = grads.last_mut() {
         *last = Some(seed.clone());
@@ -213,20 +246,24 @@ fn backward(y: &NodeRef, seed: &Tensor, wrt: &[&Tensor], at: &'static Location<'
     let mut found: Vec<Option<Tensor>> = vec![None; targets.len()];
     for (i, step) in steps.iter().enumerate().rev() {
         let Some(g) = grads[i].take() else { continue };
+        // A gradient that reaches what has let go of its history should have gone on to these.
+        for target in lost.get(&i).into_iter().flatten() {
+            found[*target] = Some(Tensor::new(Err(released(&step.node, &targets, at))));
+        }
         for (target, found) in targets.iter().zip(&mut found) {
-            if Arc::ptr_eq(target, &step.node) {
+            if Arc::ptr_eq(target, &step.node) && !found.as_ref().is_some_and(|g| g.check().is_err()) {
                 *found = Some(g.clone());
             }
         }
-        if !step.inputs.iter().any(|input| steps[*input].wanted) {
+        if !step.inputs.iter().any(|input| is_wanted[*input]) {
             continue;
         }
         let inputs: SmallVec<[Tensor; 3]> =
             step.inputs.iter().map(|input| Tensor::new(Ok(steps[*input].node.clone()))).collect();
-        let wanted: SmallVec<[bool; 3]> = step.inputs.iter().map(|input| steps[*input].wanted).collect();
+        let wanted: SmallVec<[bool; 3]> = step.inputs.iter().map(|input| is_wanted[*input]).collect();
         let parts = rules::gradients(&step.op, &inputs, &Tensor::new(Ok(step.node.clone())), &g, &wanted);
         for (&input, part) in step.inputs.iter().zip(parts) {
-            let Some(part) = part.filter(|_| steps[input].wanted) else { continue };
+            let Some(part) = part.filter(|_| is_wanted[input]) else { continue };
             let part = part.to_dtype(steps[input].node.dtype);
             grads[input] = Some(match grads[input].take() {
                 Some(sum) => sum.add(part),
@@ -234,28 +271,27 @@ fn backward(y: &NodeRef, seed: &Tensor, wrt: &[&Tensor], at: &'static Location<'
             });
         }
     }
-    let finish = |(target, found): (&&NodeRef, Option<Tensor>)| match lost(&steps, target) {
-        Some(lost) => Tensor::new(Err(released(lost, at))),
-        None => found.unwrap_or_else(|| Tensor::new(Ok((*target).clone())).zeros_like()),
+    let zeros = |target: &NodeRef| Tensor::new(Ok(target.clone())).zeros_like();
+    Ok(targets.iter().zip(found).map(|(target, found)| found.unwrap_or_else(|| zeros(target))).collect())
+}
+
+/// The error of a gradient that ends in a node which was computed from what it should go on to.
+fn released(lost: &Node, targets: &[&NodeRef], at: &'static Location<'static>) -> Error {
+    let is_target = targets.iter().any(|target| std::ptr::eq(&***target, lost));
+    let (what, cure) = match is_target {
+        true => (
+            "one that you differentiate by",
+            "it was made of another that you differentiate by: if it should count as a value of its own, as in a loop of \
+             updates, take its detach()",
+        ),
+        false => (
+            "on the way",
+            "make what you differentiate by tracked(), or ask for the gradient before computing; if it should count as a \
+             constant, take its detach()",
+        ),
     };
-    Ok(targets.iter().zip(found).map(finish).collect())
-}
-
-/// A node on the way that may have depended on `target` before it let go of its history. What depends on a tracked
-/// tensor never does; and what was made earlier, or only of what was made later, cannot depend on it.
-fn lost<'a>(steps: &'a [Step], target: &NodeRef) -> Option<&'a NodeRef> {
-    if target.tracked {
-        return None;
-    }
-    let is_between = |node: &Node| node.oldest <= target.serial && node.serial > target.serial;
-    let may_depend = |s: &&Step| s.node.dtype.is_float() && is_between(&s.node) && s.node.is_released();
-    steps.iter().find(may_depend).map(|s| &s.node)
-}
-
-fn released(lost: &Node, at: &'static Location<'static>) -> Error {
     let message = format!(
-        "a tensor of shape {} on the way (made at {}:{}) was computed and has let go of its history; \
-         make what you differentiate by tracked(), or ask for the gradient before computing",
+        "a tensor of shape {} {what} (made at {}:{}) was computed and has let go of its history; {cure}",
         lost.shape,
         lost.at.file(),
         lost.at.line(),

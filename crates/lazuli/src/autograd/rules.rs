@@ -17,11 +17,7 @@ type Gradients = SmallVec<[Option<Tensor>; 3]>;
 
 /// Whether gradients stop here. `detach` records a view that changes nothing and is not tracked; movements never do.
 pub fn is_barrier(node: &Node) -> bool {
-    let is_identity = |op: &Op, input: &Node| match op {
-        Op::View(view) => view.is_linear() && view.shape == input.shape,
-        _ => false,
-    };
-    !node.tracked && node.with_expr(|e| e.inputs.len() == 1 && is_identity(&e.op, &e.inputs[0])).unwrap_or(false)
+    !node.tracked && node.with_expr(|expr| expr.is_identity()).unwrap_or(false)
 }
 
 /// The gradients of the inputs of `op` from its inputs, its output and the incoming gradient. Those that are not

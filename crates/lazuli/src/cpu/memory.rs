@@ -57,8 +57,11 @@ enum Owner {
     Host(#[allow(dead_code)] HostBytes, Arc<Counters>),
 }
 
-// SAFETY: reads are shared; writes happen only while a run holds the storage alone (outputs, temporaries, donated
-// inputs), and to disjoint elements.
+// SAFETY: the bytes are plain memory, and no reference to them is handed out. Whoever reads them holds the storage or a
+// `Buffer` of it. Only a run writes: to storages that it has just taken from the pool and that nobody else knows yet (outputs,
+// temporaries), and to inputs that are donated. Of a donated input no other thread has the node or the buffer, nor can it get
+// either before the run is over, and what others have read of it happened before (ARCHITECTURE.md, "Donation is safe").
+// Threads of one run write to disjoint elements.
 unsafe impl Send for Storage {}
 unsafe impl Sync for Storage {}
 

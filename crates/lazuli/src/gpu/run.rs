@@ -2,6 +2,7 @@
 //! comes of it is known when something is read.
 
 use std::any::Any;
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use smallvec::SmallVec;
@@ -91,6 +92,8 @@ impl Ready {
             let block = storage.block(live)?;
             // The storage and this run hold it; whoever else does must not see it change.
             let is_shared = Arc::strong_count(&block) > 2;
+            // A reader that has let go of it was done with it before that.
+            fence(Ordering::Acquire);
             if *written && (is_shared || block.is_foreign()) {
                 let own = live.take(slot.size_bytes)?;
                 copies.push((block, own.clone()));

@@ -15,7 +15,10 @@ use crate::error::{Error, Result};
 /// Host bytes that a device keeps of what was uploaded, at most.
 const KEEP_BYTES: usize = 256 << 20;
 
-/// The memory of a tensor.
+/// The memory of a tensor. No byte of its block is written but by work on the device's queue, in the order of submission. A run
+/// writes to a block that tensors held before it only if that is donated, which means that no other thread has the storage or
+/// can get at it (ARCHITECTURE.md, "Donation is safe"), and then only if nobody still holds the block itself, as
+/// a read under way or an application does; else it writes to a copy.
 pub struct Storage {
     size_bytes: usize,
     home: Mutex<Home>,

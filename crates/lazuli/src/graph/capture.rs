@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::{SmallVec, smallvec};
 
-use super::node::{Node, NodeRef};
+use super::node::{Expr, Node, NodeRef};
 use super::op::Op;
 use crate::dtype::DType;
 use crate::shape::Shape;
@@ -81,84 +81,180 @@ impl Hash for Key {
     }
 }
 
-/// Walks from `wanted` to memory. The caller holds the device's lock.
+/// What the wanted nodes are made of, for looking at. The caller holds the device's lock. Other threads may take hold of
+/// inputs at any time, so nothing may be overwritten that this calls donated: an evaluation uses
+/// [`take_off`](super::take_off).
 pub fn capture(wanted: &[&NodeRef]) -> Captured {
-    static CAPTURES: AtomicU64 = AtomicU64::new(1);
-    let capture = CAPTURES.fetch_add(1, Ordering::Relaxed);
-
-    // Room for a small graph from the start: growing is what capturing one would cost most.
-    let mut nodes: Vec<NodeRef> = Vec::with_capacity(16);
-    let mut writer = KeyWriter { words: Vec::with_capacity(64), ..KeyWriter::default() };
-    let mut leaves = Vec::new();
-    let mut moves = Vec::new();
-    // A node is pushed to be opened (its inputs pushed), then closed (its own entry written).
-    let mut stack: SmallVec<[(NodeRef, bool); 16]> = SmallVec::new();
-    for node in wanted {
-        stack.push(((*node).clone(), false));
-        while let Some((node, close)) = stack.pop() {
-            if node.seen(capture).is_some() {
-                continue;
-            }
-            if !close {
-                let pending = node.with_pending(|expr| (!expr.is_move()).then(|| expr.inputs.clone()));
-                if let Some(None) = pending {
-                    moves.push(node.clone());
-                }
-                if let Some(Some(inputs)) = pending {
-                    stack.push((node, true));
-                    stack.extend(inputs.into_iter().rev().filter(|i| i.seen(capture).is_none()).map(|i| (i, false)));
-                    continue;
-                }
-                leaves.push(nodes.len() as NodeIdx);
-                writer.leaf(&node);
-            } else {
-                node.with_pending(|expr| writer.node(&node, expr, capture));
-            }
-            node.see(capture, nodes.len() as NodeIdx);
-            nodes.push(node);
-        }
-    }
-    let idx_of = |n: &NodeRef| n.seen(capture).expect("every wanted node was visited");
-    let outputs: Vec<NodeIdx> = wanted.iter().map(|n| idx_of(n)).collect();
-    writer.words.push(u64::MAX);
-    writer.words.extend(outputs.iter().map(|o| *o as u64));
-
-    let donated = donations(&nodes, &outputs, &leaves, idx_of);
-    writer.words.extend(donated.iter().map(|d| *d as u64));
-    Captured { nodes, outputs, leaves, donated, moves, constants: writer.constants, key: Key::new(writer.words) }
+    let walk = Walk::new(wanted);
+    let donated = walk.donated(&walk.holders());
+    walk.captured(donated)
 }
 
-/// Which leaves are held by this evaluation alone: every holder is an edge of the graph, from a node that lets go of
-/// its inputs when this evaluation ends, and no other node has the same memory. An output lets go when it is computed,
-/// unless it is tracked; any other node does by going away itself, if nothing else holds it.
-fn donations(
-    nodes: &[NodeRef],
-    outputs: &[NodeIdx],
-    leaves: &[NodeIdx],
-    idx_of: impl Fn(&NodeRef) -> NodeIdx,
-) -> Vec<bool> {
-    #[derive(Clone, Copy, Default)]
-    struct Held {
-        n_edges: usize,
-        kept: bool,
-        is_output: bool,
+/// One walk from wanted nodes to memory, with the edges it went along.
+pub(super) struct Walk {
+    pub nodes: Vec<NodeRef>,
+    pub outputs: Vec<NodeIdx>,
+    pub leaves: Vec<NodeIdx>,
+    pub moves: Vec<NodeRef>,
+    edges: SmallVec<[NodeIdx; 32]>,
+    links: SmallVec<[Link; 16]>,
+    writer: KeyWriter,
+}
+
+/// How a captured node is connected.
+#[derive(Clone, Copy)]
+struct Link {
+    /// Where its edges end: they start where those of the node before it end.
+    end: u32,
+    way: Way,
+}
+
+/// Where a gradient goes from a captured node.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Nowhere: it is no float, flat, or detached.
+    Ends,
+    /// It is memory.
+    Leaf,
+    /// Nowhere: it is made of nothing.
+    Source,
+    Inputs,
+    /// To the inputs, which a function of the user's is shown on the way.
+    Shown,
+    /// Through its twin.
+    Twin,
+}
+
+impl Way {
+    fn of(node: &Node, expr: &Expr, has_twin: bool) -> Way {
+        match node.dtype.is_float() {
+            true if has_twin => Way::Twin,
+            true if expr.op.is_flat() || !node.tracked && expr.is_identity() => Way::Ends,
+            true if expr.inputs.is_empty() => Way::Source,
+            true if matches!(expr.op, Op::Custom(_)) => Way::Shown,
+            true => Way::Inputs,
+            false => Way::Ends,
+        }
     }
-    let mut held: SmallVec<[Held; 16]> = smallvec![Held::default(); nodes.len()];
-    outputs.iter().for_each(|o| held[*o as usize].is_output = true);
-    for (i, node) in nodes.iter().enumerate().rev() {
-        // One strong reference is `nodes`' own.
-        let only_edges = Arc::strong_count(node) == held[i].n_edges + 1;
-        held[i].kept |= !only_edges;
-        let releases = if held[i].is_output { !node.tracked } else { !held[i].kept };
-        node.with_pending(|expr| {
-            for input in expr.inputs.iter().filter(|_| !expr.is_move()) {
-                let input = &mut held[idx_of(input) as usize];
+}
+
+impl Walk {
+    /// Walks from `wanted` to memory. The caller holds the device's lock.
+    pub fn new(wanted: &[&NodeRef]) -> Walk {
+        static CAPTURES: AtomicU64 = AtomicU64::new(1);
+        let capture = CAPTURES.fetch_add(1, Ordering::Relaxed);
+        // Room for a small graph from the start: growing is what capturing one would cost most.
+        let mut walk = Walk {
+            nodes: Vec::with_capacity(16),
+            outputs: Vec::with_capacity(wanted.len()),
+            leaves: Vec::new(),
+            moves: Vec::new(),
+            edges: SmallVec::new(),
+            links: SmallVec::new(),
+            writer: KeyWriter { words: Vec::with_capacity(64), ..KeyWriter::default() },
+        };
+        // A node is pushed to be opened (its inputs pushed), then closed (its own entry written).
+        let mut stack: SmallVec<[(NodeRef, bool); 16]> = SmallVec::new();
+        for node in wanted {
+            stack.push(((*node).clone(), false));
+            while let Some((node, close)) = stack.pop() {
+                if node.seen(capture).is_some() {
+                    continue;
+                }
+                if !close {
+                    let pending = node.with_pending(|expr, _| (!expr.is_move()).then(|| expr.inputs.clone()));
+                    if let Some(None) = pending {
+                        walk.moves.push(node.clone());
+                    }
+                    if let Some(Some(inputs)) = pending {
+                        stack.push((node, true));
+                        let unseen = inputs.into_iter().rev().filter(|i| i.seen(capture).is_none());
+                        stack.extend(unseen.map(|i| (i, false)));
+                        continue;
+                    }
+                }
+                walk.close(node, close, capture);
+            }
+            walk.outputs.push(node.seen(capture).expect("every wanted node was visited"));
+        }
+        walk.writer.words.push(u64::MAX);
+        walk.writer.words.extend(walk.outputs.iter().map(|o| *o as u64));
+        walk
+    }
+
+    fn close(&mut self, node: NodeRef, is_pending: bool, capture: u64) {
+        let (edges, writer) = (&mut self.edges, &mut self.writer);
+        let mut way = Way::Leaf;
+        if is_pending {
+            node.with_pending(|expr, has_twin| {
+                edges.extend(expr.inputs.iter().map(|i| i.seen(capture).expect("inputs come first")));
+                writer.node(&node, expr, &edges[edges.len() - expr.inputs.len()..]);
+                way = Way::of(&node, expr, has_twin);
+            });
+        } else {
+            self.leaves.push(self.nodes.len() as NodeIdx);
+            writer.leaf(&node);
+        }
+        self.links.push(Link { end: self.edges.len() as u32, way });
+        node.see(capture, self.nodes.len() as NodeIdx);
+        self.nodes.push(node);
+    }
+
+    /// The inputs of a node that is not computed yet.
+    pub fn inputs(&self, idx: NodeIdx) -> &[NodeIdx] {
+        let start = idx.checked_sub(1).map_or(0, |before| self.links[before as usize].end);
+        &self.edges[start as usize..self.links[idx as usize].end as usize]
+    }
+
+    /// Where a gradient goes from a node.
+    pub fn way(&self, idx: NodeIdx) -> Way {
+        self.links[idx as usize].way
+    }
+
+    /// Who is held by what. A node is kept if something beside this walk and the edges that it went along holds it, or if
+    /// a node does that does not let go of its inputs when an evaluation ends. An output lets go when it is computed,
+    /// unless it is tracked; any other node does by going away itself, if it is not kept.
+    pub fn holders(&self) -> Holders {
+        let mut held: Holders = smallvec![Held::default(); self.nodes.len()];
+        self.outputs.iter().for_each(|o| held[*o as usize].is_output = true);
+        for (i, node) in self.nodes.iter().enumerate().rev() {
+            // One strong reference is `nodes`' own.
+            held[i].is_held = Arc::strong_count(node) != held[i].n_edges as usize + 1;
+            held[i].kept |= held[i].is_held;
+            let releases = if held[i].is_output { !node.tracked } else { !held[i].kept };
+            for input in self.inputs(i as NodeIdx) {
+                let input = &mut held[*input as usize];
                 input.n_edges += 1;
                 input.kept |= !releases;
             }
-        });
+        }
+        held
     }
-    leaves.iter().map(|l| !held[*l as usize].kept && nodes[*l as usize].holds_alone()).collect()
+
+    /// Per leaf, whether the evaluation is its only holder, and no other node has the same memory.
+    pub fn donated(&self, held: &Holders) -> Vec<bool> {
+        let is_alone = |leaf: usize| !held[leaf].kept && self.nodes[leaf].holds_alone();
+        self.leaves.iter().map(|leaf| is_alone(*leaf as usize)).collect()
+    }
+
+    /// What was found, with the leaves that may be overwritten.
+    pub fn captured(self, donated: Vec<bool>) -> Captured {
+        let Walk { nodes, outputs, leaves, moves, mut writer, .. } = self;
+        writer.words.extend(donated.iter().map(|d| *d as u64));
+        Captured { nodes, outputs, leaves, donated, moves, constants: writer.constants, key: Key::new(writer.words) }
+    }
+}
+
+/// Per captured node, who holds it.
+pub(super) type Holders = SmallVec<[Held; 16]>;
+
+#[derive(Clone, Copy, Default)]
+pub(super) struct Held {
+    n_edges: u32,
+    /// Whether something that this walk has not met holds it.
+    pub is_held: bool,
+    pub kept: bool,
+    pub is_output: bool,
 }
 
 /// Writes the structure as words, and numbers leaves and constants.
@@ -183,10 +279,8 @@ impl KeyWriter {
         self.shape(&node.shape);
     }
 
-    fn node(&mut self, node: &Node, expr: &super::node::Expr, capture: u64) {
-        let inputs = |w: &mut KeyWriter| {
-            w.words.extend(expr.inputs.iter().map(|i| i.seen(capture).expect("inputs come first") as u64));
-        };
+    fn node(&mut self, node: &Node, expr: &Expr, edges: &[NodeIdx]) {
+        let inputs = |w: &mut KeyWriter| w.words.extend(edges.iter().map(|i| *i as u64));
         // Elementwise ops have the shape of their inputs; the others write theirs.
         match &expr.op {
             Op::Data => unreachable!("data is always ready"),
@@ -287,7 +381,7 @@ impl Captured {
             // The device's lock is still held, so the marks are still those of this capture.
             let idx = |n: &NodeRef| n.seen_as.load(Ordering::Relaxed);
             let (op, inputs) = node
-                .with_pending(|e| (!e.is_move()).then(|| (e.op.clone(), e.inputs.iter().map(idx).collect())))
+                .with_pending(|e, _| (!e.is_move()).then(|| (e.op.clone(), e.inputs.iter().map(idx).collect())))
                 .flatten()
                 .unwrap_or((Op::Data, SmallVec::new()));
             let (slot, donated) = match &op {

@@ -2,9 +2,15 @@
 //! Knows ops and shapes; nothing of kernels, plans or how a device works.
 
 mod capture;
+mod flight;
+mod kin;
+#[cfg(test)]
+mod model;
 mod node;
 mod op;
 
 pub use capture::{Captured, Graph, GraphNode, Key, NodeIdx, capture};
-pub use node::{Buffer, Expr, Node, NodeRef};
+pub use flight::take_off;
+pub use kin::{Kin, ancestry};
+pub use node::{Buffer, Expr, Node, NodeRef, Recipe};
 pub use op::{CustomOp, CustomRef, Op};

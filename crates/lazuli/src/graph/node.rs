@@ -5,10 +5,11 @@ use std::any::Any;
 use std::fmt;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use smallvec::SmallVec;
 
+use super::kin::Kin;
 use super::op::Op;
 use crate::device::Device;
 use crate::dtype::DType;
@@ -45,6 +46,29 @@ impl Expr {
     pub fn is_move(&self) -> bool {
         matches!(self.op, Op::Data)
     }
+
+    /// Whether it is its input, seen as it is. Movements never record this: an untracked node of it is a `detach`.
+    pub fn is_identity(&self) -> bool {
+        match (&self.op, &self.inputs[..]) {
+            (Op::View(view), [input]) => view.is_linear() && view.shape == input.shape,
+            _ => false,
+        }
+    }
+}
+
+/// What is known of how a node is computed, for whoever wants to follow it to its inputs.
+pub enum Recipe {
+    Known {
+        op: Op,
+        inputs: SmallVec<[NodeRef; 3]>,
+        /// A node through which gradients go instead.
+        twin: Option<NodeRef>,
+    },
+    /// Nothing: it is memory, or being computed and about to let go of its inputs. The token leads to what it was made of,
+    /// as far as somebody holds that.
+    Ended(Option<Arc<Kin>>),
+    /// It can never be computed.
+    Failed(Error),
 }
 
 /// A value of the graph: what it is, and either how to compute it or its memory.
@@ -61,19 +85,21 @@ pub struct Node {
     /// The serial of the first made of all it depends on, itself included, whether that is still known or not.
     pub oldest: u64,
     body: Mutex<Body>,
+    // Its token, from when it is first needed.
+    kin: OnceLock<Arc<Kin>>,
     // The capture that last visited this node and the index it gave; both are only touched under the device's lock.
     pub(super) seen_by: AtomicU64,
     pub(super) seen_as: AtomicU32,
 }
 
 #[derive(Default)]
-struct Body {
+pub(super) struct Body {
     expr: Option<Expr>,
     buffer: Option<Buffer>,
     // A node of the same value through which gradients go instead of through `expr`.
     twin: Option<NodeRef>,
-    // Whether it was computed from other nodes and has let go of them.
-    released: bool,
+    // Whether an evaluation is computing it that counts on nobody getting at its inputs through it.
+    pub(super) in_flight: bool,
     // Why it can never be computed: an evaluation failed half-way, after it had reused the memory of its inputs.
     failed: Option<Error>,
 }
@@ -118,7 +144,7 @@ impl Node {
     ) -> NodeRef {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let inputs = body.expr.iter().flat_map(|expr| &expr.inputs);
+        let inputs = body.expr.iter().flat_map(|expr| &expr.inputs).chain(&body.twin);
         let oldest = inputs.map(|input| input.oldest).fold(serial, u64::min);
         Arc::new(Node {
             shape,
@@ -129,13 +155,14 @@ impl Node {
             serial,
             oldest,
             body: Mutex::new(body),
+            kin: OnceLock::new(),
             seen_by: AtomicU64::new(0),
             seen_as: AtomicU32::new(0),
         })
     }
 
     // A panic while the lock is held cannot leave a body half-changed, so a poisoned one is still good.
-    fn body(&self) -> MutexGuard<'_, Body> {
+    pub(super) fn body(&self) -> MutexGuard<'_, Body> {
         self.body.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -154,31 +181,68 @@ impl Node {
         self.body().buffer.is_some()
     }
 
-    /// Calls `f` with how it is computed; None if that was let go or never known.
+    /// Its token.
+    pub fn kin(&self) -> &Arc<Kin> {
+        self.kin.get_or_init(|| Arc::new(Kin::new(self.serial, self.oldest)))
+    }
+
+    /// Its token, if it has needed one.
+    pub(super) fn known_kin(&self) -> Option<&Arc<Kin>> {
+        self.kin.get()
+    }
+
+    /// How it is computed, with its inputs to hold: the only way to them without the device's lock. While an evaluation
+    /// is under way that may overwrite their memory, it gives nothing, as if that evaluation had already ended.
+    pub fn recipe(&self) -> Recipe {
+        let body = self.body();
+        match (&body.expr, &body.failed) {
+            (_, Some(error)) => Recipe::Failed(error.clone()),
+            (Some(Expr { op, inputs }), _) if !body.in_flight => {
+                Recipe::Known { op: op.clone(), inputs: inputs.clone(), twin: body.twin.clone() }
+            }
+            _ => Recipe::Ended(self.kin.get().cloned()),
+        }
+    }
+
+    /// Calls `f` with how it is computed; None if that was let go or never known. For looking only: inputs that are to
+    /// be held come from [`recipe`](Node::recipe).
     pub fn with_expr<R>(&self, f: impl FnOnce(&Expr) -> R) -> Option<R> {
         self.body().expr.as_ref().map(f)
     }
 
-    /// The node through which gradients go instead, if there is one.
-    pub fn twin(&self) -> Option<NodeRef> {
-        self.body().twin.clone()
+    /// Calls `f` with how it is computed and whether it has a twin, unless its memory is already there.
+    pub(super) fn with_pending<R>(&self, f: impl FnOnce(&Expr, bool) -> R) -> Option<R> {
+        let body = self.body();
+        if body.buffer.is_some() { None } else { body.expr.as_ref().map(|expr| f(expr, body.twin.is_some())) }
     }
 
-    /// Calls `f` with how it is computed, unless its memory is already there.
-    pub(super) fn with_pending<R>(&self, f: impl FnOnce(&Expr) -> R) -> Option<R> {
-        let body = self.body();
-        if body.buffer.is_some() { None } else { body.expr.as_ref().map(f) }
+    /// The node on another device that it is to be brought from, if it is yet to be.
+    pub fn source(&self) -> Option<NodeRef> {
+        self.with_pending(|expr, _| expr.is_move().then(|| expr.inputs[0].clone())).flatten()
+    }
+
+    /// Gives it the memory that was brought from `source`.
+    pub fn bring(&self, source: &Node, buffer: Buffer) {
+        if !self.tracked && self.dtype.is_float() {
+            self.kin().note([source.kin().clone()].into_iter().collect());
+        }
+        self.complete(buffer);
     }
 
     /// Gives it its memory. Lets go of the inputs unless a gradient may still need them.
-    pub fn complete(&self, buffer: Buffer) {
+    pub(super) fn complete(&self, buffer: Buffer) {
         let mut body = self.body();
         body.buffer = Some(buffer);
+        body.in_flight = false;
         let released = if self.tracked { (None, None) } else { (body.expr.take(), body.twin.take()) };
-        body.released = released.0.as_ref().is_some_and(|expr| !expr.inputs.is_empty());
         drop(body);
         // Outside the lock: dropping the inputs may drop much else.
         drop(released);
+    }
+
+    /// Ends an evaluation that has not computed it: its inputs are as they were.
+    pub(super) fn abandon(&self) {
+        self.body().in_flight = false;
     }
 
     /// Lets go of memory that was lost, if it can be computed again.
@@ -191,14 +255,14 @@ impl Node {
         known
     }
 
-    /// Whether it was computed from other nodes and has let go of them: what they were is no longer known.
-    pub fn is_released(&self) -> bool {
-        self.body().released
-    }
-
-    /// Notes that it can never be computed, and why.
-    pub fn fail(&self, error: &Error) {
-        self.body().failed = Some(error.clone());
+    /// Notes that it can never be computed, and why. It lets go of its inputs, whose memory may hold anything now.
+    pub(super) fn fail(&self, error: &Error) {
+        let mut body = self.body();
+        body.failed = Some(error.clone());
+        body.in_flight = false;
+        let released = (body.expr.take(), body.twin.take());
+        drop(body);
+        drop(released);
     }
 
     /// Why it can never be computed.
@@ -228,6 +292,9 @@ impl Drop for Node {
             }
         };
         release(self, &mut pending);
+        if let Some(kin) = self.kin.get() {
+            kin.die();
+        }
         while let Some(input) = pending.pop() {
             if let Some(mut node) = Arc::into_inner(input) {
                 release(&mut node, &mut pending);

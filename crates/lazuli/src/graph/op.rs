@@ -123,6 +123,17 @@ impl Op {
         }
     }
 
+    /// Whether its result is flat wherever it has a slope, so that no gradient passes.
+    pub fn is_flat(&self) -> bool {
+        match self {
+            Op::Unary(row) => row.grad.is_none(),
+            Op::Binary(row) => row.grad.is_none(),
+            Op::Reduce(row, _) => row.grad.is_none(),
+            Op::Routine(row, _) => row.grad.is_none(),
+            _ => false,
+        }
+    }
+
     /// Whether each element depends on the same element of the inputs alone.
     pub fn is_elementwise(&self) -> bool {
         matches!(self, Op::Const(_) | Op::Index | Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast | Op::Custom(_))

@@ -3,6 +3,7 @@
 mod accuracy;
 mod custom;
 mod device;
+mod donation;
 mod errors;
 mod fusion;
 mod futures;

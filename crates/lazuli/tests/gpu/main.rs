@@ -6,6 +6,7 @@ mod batches;
 mod devices;
 mod faults;
 mod futures;
+mod hops;
 mod interop;
 mod kernels;
 mod limits;

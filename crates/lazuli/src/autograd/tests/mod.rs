@@ -7,6 +7,7 @@ mod history;
 mod ops;
 mod oracle;
 mod random;
+mod released;
 
 use crate::{Device, Tensor};
 

@@ -1,0 +1,219 @@
+//! Nodes that are being computed: the wanted ones let go of their inputs when that is done, and an evaluation overwrites
+//! the memory of inputs that only they hold. Until then nobody may take hold of those inputs through them. Why that is
+//! enough is in ARCHITECTURE.md, "Donation is safe"; `model.rs` tries every order of a small case.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::MutexGuard;
+use std::sync::atomic::{Ordering, fence};
+
+use smallvec::SmallVec;
+
+use super::capture::{Captured, Holders, NodeIdx, Walk, Way};
+use super::kin::{Kin, Kins, living};
+use super::node::{Body, Buffer, NodeRef, Recipe};
+use crate::error::Error;
+
+/// Wanted nodes that an evaluation is computing. However it ends, they are no longer in flight when this is dropped.
+pub struct InFlight<'a> {
+    wanted: &'a [&'a NodeRef],
+    /// Whether memory of their inputs may have been overwritten.
+    is_at_risk: bool,
+}
+
+/// Captures what is needed for the wanted nodes, and puts them in flight: until the result is dropped, no other thread can
+/// take hold of what is donated. If something must be brought from another device first, nothing is donated.
+/// The caller holds the device's lock.
+pub fn take_off<'a>(wanted: &'a [&'a NodeRef]) -> (Captured, InFlight<'a>) {
+    let walk = Walk::new(wanted);
+    if !walk.moves.is_empty() {
+        let nothing = vec![false; walk.leaves.len()];
+        return (walk.captured(nothing), InFlight { wanted: &[], is_at_risk: false });
+    }
+    let twins = twins(&walk);
+    // From here until they are in flight, whoever wants a recipe of theirs waits. Nobody holds two of these locks but
+    // this, for nodes of one device, whose lock the caller has.
+    let mut outputs: SmallVec<[NodeIdx; 4]> = walk.outputs.iter().copied().collect();
+    outputs.sort_unstable();
+    outputs.dedup();
+    let untracked = outputs.iter().map(|idx| &walk.nodes[*idx as usize]).filter(|node| !node.tracked);
+    let mut locked: SmallVec<[MutexGuard<'_, Body>; 4]> = untracked.map(|node| node.body()).collect();
+    let held = walk.holders();
+    let donated = walk.donated(&held);
+    // A count that has fallen to ours was lowered by threads that read the memory before: their reads happened before
+    // whatever follows.
+    fence(Ordering::Acquire);
+    note_ancestors(&walk, &held, &twins, &outputs);
+    locked.iter_mut().for_each(|body| body.in_flight = true);
+    drop(locked);
+    (walk.captured(donated), InFlight { wanted, is_at_risk: false })
+}
+
+impl InFlight<'_> {
+    /// Says that memory of the inputs may be overwritten from now on, or that it was not.
+    pub fn put_at_risk(&mut self, is_at_risk: bool) {
+        self.is_at_risk = is_at_risk;
+    }
+
+    /// Gives the nodes their memory.
+    pub fn complete(mut self, buffers: Vec<Buffer>) {
+        let wanted = std::mem::take(&mut self.wanted);
+        wanted.iter().zip(buffers).for_each(|(node, buffer)| node.complete(buffer));
+    }
+
+    /// Notes that the nodes can never be computed, and why.
+    pub fn fail(mut self, error: &Error) {
+        let wanted = std::mem::take(&mut self.wanted);
+        wanted.iter().for_each(|node| node.fail(error));
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        if self.is_at_risk {
+            // Only a panic leads here: what the inputs hold now is anybody's guess.
+            let error = Error::device("compute", "a panic ended it after it had reused the memory of its inputs");
+            self.wanted.iter().for_each(|node| node.fail(&error));
+        }
+        self.wanted.iter().for_each(|node| node.abandon());
+    }
+}
+
+/// For each captured node that has a twin, the tokens of all that the twin is made of.
+type Twins = Vec<(NodeIdx, Kins)>;
+
+fn twins(walk: &Walk) -> Twins {
+    let mut twins = Twins::new();
+    for (i, node) in walk.nodes.iter().enumerate() {
+        if walk.way(i as NodeIdx) != Way::Twin || node.tracked {
+            continue;
+        }
+        if let Recipe::Known { twin: Some(twin), .. } = node.recipe() {
+            twins.push((i as NodeIdx, tokens_below(twin)));
+        }
+    }
+    twins
+}
+
+/// The tokens of a node that may never be computed and of all that gradients reach through it.
+fn tokens_below(node: NodeRef) -> Kins {
+    let mut kins = Kins::new();
+    let mut seen: HashSet<u64> = HashSet::new();
+    let mut stack = vec![node];
+    while let Some(node) = stack.pop() {
+        if node.tracked || !node.dtype.is_float() || !seen.insert(node.serial) {
+            continue;
+        }
+        kins.push(node.kin().clone());
+        let is_detached = node.with_expr(|expr| expr.is_identity()).unwrap_or(false);
+        match node.recipe() {
+            Recipe::Known { twin: Some(twin), .. } => stack.push(twin),
+            Recipe::Known { op, inputs, .. } if !is_detached && !op.is_flat() => stack.extend(inputs),
+            _ => {}
+        }
+    }
+    kins
+}
+
+/// Gives each output that will let go of its inputs the tokens of what it comes from and what will still be there: for each
+/// way down, the first node that is kept. `outputs` are in order of their places, each once.
+fn note_ancestors(walk: &Walk, held: &Holders, twins: &Twins, outputs: &[NodeIdx]) {
+    let lets_go = |idx: &NodeIdx| !walk.nodes[*idx as usize].tracked && walk.way(*idx) != Way::Ends;
+    let heirs: SmallVec<[NodeIdx; 4]> = outputs.iter().rev().copied().filter(lets_go).collect();
+    // Sixty-four at a time, one bit each.
+    for heirs in heirs.chunks(64) {
+        let lists = ancestors(walk, held, twins, heirs);
+        for (heir, kins) in heirs.iter().zip(lists) {
+            let node = &walk.nodes[*heir as usize];
+            // Without ancestors it needs a token only if it has one.
+            if !kins.is_empty() || node.known_kin().is_some() {
+                node.kin().note(kins);
+            }
+        }
+    }
+}
+
+/// The tokens of what each of up to 64 outputs comes from; the last made comes first. Linear in what lies between.
+fn ancestors(walk: &Walk, held: &Holders, twins: &Twins, heirs: &[NodeIdx]) -> SmallVec<[Kins; 4]> {
+    let mut lists: SmallVec<[Kins; 4]> = heirs.iter().map(|_| Kins::new()).collect();
+    // Per node, which outputs come from it by ways on which nothing is kept.
+    let mut reached: SmallVec<[u64; 16]> = SmallVec::from_elem(0, walk.nodes.len());
+    let mut n_open = heirs.len();
+    let mut next_heir = 0;
+    let Some(first) = heirs.first() else { return lists };
+    for i in (0..=*first).rev() {
+        if n_open == 0 {
+            break;
+        }
+        let is_heir = heirs.get(next_heir) == Some(&i);
+        let mut through = if is_heir { 1u64 << next_heir } else { 0 };
+        let from_above = reached[i as usize];
+        if !is_heir && from_above == 0 {
+            continue;
+        }
+        next_heir += is_heir as usize;
+        n_open -= is_heir as usize + (from_above != 0) as usize;
+        let add = |lists: &mut SmallVec<[Kins; 4]>, mask: u64, kins: &[Arc<Kin>]| {
+            let chosen = lists.iter_mut().enumerate().filter(|(bit, _)| mask >> bit & 1 == 1);
+            chosen.for_each(|(_, list)| list.extend(kins.iter().cloned()));
+        };
+        let is_kept = held[i as usize].kept || held[i as usize].is_output;
+        if from_above != 0 && is_kept {
+            add(&mut lists, from_above, &[token_of_kept(walk, held, twins, i)]);
+        } else {
+            through |= from_above;
+        }
+        if through == 0 {
+            continue;
+        }
+        match walk.way(i) {
+            Way::Ends | Way::Source => {}
+            Way::Leaf => {
+                let from = walk.nodes[i as usize].known_kin().map(|kin| living(kin.from()));
+                add(&mut lists, through, &from.unwrap_or_default());
+            }
+            Way::Twin => add(&mut lists, through, of_twin(twins, i)),
+            Way::Inputs | Way::Shown => {
+                for input in walk.inputs(i).iter().filter(|input| walk.nodes[**input as usize].dtype.is_float()) {
+                    n_open += (reached[*input as usize] == 0) as usize;
+                    reached[*input as usize] |= through;
+                }
+            }
+        }
+    }
+    lists
+}
+
+fn of_twin(twins: &Twins, idx: NodeIdx) -> &[Arc<Kin>] {
+    twins.binary_search_by_key(&idx, |(i, _)| *i).map_or(&[], |at| &twins[at].1)
+}
+
+/// The token of a node that is kept, which leads to all it comes from. If the node is yet to be computed, so are its
+/// inputs kept; an output among them notes its own ancestors.
+fn token_of_kept(walk: &Walk, held: &Holders, twins: &Twins, idx: NodeIdx) -> Arc<Kin> {
+    let mut stack: SmallVec<[NodeIdx; 8]> = SmallVec::from_iter([idx]);
+    while let Some(idx) = stack.pop() {
+        let (kin, way) = (walk.nodes[idx as usize].kin(), walk.way(idx));
+        if way == Way::Leaf {
+            kin.tidy();
+        }
+        if held[idx as usize].is_output || way == Way::Leaf || kin.is_known() {
+            continue;
+        }
+        // Nobody can ask for a gradient by a constant that only the graph holds, unless a function is shown it.
+        let is_nameless =
+            |input: NodeIdx| walk.way(input) == Way::Source && !held[input as usize].is_held && way != Way::Shown;
+        let counts = |input: &&NodeIdx| walk.nodes[**input as usize].dtype.is_float() && !is_nameless(**input);
+        let from = match way {
+            Way::Twin => of_twin(twins, idx).iter().cloned().collect(),
+            Way::Inputs | Way::Shown => {
+                let inputs = walk.inputs(idx).iter().filter(counts);
+                stack.extend(inputs.clone().copied());
+                inputs.map(|input| walk.nodes[*input as usize].kin().clone()).collect()
+            }
+            Way::Ends | Way::Leaf | Way::Source => Kins::new(),
+        };
+        kin.note(from);
+    }
+    walk.nodes[idx as usize].kin().clone()
+}
