@@ -241,7 +241,7 @@ fn memory(node: &NodeRef) -> Result<Buffer> {
 
 /// [`restore`] for who has not the device's lock: an evaluation that found the memory there must not lose it.
 fn restore_locked(node: &NodeRef) -> Result<bool> {
-    let _lock = lock(&node.device);
+    let _lock = lock("read", &node.device)?;
     restore(node)
 }
 
