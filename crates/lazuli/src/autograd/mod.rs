@@ -251,7 +251,7 @@ fn backward(y: &NodeRef, seed: &Tensor, wrt: &[&Tensor], at: &'static Location<'
             found[*target] = Some(Tensor::new(Err(released(&step.node, &targets, at))));
         }
         for (target, found) in targets.iter().zip(&mut found) {
-            if Arc::ptr_eq(target, &step.node) && !found.as_ref().is_some_and(|g| g.check().is_err()) {
+            if Arc::ptr_eq(target, &step.node) && found.as_ref().is_none_or(|g| g.check().is_ok()) {
                 *found = Some(g.clone());
             }
         }

@@ -186,7 +186,7 @@ fn random_programs_lose_gradients_exactly_where_history_was_let_go() {
     for seed in 0..n_seeds {
         let mut state = seed * 2 + 1;
         let mut draw = |n: usize| {
-            state = (state ^ state << 13) & u64::MAX;
+            state ^= state << 13;
             state ^= state >> 7;
             state ^= state << 17;
             (state >> 11) as usize % n
