@@ -35,17 +35,18 @@ pub fn drivers(all: bool) -> Result<Vec<Driver>, String> {
         let layer = validation()?;
         drivers.iter_mut().for_each(|driver| driver.environment.extend(layer.clone()));
     }
-    drivers.extend(opengl(all)?);
+    drivers.extend(opengl()?);
     Ok(drivers)
 }
 
-/// OpenGL, which the engine looks at only where nothing better is found: Vulkan's loader is told of no driver.
-fn opengl(whole: bool) -> Result<Option<Driver>, String> {
+/// OpenGL, which the engine looks at only where nothing better is found: Vulkan's loader is told of no driver. The engine's
+/// own tests do not hold there: remainders of negative i32 and `abs` of large u32 are wrong on Mesa 22.3's llvmpipe.
+fn opengl() -> Result<Option<Driver>, String> {
     if !cfg!(target_os = "linux") {
         return Ok(None);
     }
     let environment = vec![("VK_DRIVER_FILES", "none".to_string())];
-    let driver = Driver { name: "opengl", environment, whole, faults: &[] };
+    let driver = Driver { name: "opengl", environment, whole: false, faults: &[] };
     match n_gpus(&driver)? {
         0 => {
             println!(
