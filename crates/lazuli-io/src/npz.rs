@@ -1,7 +1,7 @@
 //! NumPy's npz: a zip of npy files.
 
 use std::fs;
-use std::io::{Cursor, Read, Write};
+use std::io::{Cursor, ErrorKind, Read, Write};
 use std::path::Path;
 
 use lazuli::{Device, Result, Tensor};
@@ -54,11 +54,15 @@ pub fn load_npz(path: impl AsRef<Path>, device: &Device) -> Result<Vec<(String, 
         let claimed = file.size();
         // Grows with what comes out, never with what is claimed; more than is claimed is refused.
         let mut contents = Vec::new();
-        file.by_ref().take(claimed.saturating_add(1)).read_to_end(&mut contents).map_err(|e| failed(&e))?;
+        let read = file.by_ref().take(claimed.saturating_add(1)).read_to_end(&mut contents);
+        read.map_err(|e| match e.kind() {
+            ErrorKind::OutOfMemory => fault::io("load_npz", path, &e),
+            _ => failed(&e),
+        })?;
         if contents.len() as u64 != claimed {
             return Err(failed(&format!("`{name}` claims {claimed} bytes and has another number")));
         }
-        let tensor = from_npy(&contents, device).map_err(|e| failed(&format!("`{name}`: {}", e.fault().message)))?;
+        let tensor = from_npy(&contents, device).map_err(|e| fault::of_tensor("load_npz", &name, &e))?;
         out.push((name.strip_suffix(".npy").unwrap_or(&name).to_string(), tensor));
     }
     Ok(out)

@@ -11,6 +11,7 @@ use crate::error::{Error, Fault, Result};
 use crate::graph::Buffer;
 use crate::pages;
 use crate::plan::{Explain, Limits, Plan};
+use crate::room::with_room;
 use crate::shape::Shape;
 
 /// A device's side of the engine.
@@ -152,33 +153,36 @@ impl HostBytes {
     }
 
     /// A copy of numbers that starts on a cache line, so that no vector of them lies across two.
-    pub fn copied<T: crate::dtype::Element>(data: &[T]) -> HostBytes {
+    #[track_caller]
+    pub fn copied<T: crate::dtype::Element>(op: &str, data: &[T]) -> Result<HostBytes> {
         debug_assert!(T::SAME_BYTES);
         // SAFETY: elements whose bytes are the stored bytes are plain numbers without padding.
         let bytes = unsafe { std::slice::from_raw_parts(data.as_ptr().cast::<u8>(), std::mem::size_of_val(data)) };
         let (whole, rest) = bytes.as_chunks::<64>();
-        let mut lines: Vec<Line> = Vec::with_capacity(whole.len() + 1);
+        let mut lines: Vec<Line> = with_room(op, whole.len() + 1)?;
         pages::ask_for_large(lines.as_ptr().cast(), bytes.len());
         lines.extend(whole.iter().map(|line| Line(*line)));
         let mut last = [0; 64];
         last[..rest.len()].copy_from_slice(rest);
         lines.extend((!rest.is_empty()).then_some(Line(last)));
-        HostBytes { owner: Box::new(Lines { lines, len: bytes.len() }) }
+        Ok(HostBytes { owner: Box::new(Lines { lines, len: bytes.len() }) })
     }
 
     /// Takes over bytes, moved if need be to where words may lie.
-    pub fn aligned(bytes: Vec<u8>) -> HostBytes {
+    #[track_caller]
+    pub fn aligned(op: &str, bytes: Vec<u8>) -> Result<HostBytes> {
         if bytes.as_ptr().cast::<u32>().is_aligned() {
-            return HostBytes::new(bytes);
+            return Ok(HostBytes::new(bytes));
         }
         let (words, rest) = bytes.as_chunks::<4>();
-        let mut moved: Vec<u32> = words.iter().map(|word| u32::from_ne_bytes(*word)).collect();
+        let mut moved: Vec<u32> = with_room(op, words.len() + 1)?;
+        moved.extend(words.iter().map(|word| u32::from_ne_bytes(*word)));
         let mut last = [0; 4];
         last[..rest.len()].copy_from_slice(rest);
         if !rest.is_empty() {
             moved.push(u32::from_ne_bytes(last));
         }
-        HostBytes::new(moved)
+        Ok(HostBytes::new(moved))
     }
 
     /// The bytes.

@@ -5,6 +5,7 @@
 mod log;
 mod pages;
 mod error;
+mod room;
 mod dtype;
 mod shape;
 mod view;

@@ -9,6 +9,7 @@ use crate::error::{Error, Fault, Result};
 use crate::graph::{Buffer, Captured, NodeRef, Op, capture};
 use crate::log::{self, Topic};
 use crate::plan::{self, Cache, Entry, Explain};
+use crate::room::zeroed_bytes;
 use crate::tensor::Tensor;
 
 /// Computes several tensors together: one plan, one submit. They stay on their device.
@@ -195,15 +196,15 @@ fn source_of(node: &NodeRef) -> NodeRef {
 }
 
 fn bytes_of(node: &NodeRef) -> Result<HostBytes> {
-    let mut bytes = vec![0u8; node.shape.n_elems() * node.dtype.size()];
+    let mut bytes = zeroed_bytes("to_device", node.shape.n_elems() * node.dtype.size())?;
     read(node, &mut bytes)?;
-    Ok(HostBytes::aligned(bytes))
+    HostBytes::aligned("to_device", bytes)
 }
 
 async fn bytes_of_async(node: &NodeRef) -> Result<HostBytes> {
-    let mut bytes = vec![0u8; node.shape.n_elems() * node.dtype.size()];
+    let mut bytes = zeroed_bytes("to_device", node.shape.n_elems() * node.dtype.size())?;
     read_async(node, &mut bytes).await?;
-    Ok(HostBytes::aligned(bytes))
+    HostBytes::aligned("to_device", bytes)
 }
 
 /// What computing these tensors together would do: kernels, memory, and what stood in the way of doing less.

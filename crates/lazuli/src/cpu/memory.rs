@@ -124,11 +124,6 @@ impl Pool {
         Some(block)
     }
 
-    /// Fails if the machine has not that much left, for what is allocated outside of the pool.
-    pub fn spare(&self, size_bytes: usize) -> Result<()> {
-        if self.has(size_bytes) { Ok(()) } else { Err(self.refusal(size_bytes)) }
-    }
-
     /// Linux hands out more than it has and kills the process later: this asks first, and lets go of what is idle.
     fn has(&self, size_bytes: usize) -> bool {
         let lacks = || system_bytes("MemAvailable:").is_some_and(|left| size_bytes > left);

@@ -499,6 +499,16 @@ impl Nest {
         }
     }
 
+    /// Bytes for the sums of columns whose rows are shared out in pieces.
+    pub fn sums_bytes(&self) -> usize {
+        match self.form {
+            Form::Columns { blocks, pieces, .. } if pieces.count() > 1 => {
+                blocks.count() * self.passes.inner[0].folds.len() * pieces.count() * blocks.piece * 4
+            }
+            _ => 0,
+        }
+    }
+
     /// How many inner elements an outer index has.
     pub fn inner_of(&self, outer_idx: usize) -> usize {
         match self.sizes.ragged {
