@@ -144,7 +144,7 @@ impl Device {
 
     /// Wraps a backend.
     pub(crate) fn new(backend: Box<dyn Backend>) -> Device {
-        Device(Arc::new(Inner { backend, cache: Mutex::default() }))
+        Device(Arc::new(Inner { backend, cache: Mutex::new(Cache::new(max_cache_bytes())) }))
     }
 
     /// What it is.
@@ -167,6 +167,23 @@ impl Device {
         self.0.backend.counters().reset();
     }
 
+    /// Gives back everything that nothing uses: pooled memory, plans, compiled kernels. What tensors and running
+    /// evaluations hold stays. What comes next is planned, compiled and allocated anew.
+    ///
+    /// ```
+    /// use lazuli::{Device, Tensor};
+    /// let cpu = Device::cpu();
+    /// Tensor::arange(0.0, 1e4, 1.0, &cpu).exp().sum(..).item::<f32>()?;
+    /// cpu.trim();
+    /// let stats = cpu.stats();
+    /// assert_eq!((stats.bytes_pooled, stats.bytes_plans, stats.bytes_programs), (0, 0, 0));
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    pub fn trim(&self) {
+        Cache::lock(self.cache()).clear(self.backend().counters());
+        self.0.backend.trim();
+    }
+
     pub(crate) fn backend(&self) -> &dyn Backend {
         &*self.0.backend
     }
@@ -174,6 +191,24 @@ impl Device {
     pub(crate) fn cache(&self) -> &Mutex<Cache> {
         &self.0.cache
     }
+}
+
+/// How many bytes of plans and compiled kernels a device keeps, unless `LAZULI_CACHE_BYTES` says another number.
+const CACHE_BYTES: usize = 256 << 20;
+
+/// Read once: the environment is the same for the whole run.
+fn max_cache_bytes() -> usize {
+    static BYTES: OnceLock<usize> = OnceLock::new();
+    *BYTES.get_or_init(|| match std::env::var("LAZULI_CACHE_BYTES") {
+        Err(_) => CACHE_BYTES,
+        Ok(text) => text.trim().parse().unwrap_or_else(|_| {
+            crate::log::warn(
+                "LAZULI_CACHE_BYTES",
+                &format!("{text:?} is no number of bytes; {CACHE_BYTES} are kept at most"),
+            );
+            CACHE_BYTES
+        }),
+    })
 }
 
 /// What `gpu/` answers; without it, that there is none.

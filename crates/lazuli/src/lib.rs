@@ -6,6 +6,7 @@ mod log;
 mod pages;
 mod error;
 mod room;
+mod lru;
 mod dtype;
 mod shape;
 mod view;
@@ -16,6 +17,8 @@ mod autograd;
 mod kernel;
 mod plan;
 mod backend;
+mod interned;
+mod idle;
 #[cfg(feature = "gpu")]
 mod wgsl;
 mod cpu;

@@ -1,6 +1,6 @@
 //! Where laziness ends: what is wanted is walked, its plan found or made, run, and the results put in place.
 
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::backend::{Counters, HostBytes, Outcome, Run, Runnable, Site};
@@ -8,7 +8,7 @@ use crate::device::Device;
 use crate::error::{Error, Fault, Result};
 use crate::graph::{Buffer, Captured, NodeRef, Op, capture};
 use crate::log::{self, Topic};
-use crate::plan::{self, Cache, Entry, Explain};
+use crate::plan::{self, Cache, Entry, Explain, Locked};
 use crate::room::zeroed_bytes;
 use crate::tensor::Tensor;
 
@@ -230,9 +230,8 @@ pub fn explain(tensors: &[&Tensor]) -> Result<Explain> {
     Ok(explain)
 }
 
-// A panic elsewhere cannot leave the cache half-changed, so a poisoned lock is still good.
-fn lock(device: &Device) -> MutexGuard<'_, Cache> {
-    device.cache().lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(device: &Device) -> Locked<'_> {
+    Cache::lock(device.cache())
 }
 
 /// Runs what is needed for these nodes of one device. If something must be brought from another device first, runs
@@ -318,9 +317,11 @@ fn plan_for(device: &Device, cache: &mut Cache, captured: &Captured) -> Result<E
     Counters::count(&backend.counters().plans_compiled, 1);
     let plan = Arc::new(plan::compile(&captured.graph(), backend.limits()));
     log::show(Topic::Plan, || plan.to_string());
+    let before = backend.counters().compiled_bytes();
     let runnable = backend.prepare(plan.clone())?;
+    let compiled = backend.counters().compiled_bytes().saturating_sub(before);
     let entry = Entry { plan, runnable };
-    cache.insert(captured.key.clone(), entry.clone());
+    cache.insert(captured.key.clone(), entry.clone(), compiled, backend.counters());
     Ok(entry)
 }
 

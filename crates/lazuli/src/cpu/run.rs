@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::Shared;
 use super::gemm::Rooms;
 use super::matmul::{self, Matmul};
 use super::memory::Storage;
@@ -12,6 +11,7 @@ use super::nest::{Form, Nest};
 use super::program::Program;
 use super::routines::{self, Routine, RoutineCall, Scratch};
 use super::tile::{Bound, Faults};
+use super::{HeldProgram, Shared};
 use super::{map, reduce};
 use crate::backend::{Counters, Outcome, Run, Runnable};
 use crate::dtype::DType;
@@ -19,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::graph::Buffer;
 use crate::kernel::RoutineArgs;
 use crate::plan::{Launch, Plan, SlotId, SlotKind};
+use crate::shape::Shape;
 
 /// A plan that takes less than this altogether is run where it was asked for: waking threads costs as much.
 const INLINE_NANOS: f64 = 60_000.0;
@@ -41,6 +42,8 @@ pub struct Ready {
 }
 
 struct ReadyLaunch {
+    /// Held so that other plans find it.
+    _program: HeldProgram,
     work: Work,
     nanos: f64,
 }
@@ -143,7 +146,8 @@ impl Ready {
 
 fn ready(cpu: &Shared, launch: &Launch) -> Result<ReadyLaunch> {
     let aliased: Vec<bool> = launch.writes.iter().map(|w| launch.reads.contains(w)).collect();
-    let (work, nanos) = match &*cpu.program(&launch.kernel) {
+    let program = cpu.program(&launch.kernel);
+    let (work, nanos) = match &**program {
         Program::Loop(code) => {
             let nest = Nest::new(code.clone(), &launch.args, &aliased);
             let nanos = nest.nanos;
@@ -165,10 +169,25 @@ fn ready(cpu: &Shared, launch: &Launch) -> Result<ReadyLaunch> {
             (work, n_elems as f64 * 10.0)
         }
     };
-    Ok(ReadyLaunch { work, nanos })
+    Ok(ReadyLaunch { _program: program, work, nanos })
+}
+
+impl Work {
+    fn size_bytes(&self) -> usize {
+        match self {
+            Work::Loop(nest) => nest.size_bytes(),
+            Work::Matmul(matmul) => matmul.size_bytes(),
+            Work::Routine { args, inputs, .. } => inputs.capacity() + args.input_shapes.capacity() * size_of::<Shape>(),
+        }
+    }
 }
 
 impl Runnable for Ready {
+    fn size_bytes(&self) -> usize {
+        let works = self.launches.iter().map(|launch| launch.work.size_bytes()).sum::<usize>();
+        size_of::<Ready>() + self.launches.capacity() * size_of::<ReadyLaunch>() + works
+    }
+
     fn run(&self, Run { inputs, constants, .. }: Run<'_>) -> Result<Outcome> {
         let buffers = self.slots(inputs)?;
         let mut scratch = SmallVec::<[Option<matmul::Scratch>; 8]>::new();
@@ -188,12 +207,12 @@ impl Runnable for Ready {
         let n_workers = n_workers(&self.cpu, self.nanos);
         // What each thread needs, then what all share, each on a cache line of its own.
         let rooms_bytes = (n_workers * self.room * 4).next_multiple_of(LINE);
-        let frames_bytes = n_workers * self.frame * 4;
-        let beside = self.cpu.pool.take((rooms_bytes + frames_bytes).saturating_add(self.sums_bytes))?;
-        let part = |at: usize, size: usize| Rooms { first: beside.ptr().wrapping_add(at).cast(), size };
-        let (rooms, frames) = (part(0, self.room), part(rooms_bytes, self.frame));
-        let memory =
-            Memory { slots, scratch, sums: beside.ptr().wrapping_add(rooms_bytes + frames_bytes), rooms, frames };
+        let beside = self.cpu.pool.take(rooms_bytes.saturating_add(self.sums_bytes))?;
+        let tiles = self.cpu.pool.take_uncounted(n_workers * self.frame * 4)?;
+        let rooms = Rooms { first: beside.ptr().cast(), size: self.room };
+        let frames = Rooms { first: tiles.ptr().cast(), size: self.frame };
+        let sums = beside.ptr().wrapping_add(rooms_bytes);
+        let memory = Memory { slots, scratch, sums, rooms, frames };
         let counters = &self.cpu.counters;
         Counters::count(&counters.submits, 1);
         Counters::count(&counters.dispatches, self.launches.len() as u64);

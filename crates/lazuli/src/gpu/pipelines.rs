@@ -5,18 +5,24 @@ use std::collections::HashMap;
 use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::disk;
 use super::live::Live;
 use crate::backend::Counters;
 use crate::error::Result;
+use crate::interned::{Held, Interned};
 use crate::log::{self, Topic};
 use crate::wgsl::{Bind, Pass};
 
 /// What is compiled in one go is written to disk no more often than this.
 const SAVE_EVERY: Duration = Duration::from_secs(2);
+
+/// What a pipeline takes, as measured with Mesa's lavapipe, which keeps machine code and its compiler's form of the shader:
+/// so much, and as much again for each byte of its text.
+const PIPELINE_BYTES: usize = 64 << 10;
+const TEXT_FACTOR: usize = 32;
 
 /// A compiled shader and the form of what is bound to it.
 pub struct Pipeline {
@@ -24,9 +30,12 @@ pub struct Pipeline {
     pub layout: wgpu::BindGroupLayout,
 }
 
-/// All pipelines of a device.
+/// A pipeline that others may use as well.
+pub type HeldPipeline = Arc<Held<Arc<str>, Pipeline>>;
+
+/// The pipelines of a device that some plan holds.
 pub struct Pipelines {
-    by_text: Mutex<HashMap<Arc<str>, Arc<Pipeline>>>,
+    by_text: Arc<Interned<Arc<str>, Pipeline>>,
     kept: Option<Kept>,
 }
 
@@ -41,32 +50,35 @@ struct Kept {
 
 impl Pipelines {
     /// None yet, but what earlier programs left on disk.
-    pub fn new(device: &wgpu::Device) -> Pipelines {
-        Pipelines { by_text: Mutex::default(), kept: Kept::open(device) }
+    pub fn new(device: &wgpu::Device, counters: Arc<Counters>) -> Pipelines {
+        let by_text = Interned::new(counters, |counters| &counters.bytes_pipelines);
+        Pipelines { by_text, kept: Kept::open(device) }
     }
 
     /// The pipelines of these passes, compiled where they are new.
-    pub fn get(&self, live: &Live, passes: &[&Pass]) -> Result<Vec<Arc<Pipeline>>> {
-        let known = self.lock();
+    pub fn get(&self, live: &Live, passes: &[&Pass]) -> Result<Vec<HeldPipeline>> {
+        // Held from here on, so that what was found stays found.
+        let mut found: HashMap<&str, HeldPipeline> = HashMap::new();
         let mut new: Vec<&Pass> = Vec::new();
-        for pass in passes {
-            if !known.contains_key(&pass.text) && !new.iter().any(|n| n.text == pass.text) {
-                new.push(pass);
+        for pass in passes.iter().copied() {
+            if found.contains_key(&*pass.text) || new.iter().any(|n| n.text == pass.text) {
+                continue;
+            }
+            match self.by_text.get(&*pass.text) {
+                Some(pipeline) => drop(found.insert(&pass.text, pipeline)),
+                None => new.push(pass),
             }
         }
-        drop(known);
         if !new.is_empty() {
             let compiled = side_by_side(&new, |pass| self.compile(live, pass))?;
-            let mut known = self.lock();
-            new.iter().zip(compiled).for_each(|(pass, pipeline)| {
-                known.insert(pass.text.clone(), Arc::new(pipeline));
-            });
-            drop(known);
+            for (pass, pipeline) in new.iter().zip(compiled) {
+                let size_bytes = PIPELINE_BYTES + TEXT_FACTOR * pass.text.len();
+                found.insert(&pass.text, self.by_text.insert(pass.text.clone(), pipeline, size_bytes));
+            }
             self.kept.iter().for_each(|kept| kept.is_new.store(true, Ordering::Relaxed));
             self.save(Some(SAVE_EVERY));
         }
-        let known = self.lock();
-        Ok(passes.iter().map(|pass| known[&pass.text].clone()).collect())
+        Ok(passes.iter().map(|pass| found[&*pass.text].clone()).collect())
     }
 
     /// Writes to disk what the driver hands out, unless that was done within this time.
@@ -109,10 +121,6 @@ impl Pipelines {
             });
             Pipeline { pipeline, layout }
         })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Pipeline>>> {
-        self.by_text.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
