@@ -6,7 +6,7 @@ mod refusing;
 use std::io::{Cursor, Write};
 
 use lazuli::{DType, Device, Result, Tensor};
-use refusing::{check, uncounted};
+use refusing::{LARGE, check, uncounted};
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipWriter};
 
@@ -33,18 +33,18 @@ fn loading_can_run_out_of_memory() {
     let (folder, cpu) = (tempfile::tempdir().unwrap(), Device::cpu());
     let path = folder.path().join("a.safetensors");
     lazuli_io::save(&path, &some(&cpu)).unwrap();
-    check("load", || cpu.trim(), || numbers(lazuli_io::load(&path, &cpu)?));
+    check("load", LARGE, || cpu.trim(), || numbers(lazuli_io::load(&path, &cpu)?));
     // Elements that lie across words are copied one by one.
     let bytes = lazuli_io::to_safetensors(&some(&cpu)).unwrap();
     let shifted: Vec<u8> = [0].into_iter().chain(bytes).collect();
-    check("from_safetensors", || cpu.trim(), || numbers(lazuli_io::from_safetensors(&shifted[1..], &cpu)?));
+    check("from_safetensors", LARGE, || cpu.trim(), || numbers(lazuli_io::from_safetensors(&shifted[1..], &cpu)?));
 
     let path = folder.path().join("a.npy");
     lazuli_io::save_npy(&path, &some(&cpu)[0].1).unwrap();
-    check("load_npy", || cpu.trim(), || lazuli_io::load_npy(&path, &cpu)?.to_vec::<f32>());
+    check("load_npy", LARGE, || cpu.trim(), || lazuli_io::load_npy(&path, &cpu)?.to_vec::<f32>());
     let path = folder.path().join("a.npz");
     lazuli_io::save_npz(&path, &some(&cpu)).unwrap();
-    check("load_npz", || cpu.trim(), || numbers(lazuli_io::load_npz(&path, &cpu)?));
+    check("load_npz", LARGE, || cpu.trim(), || numbers(lazuli_io::load_npz(&path, &cpu)?));
 }
 
 #[test]
@@ -58,15 +58,15 @@ fn loading_what_is_compressed_can_run_out_of_memory() {
         archive.write_all(&lazuli_io::to_npy(&tensor).unwrap()).unwrap();
     }
     std::fs::write(&path, archive.finish().unwrap().into_inner()).unwrap();
-    check("load_npz", || cpu.trim(), || numbers(lazuli_io::load_npz(&path, &cpu)?));
+    check("load_npz", LARGE, || cpu.trim(), || numbers(lazuli_io::load_npz(&path, &cpu)?));
 }
 
 #[test]
 fn saving_can_run_out_of_memory() {
     let cpu = Device::cpu();
     let tensors = some(&cpu);
-    check("to_safetensors", || cpu.trim(), || lazuli_io::to_safetensors(&tensors));
-    check("to_npy", || cpu.trim(), || lazuli_io::to_npy(&tensors[0].1));
+    check("to_safetensors", LARGE, || cpu.trim(), || lazuli_io::to_safetensors(&tensors));
+    check("to_npy", LARGE, || cpu.trim(), || lazuli_io::to_npy(&tensors[0].1));
 }
 
 /// Loading under `ulimit -v`, in a process of its own.

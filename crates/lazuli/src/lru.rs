@@ -42,6 +42,11 @@ impl<K: Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
         self.size_bytes
     }
 
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
     /// The value of a key, which is now the one used last.
     pub fn get<Q: Eq + Hash + ?Sized>(&mut self, key: &Q) -> Option<&V>
     where
@@ -124,13 +129,13 @@ mod tests {
         (0..4).for_each(|i| assert_eq!(map.insert(i, i * 10, 100), None));
         assert_eq!(map.get(&0), Some(&0));
         assert_eq!(map.get(&2), Some(&20));
-        assert_eq!((map.size_bytes(), map.places.len()), (400, 4));
+        assert_eq!((map.size_bytes(), map.len()), (400, 4));
         assert_eq!(map.pop_oldest(), Some(10));
         assert_eq!(map.get(&1), None);
         assert_eq!(map.insert(3, 31, 7), Some(30));
         assert_eq!(map.size_bytes(), 207);
         assert_eq!([map.pop_oldest(), map.pop_oldest(), map.pop_oldest()], [Some(0), Some(20), Some(31)]);
-        assert_eq!((map.pop_oldest(), map.size_bytes(), map.places.len()), (None, 0, 0));
+        assert_eq!((map.pop_oldest(), map.size_bytes(), map.len()), (None, 0, 0));
     }
 
     #[test]
@@ -158,7 +163,7 @@ mod tests {
                 }
             }
             assert_eq!(map.size_bytes(), list.iter().map(|(key, _)| *key as usize).sum::<usize>());
-            assert_eq!(map.places.len(), list.len());
+            assert_eq!(map.len(), list.len());
         }
         assert!(map.slots.len() <= 64, "slots are used again");
     }

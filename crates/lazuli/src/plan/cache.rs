@@ -1,5 +1,6 @@
 //! Plans already made, by the structure they were made for. Together with what was compiled for them they take no more
-//! bytes than they are allowed; beyond it those go that were used longest ago.
+//! bytes than they are allowed; beyond it those go that were used longest ago. Only the last one stays however large it is,
+//! or a model that is larger would be compiled for each of its steps.
 
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::{Deref, DerefMut};
@@ -62,7 +63,7 @@ impl Cache {
         let all = self.plans.size_bytes() + counters.compiled_bytes();
         let mut too_much = all.saturating_sub(self.max_bytes);
         // Kernels that others use as well stay; if that leaves too much, the next plan finds out.
-        while too_much > 0 && self.let_go(&mut too_much) {}
+        while too_much > 0 && self.plans.len() > 1 && self.let_go(&mut too_much) {}
         counters.bytes_plans.store(self.plans.size_bytes() as u64, Ordering::Relaxed);
     }
 

@@ -19,6 +19,7 @@ fn with_cache(test: &str, bytes: usize) -> bool {
         &[("LAZULI_TEST_CHILD", "1"), ("LAZULI_CACHE_BYTES", &bytes.to_string())],
     );
     assert!(passed, "{text}");
+    println!("{text}");
     false
 }
 
@@ -158,14 +159,18 @@ fn a_function_may_compute_when_it_goes() {
 }
 
 #[test]
-fn no_bytes_at_all_still_compute() {
-    if !with_cache("no_bytes_at_all_still_compute", 0) {
+fn with_no_bytes_at_all_the_last_plan_stays() {
+    if !with_cache("with_no_bytes_at_all_the_last_plan_stays", 0) {
         return;
     }
     let cpu = Device::cpu();
     for _ in 0..3 {
+        cpu.reset_stats();
         assert_eq!(data(4, &cpu).add(1.0).to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0, 4.0]);
-        assert_eq!(cached_bytes(&cpu.stats()), 0);
+        assert_eq!(data(4, &cpu).add(2.0).to_vec::<f32>().unwrap(), [2.0, 3.0, 4.0, 5.0]);
+        assert_eq!(data(4, &cpu).sqrt().to_vec::<f32>().unwrap()[1], 1.0);
+        let stats = cpu.stats();
+        assert_eq!((stats.plans_compiled, stats.plan_hits), (2, 1), "{stats:?}");
     }
 }
 

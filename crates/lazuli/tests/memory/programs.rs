@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use lazuli::{Batch, CustomOp, DType, Device, Error, Result, Tensor, Weights, keep};
 
-use crate::refusing::{alone, check, refusing, uncounted};
+use crate::refusing::{LARGE, alone, check, refusing, uncounted};
 
 /// Numbers made beforehand, so that nothing but the engine allocates while it is counted.
 fn numbers(n: usize) -> &'static [f32] {
@@ -32,7 +32,30 @@ fn read(y: &Tensor) -> Result<Vec<f32>> {
 fn on_cpu(name: &str, program: impl Fn(&Device) -> Result<Vec<f32>>) {
     let cpu = Device::cpu();
     numbers(1);
-    check(name, || cpu.trim(), || program(&cpu));
+    check(name, LARGE, || cpu.trim(), || program(&cpu));
+}
+
+/// What the host allocates for tensors of a GPU. What wgpu does below 64 KiB is its own affair.
+#[test]
+#[cfg(feature = "gpu")]
+fn hosts_of_gpus_can_run_out_of_memory() {
+    for idx in 1..Device::all().len() {
+        let (cpu, gpu) = (Device::cpu(), Device::open(&idx.to_string()).unwrap());
+        let trim = || {
+            gpu.trim();
+            cpu.trim();
+        };
+        numbers(1);
+        check("upload and read", 64 << 10, trim, || read(&x(&[50_000], &gpu).add(1.0)));
+        check("upload of f64", 64 << 10, trim, || {
+            let data: Vec<f64> = uncounted(|| (0..30_000).map(f64::from).collect());
+            read(&Tensor::from_slice(&data, [30_000], &gpu).mul(2.0))
+        });
+        check("there and back", 64 << 10, trim, || {
+            let there = x(&[40_000], &cpu).exp().compute()?.to_device(&gpu);
+            read(&there.add(1.0).compute()?.to_device(&cpu))
+        });
+    }
 }
 
 #[test]

@@ -7,8 +7,11 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Smaller pieces of memory are not counted and never refused: those of nodes, plans and messages.
-pub static LARGE: AtomicUsize = AtomicUsize::new(4 << 10);
+/// What tests of the engine count from: nodes, plans and messages are smaller.
+pub const LARGE: usize = 4 << 10;
+
+/// Smaller pieces of memory are not counted and never refused.
+static COUNTED_FROM: AtomicUsize = AtomicUsize::new(LARGE);
 
 pub struct Refusing;
 
@@ -19,7 +22,7 @@ static LAST: AtomicUsize = AtomicUsize::new(usize::MAX);
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
 fn is_refused(size: usize) -> bool {
-    if size < LARGE.load(SeqCst) || !IS_COUNTING.load(SeqCst) {
+    if size < COUNTED_FROM.load(SeqCst) || !IS_COUNTING.load(SeqCst) {
         return false;
     }
     let number = N_SEEN.fetch_add(1, SeqCst) + 1;
@@ -97,8 +100,14 @@ pub fn uncounted<R>(f: impl FnOnce() -> R) -> R {
 /// Runs a program as often as it allocates, and refuses one allocation each time, then that one and all after it. It must
 /// end in an error, or, where one refusal could be made up for, in the right numbers; and it must work again afterwards.
 #[track_caller]
-pub fn check<T: PartialEq + std::fmt::Debug>(name: &str, trim: impl Fn(), program: impl Fn() -> lazuli::Result<T>) {
+pub fn check<T: PartialEq + std::fmt::Debug>(
+    name: &str,
+    counted_from: usize,
+    trim: impl Fn(),
+    program: impl Fn() -> lazuli::Result<T>,
+) {
     let _turn = alone();
+    COUNTED_FROM.store(counted_from, SeqCst);
     trim();
     let expected = program().unwrap();
     trim();
@@ -124,4 +133,5 @@ pub fn check<T: PartialEq + std::fmt::Debug>(name: &str, trim: impl Fn(), progra
         }
     }
     assert!(n_errors >= n, "{name}: {n_errors} errors of {n}");
+    COUNTED_FROM.store(LARGE, SeqCst);
 }
