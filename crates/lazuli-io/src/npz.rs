@@ -9,6 +9,7 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
 use crate::atomic::write_atomically;
+use crate::elements;
 use crate::fault;
 use crate::npy::{from_npy, to_npy};
 
@@ -26,7 +27,13 @@ use crate::npy::{from_npy, to_npy};
 pub fn save_npz(path: impl AsRef<Path>, tensors: &[(String, Tensor)]) -> Result<()> {
     let path = path.as_ref();
     let failed = |error: &dyn std::fmt::Display| fault::parse("save_npz", error.to_string());
-    let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
+    // The archive's bytes: elements, which may become f32, two headers each with the name, and npy's.
+    let (mut bytes, mut n_bytes) = (Vec::new(), 1024);
+    for (name, tensor) in tensors {
+        n_bytes += tensor.shape()?.iter().product::<usize>() * tensor.dtype()?.size().max(4) + 4 * name.len() + 1024;
+    }
+    elements::reserve("save_npz", &mut bytes, n_bytes)?;
+    let mut archive = ZipWriter::new(Cursor::new(bytes));
     let options = SimpleFileOptions::default().compression_method(CompressionMethod::Stored).large_file(true);
     for (name, tensor) in tensors {
         archive.start_file(format!("{name}.npy"), options).map_err(|e| failed(&e))?;

@@ -166,8 +166,8 @@ fn with_no_bytes_at_all_the_last_plan_stays() {
     let cpu = Device::cpu();
     for _ in 0..3 {
         cpu.reset_stats();
-        assert_eq!(data(4, &cpu).add(1.0).to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0, 4.0]);
         assert_eq!(data(4, &cpu).add(2.0).to_vec::<f32>().unwrap(), [2.0, 3.0, 4.0, 5.0]);
+        assert_eq!(data(4, &cpu).add(3.0).to_vec::<f32>().unwrap(), [3.0, 4.0, 5.0, 6.0]);
         assert_eq!(data(4, &cpu).sqrt().to_vec::<f32>().unwrap()[1], 1.0);
         let stats = cpu.stats();
         assert_eq!((stats.plans_compiled, stats.plan_hits), (2, 1), "{stats:?}");
