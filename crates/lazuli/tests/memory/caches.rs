@@ -222,6 +222,7 @@ fn a_tensor_grown_by_cat_leaves_little_behind() {
     }
     let stats = cpu.stats();
     let size_bytes = (26 << 20) * 4;
+    println!("{} MiB of tensor, {} MiB in the pool", size_bytes >> 20, stats.bytes_pooled >> 20);
     assert!(stats.bytes_pooled <= 3 * size_bytes, "{stats:?}");
     drop((all, part));
     cpu.trim();
