@@ -12,7 +12,7 @@ use super::program::Program;
 use super::routines::{self, Routine, RoutineCall, Scratch};
 use super::tile::{Bound, Faults};
 use super::{HeldProgram, Shared};
-use super::{map, reduce};
+use super::{map, reduce, threads};
 use crate::backend::{Counters, Outcome, Run, Runnable};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -219,7 +219,7 @@ impl Runnable for Ready {
         let faults = Faults::default();
         let run = || self.run_all(&memory, constants, &faults);
         match n_workers {
-            1 => run(),
+            1 => threads::alone(run),
             _ => self.cpu.threads.enter(run),
         }
         if let Some(op) = faults.panicked() {
