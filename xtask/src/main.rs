@@ -36,7 +36,7 @@ const TASKS: &[Task] = &[
     Task { name: "docs", about: "write docs/ops.md and docs/numerics.md from the rows", run: docs },
     Task {
         name: "soak",
-        about: "random graphs against the oracle for some seconds (60), products of every size: soak [SECONDS]",
+        about: "random graphs against the oracle for some seconds (60), products of every size, caches: soak [SECONDS]",
         run: soak,
     },
     Task {
@@ -95,7 +95,8 @@ fn docs(words: &[String]) -> Result<(), String> {
     workspace::succeed(command.args(["test", "--workspace", "--test", "generated"]).env("LAZULI_DOCS", "write"))
 }
 
-/// Random graphs for as long as there is patience, then products of every size.
+/// Random graphs for as long as there is patience, then products of every size, then 200,000 structures on the CPU and 5,000
+/// on a GPU, in caches of 4 and 16 MiB.
 fn soak(words: &[String]) -> Result<(), String> {
     alone(words.get(1..).unwrap_or_default())?;
     let seconds = match words.first() {
@@ -107,7 +108,14 @@ fn soak(words: &[String]) -> Result<(), String> {
     workspace::succeed(command.env("LAZULI_SOAK_SECONDS", seconds.to_string()))?;
     let mut command = Command::new(cargo());
     command.args(["test", "-p", "lazuli", "--test", "gpu", "any_size_in_any_layout"]);
-    workspace::succeed(command.env("LAZULI_SOAK_SECONDS", seconds.to_string()))
+    workspace::succeed(command.env("LAZULI_SOAK_SECONDS", seconds.to_string()))?;
+    // However many structures come by, the caches stay below their bound, and so does the process.
+    for (test, n_structures) in [("memory", "200000"), ("gpu", "5000")] {
+        let mut command = Command::new(cargo());
+        command.args(["test", "-p", "lazuli", "--test", test, "any_number_of_structures", "--", "--nocapture"]);
+        workspace::succeed(command.env("LAZULI_SOAK_STRUCTURES", n_structures))?;
+    }
+    Ok(())
 }
 
 /// The benchmarks have a workspace of their own, because of what the peers depend on.

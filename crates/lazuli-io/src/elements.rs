@@ -2,6 +2,8 @@
 
 use lazuli::{DType, Device, Result, Tensor, bf16, f16};
 
+use crate::fault;
+
 /// An element type as files know it. 64-bit types are read if their values fit 32 bits, never written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
@@ -51,7 +53,8 @@ pub fn n_bytes(shape: &[usize], stored: Stored) -> Option<usize> {
 }
 
 /// A tensor of bytes that are known to fill the shape. They are copied once.
-pub fn tensor(bytes: &[u8], shape: &[usize], stored: Stored, device: &Device) -> Tensor {
+#[track_caller]
+pub fn tensor(bytes: &[u8], shape: &[usize], stored: Stored, device: &Device) -> Result<Tensor> {
     macro_rules! of {
         ($t:ty, $n:literal) => {{
             // SAFETY: these types have no padding, and every pattern of bits is one of their values.
@@ -59,12 +62,12 @@ pub fn tensor(bytes: &[u8], shape: &[usize], stored: Stored, device: &Device) ->
             let read = |c: &[u8; $n]| <$t>::from_le_bytes(*c);
             match cfg!(target_endian = "little") && before.is_empty() && after.is_empty() {
                 true => Tensor::from_slice(values, shape, device),
-                false => Tensor::from_vec(bytes.as_chunks().0.iter().map(read).collect::<Vec<$t>>(), shape, device),
+                false => Tensor::from_vec(collected(bytes.as_chunks().0.iter().map(read))?, shape, device),
             }
         }};
     }
-    match stored {
-        Stored::Bool => Tensor::from_vec(bytes.iter().map(|b| *b != 0).collect::<Vec<bool>>(), shape, device),
+    let tensor = match stored {
+        Stored::Bool => Tensor::from_vec(collected(bytes.iter().map(|b| *b != 0))?, shape, device),
         Stored::U8 => Tensor::from_slice(bytes, shape, device),
         Stored::I32 => of!(i32, 4),
         Stored::U32 => of!(u32, 4),
@@ -74,11 +77,32 @@ pub fn tensor(bytes: &[u8], shape: &[usize], stored: Stored, device: &Device) ->
         Stored::I64 => of!(i64, 8),
         Stored::U64 => of!(u64, 8),
         Stored::F64 => of!(f64, 8),
+    };
+    tensor.check()?;
+    Ok(tensor)
+}
+
+/// The elements as a vector, if there is memory for it.
+#[track_caller]
+fn collected<T>(elements: impl ExactSizeIterator<Item = T>) -> Result<Vec<T>> {
+    let mut out = Vec::new();
+    reserve("load", &mut out, elements.len())?;
+    out.extend(elements);
+    Ok(out)
+}
+
+/// Makes room for so many more elements, if there is memory for them.
+#[track_caller]
+pub fn reserve<T>(op: &str, out: &mut Vec<T>, n: usize) -> Result<()> {
+    match out.try_reserve_exact(n) {
+        Ok(()) => Ok(()),
+        Err(_) => Err(fault::no_memory(op, n.saturating_mul(size_of::<T>()))),
     }
 }
 
 /// The elements of a tensor as bytes, appended.
 pub fn append(tensor: &Tensor, out: &mut Vec<u8>) -> Result<()> {
+    reserve("save", out, tensor.shape()?.iter().product::<usize>() * tensor.dtype()?.size())?;
     macro_rules! of {
         ($t:ty) => {
             tensor.to_vec::<$t>()?.iter().for_each(|v| out.extend_from_slice(&v.to_le_bytes()))

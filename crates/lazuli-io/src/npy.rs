@@ -101,9 +101,9 @@ pub fn from_npy(bytes: &[u8], device: &Device) -> Result<Tensor> {
         true => {
             let reversed: Vec<usize> = shape.iter().rev().copied().collect();
             let order: Vec<i32> = (0..shape.len() as i32).rev().collect();
-            elements::tensor(data, &reversed, stored, device).permute(&order)
+            elements::tensor(data, &reversed, stored, device)?.permute(&order)
         }
-        false => elements::tensor(data, &shape, stored, device),
+        false => elements::tensor(data, &shape, stored, device)?,
     };
     tensor.check()?;
     Ok(tensor)

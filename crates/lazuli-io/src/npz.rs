@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fmt::Display;
 use std::fs;
-use std::io::{Cursor, Read, Write};
+use std::io::{Cursor, ErrorKind, Read, Write};
 use std::path::Path;
 
 use lazuli::{Device, Result, Tensor};
@@ -11,6 +11,7 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
 use crate::atomic::write_atomically;
+use crate::elements;
 use crate::fault;
 use crate::npy::{from_npy, to_npy};
 
@@ -33,7 +34,13 @@ const MAX_RATIO: u64 = 100;
 pub fn save_npz(path: impl AsRef<Path>, tensors: &[(String, Tensor)]) -> Result<()> {
     let path = path.as_ref();
     let failed = |error: &dyn Display| fault::parse("save_npz", error.to_string());
-    let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
+    // The archive's bytes: elements, which may become f32, two headers each with the name, and npy's.
+    let (mut bytes, mut n_bytes) = (Vec::new(), 1024);
+    for (name, tensor) in tensors {
+        n_bytes += tensor.shape()?.iter().product::<usize>() * tensor.dtype()?.size().max(4) + 4 * name.len() + 1024;
+    }
+    elements::reserve("save_npz", &mut bytes, n_bytes)?;
+    let mut archive = ZipWriter::new(Cursor::new(bytes));
     let options = SimpleFileOptions::default().compression_method(CompressionMethod::Stored).large_file(true);
     let mut known = HashSet::new();
     for (name, tensor) in tensors {
@@ -92,11 +99,14 @@ fn unpack(path: &Path, device: &Device, limit: impl Fn(u64) -> u64) -> Result<Ve
         // Grows with what comes out, never with what is claimed; more than is claimed is refused.
         let mut contents = Vec::new();
         let read = file.by_ref().take(claimed.saturating_add(1)).read_to_end(&mut contents);
-        read.map_err(|e| failed(&format!("`{name}`: {e}")))?;
+        read.map_err(|e| match e.kind() {
+            ErrorKind::OutOfMemory => fault::io("load_npz", path, &e),
+            _ => failed(&format!("`{name}`: {e}")),
+        })?;
         if contents.len() as u64 != claimed {
             return Err(failed(&format!("`{name}` claims {claimed} bytes and has another number")));
         }
-        let tensor = from_npy(&contents, device).map_err(|e| failed(&format!("`{name}`: {}", e.fault().message)))?;
+        let tensor = from_npy(&contents, device).map_err(|e| fault::of_tensor("load_npz", &name, &e))?;
         out.push((name, tensor));
     }
     Ok(out)

@@ -87,6 +87,7 @@ pub fn to_safetensors(tensors: &[(String, Tensor)]) -> Result<Vec<u8>> {
         header.push(' ');
     }
     let mut out = (header.len() as u64).to_le_bytes().to_vec();
+    elements::reserve("save", &mut out, header.len() + data.len())?;
     out.extend_from_slice(header.as_bytes());
     out.extend_from_slice(&data);
     Ok(out)
@@ -113,12 +114,11 @@ pub fn from_safetensors(bytes: &[u8], device: &Device) -> Result<Vec<(String, Te
     let (entries, data) = entries;
     let mut out = Vec::with_capacity(entries.len());
     for entry in entries {
-        let tensor = elements::tensor(&data[entry.start..entry.end], &entry.shape, entry.stored, device);
         // A number that does not fit 32 bits is found here, and named.
-        if let Err(error) = tensor.check() {
-            return Err(fault::parse("load", format!("`{}`: {}", entry.name, error.fault().message)));
+        match elements::tensor(&data[entry.start..entry.end], &entry.shape, entry.stored, device) {
+            Ok(tensor) => out.push((entry.name, tensor)),
+            Err(error) => return Err(fault::of_tensor("load", &entry.name, &error)),
         }
-        out.push((entry.name, tensor));
     }
     Ok(out)
 }

@@ -11,16 +11,13 @@ use crate::error::{Error, Fault, Result};
 use crate::graph::Buffer;
 use crate::pages;
 use crate::plan::{Explain, Limits, Plan};
+use crate::room::with_room;
 use crate::shape::Shape;
 
 /// A device's side of the engine.
 pub trait Backend: Any + Send + Sync {
-    /// What it is called and what it can do.
-    fn info(&self) -> &DeviceInfo;
-    /// What the planner needs to know of it.
-    fn limits(&self) -> &Limits;
-    /// What it has done so far.
-    fn counters(&self) -> &Counters;
+    /// What it is and what it has done so far.
+    fn about(&self) -> &About;
     /// Memory holding these bytes; takes them over where it can.
     fn upload(&self, bytes: HostBytes) -> Result<Buffer>;
     /// The first `out.len()` bytes of a buffer. Says what went wrong with whatever made them.
@@ -39,6 +36,35 @@ pub trait Backend: Any + Send + Sync {
     }
     /// Waits until all that was started is done, and reports what went wrong meanwhile.
     fn sync(&self) -> Result<()>;
+    /// Gives back all memory that nothing uses.
+    fn trim(&self);
+}
+
+/// What is known of a device.
+pub struct About {
+    /// What it is called and what it can do.
+    pub info: DeviceInfo,
+    /// What the planner needs to know of it.
+    pub limits: Limits,
+    /// What it has done so far.
+    pub counters: Arc<Counters>,
+}
+
+impl dyn Backend + '_ {
+    /// What it is called and what it can do.
+    pub fn info(&self) -> &DeviceInfo {
+        &self.about().info
+    }
+
+    /// What the planner needs to know of it.
+    pub fn limits(&self) -> &Limits {
+        &self.about().limits
+    }
+
+    /// What it has done so far.
+    pub fn counters(&self) -> &Counters {
+        &self.about().counters
+    }
 }
 
 /// Something under way on a device.
@@ -48,6 +74,8 @@ pub type Pending<'a> = Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
 pub trait Runnable: Any + Send + Sync {
     /// Runs it. Running out of memory must be found out before anything is written, so that it can be tried again.
     fn run(&self, run: Run<'_>) -> Result<Outcome>;
+    /// About how many bytes it occupies, without its kernels, which it may share with others.
+    fn size_bytes(&self) -> usize;
 }
 
 /// What one run of a plan is given.
@@ -152,33 +180,36 @@ impl HostBytes {
     }
 
     /// A copy of numbers that starts on a cache line, so that no vector of them lies across two.
-    pub fn copied<T: crate::dtype::Element>(data: &[T]) -> HostBytes {
+    #[track_caller]
+    pub fn copied<T: crate::dtype::Element>(op: &str, data: &[T]) -> Result<HostBytes> {
         debug_assert!(T::SAME_BYTES);
         // SAFETY: elements whose bytes are the stored bytes are plain numbers without padding.
         let bytes = unsafe { std::slice::from_raw_parts(data.as_ptr().cast::<u8>(), std::mem::size_of_val(data)) };
         let (whole, rest) = bytes.as_chunks::<64>();
-        let mut lines: Vec<Line> = Vec::with_capacity(whole.len() + 1);
+        let mut lines: Vec<Line> = with_room(op, whole.len() + 1)?;
         pages::ask_for_large(lines.as_ptr().cast(), bytes.len());
         lines.extend(whole.iter().map(|line| Line(*line)));
         let mut last = [0; 64];
         last[..rest.len()].copy_from_slice(rest);
         lines.extend((!rest.is_empty()).then_some(Line(last)));
-        HostBytes { owner: Box::new(Lines { lines, len: bytes.len() }) }
+        Ok(HostBytes { owner: Box::new(Lines { lines, len: bytes.len() }) })
     }
 
     /// Takes over bytes, moved if need be to where words may lie.
-    pub fn aligned(bytes: Vec<u8>) -> HostBytes {
+    #[track_caller]
+    pub fn aligned(op: &str, bytes: Vec<u8>) -> Result<HostBytes> {
         if bytes.as_ptr().cast::<u32>().is_aligned() {
-            return HostBytes::new(bytes);
+            return Ok(HostBytes::new(bytes));
         }
         let (words, rest) = bytes.as_chunks::<4>();
-        let mut moved: Vec<u32> = words.iter().map(|word| u32::from_ne_bytes(*word)).collect();
+        let mut moved: Vec<u32> = with_room(op, words.len() + 1)?;
+        moved.extend(words.iter().map(|word| u32::from_ne_bytes(*word)));
         let mut last = [0; 4];
         last[..rest.len()].copy_from_slice(rest);
         if !rest.is_empty() {
             moved.push(u32::from_ne_bytes(last));
         }
-        HostBytes::new(moved)
+        Ok(HostBytes::new(moved))
     }
 
     /// The bytes.
@@ -194,7 +225,8 @@ impl HostBytes {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// Counters of a device since it was opened or last reset; `bytes_live` is what is held now.
+        /// Counters of a device since it was opened or last reset. What is held now, such as `bytes_live` and
+        /// `bytes_pooled`, is not reset.
         ///
         /// ```
         /// use lazuli::{Device, Tensor};
@@ -220,14 +252,18 @@ macro_rules! counters {
 
             /// Sets all but what is held now back to zero.
             pub fn reset(&self) {
-                let live = self.bytes_live.load(Ordering::Relaxed);
-                $(self.$name.store(0, Ordering::Relaxed);)*
-                self.bytes_live.store(live, Ordering::Relaxed);
-                self.bytes_peak.store(live, Ordering::Relaxed);
+                let counted = [$((stringify!($name), &self.$name)),*];
+                for (_, counter) in counted.iter().filter(|(name, _)| !HELD.contains(name)) {
+                    counter.store(0, Ordering::Relaxed);
+                }
+                self.bytes_peak.store(self.bytes_live.load(Ordering::Relaxed), Ordering::Relaxed);
             }
         }
     };
 }
+
+/// What is held now; the rest counts what was done.
+const HELD: [&str; 5] = ["bytes_live", "bytes_pooled", "bytes_plans", "bytes_programs", "bytes_pipelines"];
 
 counters! {
     /// Evaluations handed to the device.
@@ -246,6 +282,14 @@ counters! {
     bytes_live,
     /// The most that `bytes_live` has been.
     bytes_peak,
+    /// Bytes of memory that the pool keeps for later.
+    bytes_pooled,
+    /// Bytes of plans that are kept, about, with the structures they are for and what is bound to their kernels.
+    bytes_plans,
+    /// Bytes of kernels compiled for the CPU, about.
+    bytes_programs,
+    /// Bytes of kernels compiled for a GPU: an estimate, since drivers do not tell.
+    bytes_pipelines,
     /// Bytes brought to the device.
     bytes_uploaded,
     /// Bytes read back.
@@ -256,6 +300,11 @@ impl Counters {
     /// Adds one.
     pub fn count(counter: &AtomicU64, n: u64) {
         counter.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// What all compiled kernels take.
+    pub fn compiled_bytes(&self) -> usize {
+        (self.bytes_programs.load(Ordering::Relaxed) + self.bytes_pipelines.load(Ordering::Relaxed)) as usize
     }
 
     /// Notes that memory was taken into use.

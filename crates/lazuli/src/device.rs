@@ -147,7 +147,8 @@ impl Device {
 
     /// Wraps a backend.
     pub(crate) fn new(backend: Box<dyn Backend>) -> Device {
-        Device(Arc::new(Inner { backend, cache: Mutex::default(), lane: Lane::default() }))
+        let cache = Mutex::new(Cache::new(max_cache_bytes()));
+        Device(Arc::new(Inner { backend, cache, lane: Lane::default() }))
     }
 
     /// What it is.
@@ -177,6 +178,28 @@ impl Device {
         if this == other { format!("{this} and the same opened once more") } else { format!("{this} and {other}") }
     }
 
+    /// Gives back everything that nothing uses: pooled memory, plans, compiled kernels. What tensors and running
+    /// evaluations hold stays. What comes next is planned, compiled and allocated anew. Called by the function of a
+    /// custom op, it does nothing to the CPU, which is running it.
+    ///
+    /// ```
+    /// use lazuli::{Device, Tensor};
+    /// let cpu = Device::cpu();
+    /// Tensor::arange(0.0, 1e4, 1.0, &cpu).exp().sum(..).item::<f32>()?;
+    /// cpu.trim();
+    /// let stats = cpu.stats();
+    /// assert_eq!((stats.bytes_pooled, stats.bytes_plans, stats.bytes_programs), (0, 0, 0));
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    pub fn trim(&self) {
+        // The evaluation that calls the function holds the lock until it returns.
+        if crate::user::is_in_kernel() && self.info().kind == DeviceKind::Cpu {
+            return;
+        }
+        Cache::lock(self.cache()).clear(self.backend().counters());
+        self.0.backend.trim();
+    }
+
     pub(crate) fn backend(&self) -> &dyn Backend {
         &*self.0.backend
     }
@@ -201,6 +224,24 @@ fn position(wanted: &str, all: &[DeviceInfo], lines: &[String]) -> Option<usize>
     let by_name = || all.iter().position(|info| info.name.to_lowercase().contains(wanted));
     let by_line = || lines.iter().position(|line| line.to_lowercase().contains(wanted));
     by_index.or_else(by_name).or_else(by_line)
+}
+
+/// How many bytes of plans and compiled kernels a device keeps, unless `LAZULI_CACHE_BYTES` says another number.
+const CACHE_BYTES: usize = 256 << 20;
+
+/// Read once: the environment is the same for the whole run.
+fn max_cache_bytes() -> usize {
+    static BYTES: OnceLock<usize> = OnceLock::new();
+    *BYTES.get_or_init(|| match std::env::var("LAZULI_CACHE_BYTES") {
+        Err(_) => CACHE_BYTES,
+        Ok(text) => text.trim().parse().unwrap_or_else(|_| {
+            crate::log::warn(
+                "LAZULI_CACHE_BYTES",
+                &format!("{text:?} is no number of bytes; {CACHE_BYTES} are kept at most"),
+            );
+            CACHE_BYTES
+        }),
+    })
 }
 
 /// What `gpu/` answers; without it, that there is none.

@@ -5,6 +5,7 @@ use std::fmt;
 use half::{bf16, f16};
 
 use crate::error::{Error, Result};
+use crate::room::with_room;
 
 /// What an element of a tensor is.
 ///
@@ -169,7 +170,7 @@ pub trait Element: sealed::Sealed + Copy + Send + Sync + fmt::Debug + 'static {
     const DTYPE: DType;
     /// Whether the Rust type's bytes are the stored bytes.
     const SAME_BYTES: bool;
-    /// Appends the stored bytes of `data` to `out`.
+    /// Appends the stored bytes of `data` to `out`, which has room for them.
     fn store(data: &[Self], out: &mut Vec<u8>) -> Result<()>;
     /// Reads stored bytes of `from`; refuses where a value could be lost.
     fn load(bytes: &[u8], from: DType) -> Result<Vec<Self>>;
@@ -197,7 +198,6 @@ macro_rules! element {
             const DTYPE: DType = DType::$dtype;
             const SAME_BYTES: bool = true;
             fn store(data: &[Self], out: &mut Vec<u8>) -> Result<()> {
-                out.reserve(std::mem::size_of_val(data));
                 for v in data {
                     out.extend_from_slice(&v.to_le_bytes());
                 }
@@ -205,12 +205,14 @@ macro_rules! element {
             }
             fn load(bytes: &[u8], from: DType) -> Result<Vec<Self>> {
                 if from == DType::$dtype {
-                    return Ok(bytes.as_chunks().0.iter().map(|b| <$t>::from_le_bytes(*b)).collect());
+                    let mut out = with_room("to_vec", bytes.len() / from.size())?;
+                    out.extend(bytes.as_chunks().0.iter().map(|b| <$t>::from_le_bytes(*b)));
+                    return Ok(out);
                 }
                 if ![$(DType::$from),*].contains(&from) {
                     return Err(lossy(from, stringify!($t)));
                 }
-                let mut out = Vec::with_capacity(bytes.len() / from.size());
+                let mut out = with_room("to_vec", bytes.len() / from.size())?;
                 for_each_f64(bytes, from, |v| out.push($read(v)));
                 Ok(out)
             }
@@ -258,7 +260,7 @@ macro_rules! wide_element {
                 if ![$(DType::$from),*].contains(&from) {
                     return Err(lossy(from, stringify!($t)));
                 }
-                let mut out = Vec::with_capacity(bytes.len() / from.size());
+                let mut out = with_room("to_vec", bytes.len() / from.size())?;
                 for_each_f64(bytes, from, |v| out.push(v as $t));
                 Ok(out)
             }
@@ -293,7 +295,9 @@ impl Element for bool {
         if from != DType::Bool {
             return Err(lossy(from, "bool"));
         }
-        Ok(bytes.iter().map(|b| *b != 0).collect())
+        let mut out = with_room("to_vec", bytes.len())?;
+        out.extend(bytes.iter().map(|b| *b != 0));
+        Ok(out)
     }
     fn to_f64(self) -> f64 {
         f64::from(self as u8)

@@ -1,7 +1,6 @@
 //! Leaving the lazy world: numbers out of tensors. Everything here returns a `Result`, since this is where a carried
 //! error, a device or a conversion can say no.
 
-use std::alloc::{Layout, alloc_zeroed};
 use std::panic::Location;
 
 use smallvec::smallvec;
@@ -13,6 +12,7 @@ use crate::graph::{Expr, Node, NodeRef, Op};
 use crate::lane;
 use crate::plan::Explain;
 use crate::realize::{self, Purpose};
+use crate::room::{zeroed, zeroed_bytes};
 use crate::tensor::Tensor;
 
 /// So many bytes in the host's own memory are copied where they are awaited: less than handing that over takes.
@@ -283,8 +283,9 @@ impl<T: Element> Elements<T> {
         let n_elems = node.shape.n_elems();
         // A bool that is neither 0 nor 1 would be undefined behaviour, so bools take the checked way.
         match T::SAME_BYTES && T::DTYPE == node.dtype && T::DTYPE != DType::Bool {
-            true => Ok(Elements::Same(zeroed::<T>(op, n_elems)?)),
-            false => Ok(Elements::Other(zeroed::<u8>(op, n_elems * node.dtype.size())?)),
+            // SAFETY: zero is a number of every type whose bytes are the stored bytes.
+            true => Ok(Elements::Same(unsafe { zeroed::<T>(op, n_elems)? })),
+            false => Ok(Elements::Other(zeroed_bytes(op, n_elems * node.dtype.size())?)),
         }
     }
 
@@ -310,22 +311,6 @@ impl<T: Element> Elements<T> {
 #[track_caller]
 fn first<T: Element>(op: &str, elements: Vec<T>) -> Result<T> {
     elements.first().copied().ok_or_else(|| Error::shape(op, "the tensor is empty"))
-}
-
-/// `n_elems` zeros, from pages the system has zeroed already where they are many. Too many are an error, not an abort.
-#[track_caller]
-fn zeroed<T: Element>(op: &str, n_elems: usize) -> Result<Vec<T>> {
-    debug_assert!(T::SAME_BYTES && T::DTYPE != DType::Bool);
-    if n_elems == 0 {
-        return Ok(Vec::new());
-    }
-    // SAFETY: the layout is not empty.
-    let memory = Layout::array::<T>(n_elems).map(|layout| unsafe { alloc_zeroed(layout) });
-    match memory {
-        // SAFETY: allocated for this many `T`, of which all zeros is one.
-        Ok(memory) if !memory.is_null() => Ok(unsafe { Vec::from_raw_parts(memory.cast(), n_elems, n_elems) }),
-        _ => Err(Error::out_of_memory(op, format!("no memory for {n_elems} elements of {}", size_of::<T>()))),
-    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@ mod log;
 mod pages;
 mod error;
 mod user;
+mod room;
+mod lru;
 mod dtype;
 mod shape;
 mod view;
@@ -17,6 +19,8 @@ mod kernel;
 mod plan;
 mod backend;
 mod lane;
+mod interned;
+mod idle;
 #[cfg(feature = "gpu")]
 mod wgsl;
 mod cpu;

@@ -1,7 +1,7 @@
 //! Where laziness ends: what is wanted is walked, its plan found or made, run, and the results put in place.
 
 use std::panic::Location;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use crate::backend::{Counters, HostBytes, Outcome, Run, Runnable, Site};
@@ -10,7 +10,8 @@ use crate::error::{Error, Fault, Result};
 use crate::graph::{Buffer, Captured, NodeRef, Op, capture, take_off};
 use crate::lane;
 use crate::log::{self, Topic};
-use crate::plan::{self, Cache, Entry, Explain};
+use crate::plan::{self, Cache, Entry, Explain, Locked};
+use crate::room::zeroed_bytes;
 use crate::tensor::Tensor;
 use crate::user;
 
@@ -280,15 +281,15 @@ fn next_device(wanted: &mut Vec<NodeRef>) -> Option<(Device, Vec<NodeRef>)> {
 }
 
 fn bytes_of(node: &NodeRef) -> Result<HostBytes> {
-    let mut bytes = vec![0u8; node.shape.n_elems() * node.dtype.size()];
+    let mut bytes = zeroed_bytes("to_device", node.shape.n_elems() * node.dtype.size())?;
     read(node, &mut bytes)?;
-    Ok(HostBytes::aligned(bytes))
+    HostBytes::aligned("to_device", bytes)
 }
 
 async fn bytes_of_async(node: &NodeRef) -> Result<HostBytes> {
-    let mut bytes = vec![0u8; node.shape.n_elems() * node.dtype.size()];
+    let mut bytes = zeroed_bytes("to_device", node.shape.n_elems() * node.dtype.size())?;
     read_async(node, &mut bytes).await?;
-    Ok(HostBytes::aligned(bytes))
+    HostBytes::aligned("to_device", bytes)
 }
 
 /// What computing these tensors together would do: kernels, memory, and what stood in the way of doing less.
@@ -318,14 +319,13 @@ pub fn explain(tensors: &[&Tensor]) -> Result<Explain> {
 /// evaluation that runs the kernel holds it until the function has returned. That of another device it can have, since
 /// nobody who holds one waits for the CPU's.
 #[track_caller]
-fn lock<'a>(op: &str, device: &'a Device) -> Result<MutexGuard<'a, Cache>> {
+fn lock<'a>(op: &str, device: &'a Device) -> Result<Locked<'a>> {
     if user::is_in_kernel() && device.info().kind == DeviceKind::Cpu {
         let message = "the function of a custom op cannot evaluate on the device that is running it; compute what it \
                        needs before, and let it capture the numbers";
         return Err(Error::unsupported(op, message));
     }
-    // A panic elsewhere cannot leave the cache half-changed, so a poisoned lock is still good.
-    Ok(device.cache().lock().unwrap_or_else(PoisonError::into_inner))
+    Ok(Cache::lock(device.cache()))
 }
 
 /// Runs what is needed for these nodes of one device. If something must be brought from another device first, runs
@@ -416,9 +416,11 @@ fn plan_for(device: &Device, cache: &mut Cache, captured: &Captured) -> Result<E
     Counters::count(&backend.counters().plans_compiled, 1);
     let plan = Arc::new(plan::compile(&captured.graph(), backend.limits()));
     log::show(Topic::Plan, || plan.to_string());
+    let before = backend.counters().compiled_bytes();
     let runnable = backend.prepare(plan.clone())?;
+    let compiled = backend.counters().compiled_bytes().saturating_sub(before);
     let entry = Entry { plan, runnable };
-    cache.insert(captured.key.clone(), entry.clone());
+    cache.insert(captured.key.clone(), entry.clone(), compiled, backend.counters());
     Ok(entry)
 }
 

@@ -276,6 +276,11 @@ impl IndexMap {
         View::contiguous(shape).into()
     }
 
+    /// How many bytes it occupies beside itself.
+    pub fn size_bytes(&self) -> usize {
+        if self.views.spilled() { self.views.capacity() * size_of::<View>() } else { 0 }
+    }
+
     /// The views, source side first. Never empty.
     pub fn views(&self) -> &[View] {
         &self.views

@@ -69,6 +69,12 @@ impl Matmul {
         Matmul { nest, args: matmul, in_output, bare, sums, nanos }
     }
 
+    /// About how many bytes it occupies, without its program.
+    pub fn size_bytes(&self) -> usize {
+        let strides = self.args.a.batch_strides.capacity() + self.args.b.batch_strides.capacity();
+        size_of::<Matmul>() + self.nest.size_bytes() + (self.args.batch.capacity() + strides) * size_of::<usize>()
+    }
+
     /// Values that each thread needs room for.
     pub fn room(&self) -> usize {
         if let Sums::Gemm(gemm) = &self.sums { gemm.room() } else { 0 }

@@ -2,40 +2,33 @@
 //! Knows bytes and counters; nothing of what is stored.
 
 use std::alloc::{Layout, alloc, dealloc};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::backend::{Counters, HostBytes};
 use crate::error::{Error, Result};
+use crate::idle::{Excess, IdleBound};
 use crate::pages;
 
 /// Blocks start on a cache line, large ones on a huge page.
 const ALIGN: usize = 64;
 /// Above this a look at what the system has left is worth its price.
 const ASK_ABOVE: usize = 64 << 20;
-/// What the pool keeps at most, unless an eighth of the machine is less.
-const MAX_IDLE: usize = 1 << 30;
 
 /// Blocks that are not in use, by size class.
 pub struct Pool {
     counters: Arc<Counters>,
     idle: Mutex<Idle>,
-    max_idle: usize,
     total: usize,
 }
 
-#[derive(Default)]
 struct Idle {
-    classes: BTreeMap<usize, Class>,
+    /// Blocks of each class with the time of their last use, the latest last.
+    classes: BTreeMap<usize, VecDeque<(u64, Block)>>,
     size_bytes: usize,
-    clock: u64,
-}
-
-#[derive(Default)]
-struct Class {
-    blocks: Vec<Block>,
-    used_at: u64,
+    bound: IdleBound,
 }
 
 /// A raw block; its size class says how it was allocated.
@@ -53,6 +46,8 @@ pub struct Storage {
 
 enum Owner {
     Pool(Arc<Pool>),
+    /// The same, for what is not counted as in use.
+    Uncounted(Arc<Pool>),
     // Kept for its memory alone.
     Host(#[allow(dead_code)] HostBytes, Arc<Counters>),
 }
@@ -96,6 +91,7 @@ impl Drop for Storage {
                 pool.counters.release_bytes(self.size_bytes);
                 pool.give(Block(self.ptr), class_of(self.size_bytes));
             }
+            Owner::Uncounted(pool) => pool.give(Block(self.ptr), class_of(self.size_bytes)),
             Owner::Host(_, counters) => counters.release_bytes(self.size_bytes),
         }
     }
@@ -105,31 +101,52 @@ impl Pool {
     /// An empty pool.
     pub fn new(counters: Arc<Counters>) -> Pool {
         let total = system_bytes("MemTotal:").unwrap_or(usize::MAX);
-        Pool { counters, idle: Mutex::default(), max_idle: MAX_IDLE.min(total / 8), total }
+        // An eighth of the machine at most.
+        let idle = Idle { classes: BTreeMap::new(), size_bytes: 0, bound: IdleBound::new(total / 8) };
+        Pool { counters, idle: Mutex::new(idle), total }
     }
 
     /// Memory of at least this size, its contents unspecified.
     pub fn take(self: &Arc<Pool>, size_bytes: usize) -> Result<Storage> {
-        let class = class_of(size_bytes);
-        let ptr = match (class, self.reuse(class)) {
-            (0, _) => NonNull::without_provenance(ALIGN.try_into().expect("not zero")),
-            (_, Some(block)) => block.0,
-            (_, None) => self.allocate(class).ok_or_else(|| self.refusal(size_bytes))?,
-        };
+        let ptr = self.block(size_bytes)?;
         self.counters.take_bytes(size_bytes);
         Ok(Storage { ptr, size_bytes, owner: Owner::Pool(self.clone()) })
     }
 
-    fn reuse(&self, class: usize) -> Option<Block> {
+    /// The same for threads to work in. It is not counted as in use: there is as much of it for large tensors as for
+    /// small ones.
+    pub fn take_uncounted(self: &Arc<Pool>, size_bytes: usize) -> Result<Storage> {
+        let ptr = self.block(size_bytes)?;
+        Ok(Storage { ptr, size_bytes, owner: Owner::Uncounted(self.clone()) })
+    }
+
+    fn block(&self, size_bytes: usize) -> Result<NonNull<u8>> {
+        let class = class_of(size_bytes);
+        if class == 0 {
+            return Ok(NonNull::without_provenance(ALIGN.try_into().expect("not zero")));
+        }
+        match self.reuse(class, size_bytes) {
+            Some(block) => Ok(block.0),
+            None => self.allocate(class).ok_or_else(|| self.refusal(size_bytes)),
+        }
+    }
+
+    fn reuse(&self, class: usize, size_bytes: usize) -> Option<Block> {
         let mut idle = self.idle();
-        let block = idle.classes.get_mut(&class)?.blocks.pop()?;
+        let live = self.counters.bytes_live.load(Ordering::Relaxed) as usize;
+        idle.bound.note(class, live.saturating_add(size_bytes));
+        let Some((_, block)) = idle.classes.get_mut(&class).and_then(VecDeque::pop_back) else {
+            idle.bound.missed(class);
+            return None;
+        };
         idle.size_bytes -= class;
+        self.gauge(&idle);
         Some(block)
     }
 
-    /// Fails if the machine has not that much left, for what is allocated outside of the pool.
-    pub fn spare(&self, size_bytes: usize) -> Result<()> {
-        if self.has(size_bytes) { Ok(()) } else { Err(self.refusal(size_bytes)) }
+    /// Says how much is idle.
+    fn gauge(&self, idle: &Idle) {
+        self.counters.bytes_pooled.store(idle.size_bytes as u64, Ordering::Relaxed);
     }
 
     /// Linux hands out more than it has and kills the process later: this asks first, and lets go of what is idle.
@@ -139,7 +156,7 @@ impl Pool {
             return false;
         }
         if size_bytes >= ASK_ABOVE && lacks() {
-            self.trim(0);
+            self.trim();
             return !lacks();
         }
         true
@@ -152,7 +169,7 @@ impl Pool {
         let layout = layout_of(class);
         // SAFETY: the layout is not empty.
         let block = NonNull::new(unsafe { alloc(layout) }).or_else(|| {
-            self.trim(0);
+            self.trim();
             // SAFETY: as above.
             NonNull::new(unsafe { alloc(layout) })
         })?;
@@ -175,29 +192,23 @@ impl Pool {
             return;
         }
         let mut idle = self.idle();
-        idle.clock += 1;
         idle.size_bytes += class;
-        let now = idle.clock;
-        let entry = idle.classes.entry(class).or_default();
-        entry.blocks.push(block);
-        entry.used_at = now;
-        if idle.size_bytes > self.max_idle {
-            drop(idle);
-            self.trim(self.max_idle);
+        let now = idle.bound.clock();
+        idle.classes.entry(class).or_default().push_back((now, block));
+        let size_bytes = idle.size_bytes;
+        if let Some(Excess { before, keep, most }) = idle.bound.excess(size_bytes) {
+            idle.free_while(|idle, used_at| idle > keep && used_at < before || idle > most);
         }
+        self.gauge(&idle);
     }
 
-    /// Frees idle blocks, those of the longest unused class first, until no more than this is idle.
-    fn trim(&self, size_bytes: usize) {
+    /// Frees all idle blocks.
+    pub fn trim(&self) {
         let mut idle = self.idle();
-        while idle.size_bytes > size_bytes {
-            let oldest = idle.classes.iter().filter(|c| !c.1.blocks.is_empty()).min_by_key(|c| c.1.used_at);
-            let class = *oldest.expect("idle bytes are in some class").0;
-            let block = idle.classes.get_mut(&class).and_then(|c| c.blocks.pop()).expect("not empty");
-            idle.size_bytes -= class;
-            // SAFETY: allocated with this layout, and in nobody's hands.
-            unsafe { dealloc(block.0.as_ptr(), layout_of(class)) };
-        }
+        idle.free_while(|_, _| true);
+        idle.classes.clear();
+        idle.bound.forget();
+        self.gauge(&idle);
     }
 
     // Nothing panics while the lock is held, so a poisoned pool is still good.
@@ -206,9 +217,29 @@ impl Pool {
     }
 }
 
+impl Idle {
+    /// Frees blocks, the longest unused first, for as long as these idle bytes and this last use are too much.
+    fn free_while(&mut self, too_much: impl Fn(usize, u64) -> bool) {
+        let oldest = |classes: &BTreeMap<usize, VecDeque<(u64, Block)>>| {
+            let first = |(class, blocks): (&usize, &VecDeque<(u64, Block)>)| Some((blocks.front()?.0, *class));
+            classes.iter().filter_map(first).min()
+        };
+        while let Some((used_at, class)) =
+            oldest(&self.classes).filter(|(used_at, _)| too_much(self.size_bytes, *used_at))
+        {
+            let Some((_, block)) = self.classes.get_mut(&class).and_then(VecDeque::pop_front) else { return };
+            debug_assert!(self.size_bytes >= class && used_at <= self.bound.clock());
+            self.size_bytes -= class;
+            self.bound.freed(class);
+            // SAFETY: allocated with this layout, and in nobody's hands.
+            unsafe { dealloc(block.0.as_ptr(), layout_of(class)) };
+        }
+    }
+}
+
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.trim(0);
+        self.trim();
     }
 }
 
@@ -274,6 +305,36 @@ mod tests {
             assert!(matches!(refused, Error::OutOfMemory(_)), "{refused}");
         }
         assert_eq!(pool.counters.read().bytes_live, 0);
+    }
+
+    #[test]
+    fn a_tensor_that_grows_leaves_little_behind() {
+        let pool = pool();
+        // A tensor that grows: each step holds the old one and the new one.
+        let mut held = pool.take(1 << 20).unwrap();
+        for i in 2..=160usize {
+            held = pool.take(i << 20).unwrap();
+        }
+        let stats = pool.counters.read();
+        assert_eq!(stats.bytes_live, 160 << 20);
+        assert!(stats.bytes_pooled <= 320 << 20, "{stats:?}");
+        drop(held);
+        pool.trim();
+        assert_eq!(pool.counters.read().bytes_pooled, 0);
+    }
+
+    #[test]
+    fn a_loop_of_several_phases_allocates_no_more_before_long() {
+        let pool = pool();
+        let mut n_created = Vec::new();
+        for _ in 0..12 {
+            for size in [30 << 20, 25 << 20, 17 << 20, 20 << 20, 3 << 20] {
+                let taken: Vec<Storage> = (0..3).map(|_| pool.take(size).unwrap()).collect();
+                drop(taken);
+            }
+            n_created.push(pool.counters.read().buffers_created);
+        }
+        assert_eq!(n_created[6], n_created[11], "{n_created:?}");
     }
 
     #[test]

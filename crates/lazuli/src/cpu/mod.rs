@@ -38,13 +38,13 @@ mod run;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
-use crate::backend::{Backend, Counters, HostBytes, Runnable};
+use crate::backend::{About, Backend, Counters, HostBytes, Runnable};
 use crate::device::{DeviceInfo, DeviceKind};
 use crate::error::{Error, Result};
 use crate::graph::Buffer;
+use crate::interned::{Held, Interned};
 use crate::kernel::Kernel;
 use crate::ops::{Isa, isa};
 use crate::plan::{Limits, Plan};
@@ -59,8 +59,7 @@ const COPY_SHARED: usize = 4 << 20;
 
 /// The processor this program runs on.
 pub struct Cpu {
-    info: DeviceInfo,
-    limits: Limits,
+    about: About,
     shared: Arc<Shared>,
 }
 
@@ -69,8 +68,11 @@ struct Shared {
     counters: Arc<Counters>,
     pool: Arc<Pool>,
     threads: Threads,
-    programs: Mutex<HashMap<Kernel, Arc<Program>>>,
+    programs: Arc<Interned<Arc<Kernel>, Program>>,
 }
+
+/// A program that others may use as well.
+type HeldProgram = Arc<Held<Arc<Kernel>, Program>>;
 
 impl Cpu {
     /// Opens it.
@@ -105,35 +107,28 @@ impl Cpu {
             fuse: true,
         };
         let pool = Arc::new(Pool::new(counters.clone()));
-        Cpu { info, limits, shared: Arc::new(Shared { counters, pool, threads, programs: Mutex::default() }) }
+        let programs = Interned::new(counters.clone(), |counters| &counters.bytes_programs);
+        let about = About { info, limits, counters: counters.clone() };
+        Cpu { about, shared: Arc::new(Shared { counters, pool, threads, programs }) }
     }
 }
 
 impl Shared {
     /// The program of a kernel, compiled if its structure is new.
-    fn program(&self, kernel: &Kernel) -> Arc<Program> {
-        let mut programs = self.programs.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(program) = programs.get(kernel) {
-            return program.clone();
+    fn program(&self, kernel: &Kernel) -> HeldProgram {
+        if let Some(program) = self.programs.get(kernel) {
+            return program;
         }
         Counters::count(&self.counters.pipelines_compiled, 1);
-        let program = Arc::new(Program::new(kernel));
-        programs.insert(kernel.clone(), program.clone());
-        program
+        let program = Program::new(kernel);
+        let size_bytes = kernel.size_bytes() + program.size_bytes();
+        self.programs.insert(Arc::new(kernel.clone()), program, size_bytes)
     }
 }
 
 impl Backend for Cpu {
-    fn info(&self) -> &DeviceInfo {
-        &self.info
-    }
-
-    fn limits(&self) -> &Limits {
-        &self.limits
-    }
-
-    fn counters(&self) -> &Counters {
-        &self.shared.counters
+    fn about(&self) -> &About {
+        &self.about
     }
 
     fn upload(&self, bytes: HostBytes) -> Result<Buffer> {
@@ -176,6 +171,10 @@ impl Backend for Cpu {
     // Every run is done when it returns.
     fn sync(&self) -> Result<()> {
         Ok(())
+    }
+
+    fn trim(&self) {
+        self.shared.pool.trim();
     }
 }
 

@@ -499,6 +499,28 @@ impl Nest {
         }
     }
 
+    /// About how many bytes it occupies, without its program.
+    pub fn size_bytes(&self) -> usize {
+        size_of::<Nest>()
+            + self.walks.capacity() * size_of::<Walk>()
+            + self.walks.iter().map(Walk::size_bytes).sum::<usize>()
+            + self.row_steps.capacity() * size_of::<isize>()
+            + self.streams.capacity()
+            + self.gathers.capacity() * size_of::<GatherArgs>()
+            + self.consts.capacity() * size_of::<u32>()
+            + self.passes.size_bytes()
+    }
+
+    /// Bytes for the sums of columns whose rows are shared out in pieces.
+    pub fn sums_bytes(&self) -> usize {
+        match self.form {
+            Form::Columns { blocks, pieces, .. } if pieces.count() > 1 => {
+                blocks.count() * self.passes.inner[0].folds.len() * pieces.count() * blocks.piece * 4
+            }
+            _ => 0,
+        }
+    }
+
     /// How many inner elements an outer index has.
     pub fn inner_of(&self, outer_idx: usize) -> usize {
         match self.sizes.ragged {

@@ -89,6 +89,29 @@ pub struct Passes {
     pub outer_stores: Vec<usize>,
 }
 
+impl Passes {
+    /// About how many bytes they occupy beside themselves.
+    pub fn size_bytes(&self) -> usize {
+        let links = |line: &Line| match &line.work {
+            Work::Inst => 0,
+            Work::Chain { links, .. } => links.capacity() * size_of::<Link>(),
+        };
+        let lines = |lines: &Vec<Line>| lines.capacity() * size_of::<Line>() + lines.iter().map(links).sum::<usize>();
+        let pass = |pass: &Pass| {
+            lines(&pass.lines)
+                + (pass.in_place.capacity() + pass.outer_uses.capacity()) * size_of::<Reg>()
+                + pass.folds.capacity() * size_of::<Fold>()
+                + pass.stores.capacity() * size_of::<usize>()
+                + pass.kept_uses.capacity() * size_of::<(Reg, usize)>()
+        };
+        self.outer.iter().map(|outer| size_of::<Vec<Line>>() + lines(outer)).sum::<usize>()
+            + self.inner.capacity() * size_of::<Pass>()
+            + self.inner.iter().map(pass).sum::<usize>()
+            + (self.outer_at.capacity() + self.outer_stores.capacity()) * size_of::<usize>()
+            + self.uniform.capacity() * size_of::<Reg>()
+    }
+}
+
 /// What must be known of the accesses to choose.
 pub trait Facts {
     /// Whether the lanes of this load can be used where they lie.

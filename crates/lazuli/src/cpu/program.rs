@@ -90,6 +90,24 @@ impl Program {
             Kernel::Routine(routine) => Program::Routine(routine.clone()),
         }
     }
+
+    /// About how many bytes it occupies.
+    pub fn size_bytes(&self) -> usize {
+        let code = |code: &Code| {
+            let args = |inst: &CodeInst| if let CodeInst::Custom { args, .. } = inst { args.capacity() * 4 } else { 0 };
+            size_of::<Code>()
+                + code.body.size_bytes()
+                + code.insts.capacity() * size_of::<CodeInst>()
+                + code.insts.iter().map(args).sum::<usize>()
+                + code.stages.capacity() * size_of::<u16>()
+                + code.alias.capacity() * size_of::<Reg>()
+        };
+        size_of::<Program>()
+            + match self {
+                Program::Loop(body) | Program::Matmul(body) => code(body),
+                Program::Routine(routine) => routine.inputs.capacity() + routine.outputs.capacity(),
+            }
+    }
 }
 
 impl Code {

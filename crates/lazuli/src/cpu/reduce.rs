@@ -14,13 +14,13 @@ use crate::ops::{ReduceLoops, Step};
 /// Runs a reduction on the threads this is called in.
 ///
 /// # Safety
-/// The memory is as large as the plan says.
-pub unsafe fn run(bound: &Bound) {
+/// The memory is as large as the plan says, and `sums` as [`Nest::sums_bytes`] does.
+pub unsafe fn run(bound: &Bound, sums: *mut u8) {
     if let Form::Columns { pieces, .. } = bound.nest.form
         && pieces.count() > 1
     {
         // SAFETY: as promised by the caller.
-        return unsafe { run_pieces(bound, pieces) };
+        return unsafe { run_pieces(bound, pieces, Sums(sums.cast())) };
     }
     let n_blocks = bound.nest.n_blocks();
     let per_task = bound.nest.per_task;
@@ -226,13 +226,11 @@ fn combine(a: u32, b: u32, loops: &ReduceLoops) -> u32 {
 }
 
 /// Columns whose rows are shared out: each piece adds up its own, then the pieces are added up pairwise.
-unsafe fn run_pieces(bound: &Bound, pieces: Cut) {
+unsafe fn run_pieces(bound: &Bound, pieces: Cut, sums: Sums) {
     let nest = bound.nest;
     let Form::Columns { blocks, .. } = nest.form else { unreachable!("called for columns") };
     let (passes, pass) = (&nest.passes, &nest.passes.inner[0]);
     let (n_pieces, n_folds) = (pieces.count(), pass.folds.len());
-    let mut sums = vec![0u32; blocks.count() * n_folds * n_pieces * blocks.piece];
-    let sums = Sums(sums.as_mut_ptr());
     // The sums of a piece; pieces of one fold lie one after another.
     let at = |block: usize, fold: usize, piece: usize| {
         sums.get().wrapping_add(((block * n_folds + fold) * n_pieces + piece) * blocks.piece)

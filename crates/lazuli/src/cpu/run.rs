@@ -4,24 +4,27 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::Shared;
 use super::gemm::Rooms;
 use super::matmul::{self, Matmul};
 use super::memory::Storage;
 use super::nest::{Form, Nest};
 use super::program::Program;
-use super::routines::{self, Routine, RoutineCall};
+use super::routines::{self, Routine, RoutineCall, Scratch};
 use super::tile::{Bound, Faults};
-use super::{map, reduce};
+use super::{HeldProgram, Shared};
+use super::{map, reduce, threads};
 use crate::backend::{Counters, Outcome, Run, Runnable};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::graph::Buffer;
 use crate::kernel::RoutineArgs;
 use crate::plan::{Launch, Plan, SlotId, SlotKind};
+use crate::shape::Shape;
 
 /// A plan that takes less than this altogether is run where it was asked for: waking threads costs as much.
 const INLINE_NANOS: f64 = 60_000.0;
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
 /// A plan made ready.
 pub struct Ready {
@@ -32,11 +35,15 @@ pub struct Ready {
     nanos: f64,
     /// Values that each thread needs room for, in products.
     room: usize,
-    /// Bytes for the sums of the product that needs most.
+    /// Lanes that each thread needs for tiles.
+    frame: usize,
+    /// Bytes for what the launch that needs most keeps beside its slots: sums, or a routine's own.
     sums_bytes: usize,
 }
 
 struct ReadyLaunch {
+    /// Held so that other plans find it.
+    _program: HeldProgram,
     work: Work,
     nanos: f64,
 }
@@ -54,8 +61,20 @@ impl Ready {
         let nanos = launches.iter().map(|l| l.nanos).sum();
         let products = || launches.iter().filter_map(|l| if let Work::Matmul(m) = &l.work { Some(m) } else { None });
         let room = products().map(|m| m.room()).max().unwrap_or(0);
-        let sums_bytes = products().map(|m| m.sums_bytes()).max().unwrap_or(0);
-        Ok(Ready { cpu, plan, launches, nanos, room, sums_bytes })
+        let frame = |launch: &ReadyLaunch| match &launch.work {
+            Work::Loop(nest) => nest.scratch.n_lanes(),
+            Work::Matmul(matmul) => matmul.nest.scratch.n_lanes(),
+            Work::Routine { .. } => 0,
+        };
+        let frame = launches.iter().map(frame).max().unwrap_or(0).next_multiple_of(LINE / 4);
+        let n_workers = n_workers(&cpu, nanos);
+        let sums_bytes = |launch: &ReadyLaunch| match &launch.work {
+            Work::Loop(nest) => nest.sums_bytes(),
+            Work::Matmul(matmul) => matmul.sums_bytes(),
+            Work::Routine { routine, args, .. } => (routine.scratch)(args, n_workers),
+        };
+        let sums_bytes = launches.iter().map(sums_bytes).max().unwrap_or(0);
+        Ok(Ready { cpu, plan, launches, nanos, room, frame, sums_bytes })
     }
 
     /// The memory of every slot. All of it before anything runs, so that running out of it spoils nothing.
@@ -68,13 +87,13 @@ impl Ready {
     }
 
     fn run_all(&self, memory: &Memory, constants: &[u32], faults: &Faults) {
-        let Memory { slots, scratch, sums, rooms } = memory;
+        let Memory { slots, scratch, sums, rooms, frames } = memory;
         for (idx, (ready, launch)) in self.launches.iter().zip(&self.plan.launches).enumerate() {
             let at = |id: &SlotId| slots[id.0 as usize];
             match &ready.work {
-                Work::Routine { .. } => self.run_routine(ready, launch, slots, idx, faults),
+                Work::Routine { .. } => self.run_routine(ready, launch, memory, idx, faults),
                 Work::Loop(nest) => {
-                    let mut bound = Bound::new(nest, constants, faults, idx);
+                    let mut bound = Bound::new(nest, constants, faults, idx, *frames);
                     bound.inputs.extend(launch.reads.iter().map(|r| at(r).cast_const()));
                     bound.outputs.extend(launch.writes.iter().map(at));
                     // SAFETY: slots have the sizes the plan gives them, and its accesses stay within.
@@ -82,12 +101,12 @@ impl Ready {
                         bound.evaluate_uniforms();
                         match nest.form {
                             Form::Map(_) => map::run(&bound),
-                            _ => reduce::run(&bound),
+                            _ => reduce::run(&bound, *sums),
                         }
                     }
                 }
                 Work::Matmul(matmul) => {
-                    let mut bound = Bound::new(&matmul.nest, constants, faults, idx);
+                    let mut bound = Bound::new(&matmul.nest, constants, faults, idx, *frames);
                     bound.inputs.extend(launch.reads.iter().map(|r| at(r).cast_const()));
                     bound.outputs.extend(launch.writes.iter().map(at));
                     let scratch = scratch[idx].as_ref().expect("a matmul has scratch");
@@ -101,11 +120,11 @@ impl Ready {
         }
     }
 
-    fn run_routine(&self, ready: &ReadyLaunch, launch: &Launch, slots: &[*mut u8], idx: usize, faults: &Faults) {
+    fn run_routine(&self, ready: &ReadyLaunch, launch: &Launch, memory: &Memory, idx: usize, faults: &Faults) {
         let Work::Routine { routine, args, inputs, output } = &ready.work else { unreachable!("called for routines") };
         // SAFETY: slots have these sizes; a routine's inputs and output are different slots.
         let bytes = |id: &SlotId, n_elems: usize, dtype: DType| unsafe {
-            std::slice::from_raw_parts_mut(slots[id.0 as usize], n_elems * dtype.size())
+            std::slice::from_raw_parts_mut(memory.slots[id.0 as usize], n_elems * dtype.size())
         };
         let reads: SmallVec<[(&[u8], DType); 4]> = (launch.reads.iter().zip(inputs).zip(&args.input_shapes))
             .map(|((slot, dtype), shape)| (&*bytes(slot, shape.n_elems(), *dtype), *dtype))
@@ -115,6 +134,9 @@ impl Ready {
             output: bytes(&launch.writes[0], args.output_shape.n_elems(), *output),
             output_dtype: *output,
             args,
+            // SAFETY: as large as the largest of the plan's routines asked for; launches run one after another.
+            scratch: unsafe { Scratch::new(memory.sums, self.sums_bytes) },
+            n_workers: n_workers(&self.cpu, self.nanos),
         };
         if let Err(failed) = (routine.run)(call) {
             faults.index_out_of_range(idx, 0, failed);
@@ -124,7 +146,8 @@ impl Ready {
 
 fn ready(cpu: &Shared, launch: &Launch) -> Result<ReadyLaunch> {
     let aliased: Vec<bool> = launch.writes.iter().map(|w| launch.reads.contains(w)).collect();
-    let (work, nanos) = match &*cpu.program(&launch.kernel) {
+    let program = cpu.program(&launch.kernel);
+    let (work, nanos) = match &**program {
         Program::Loop(code) => {
             let nest = Nest::new(code.clone(), &launch.args, &aliased);
             let nanos = nest.nanos;
@@ -146,21 +169,32 @@ fn ready(cpu: &Shared, launch: &Launch) -> Result<ReadyLaunch> {
             (work, n_elems as f64 * 10.0)
         }
     };
-    Ok(ReadyLaunch { work, nanos })
+    Ok(ReadyLaunch { _program: program, work, nanos })
+}
+
+impl Work {
+    fn size_bytes(&self) -> usize {
+        match self {
+            Work::Loop(nest) => nest.size_bytes(),
+            Work::Matmul(matmul) => matmul.size_bytes(),
+            Work::Routine { args, inputs, .. } => inputs.capacity() + args.input_shapes.capacity() * size_of::<Shape>(),
+        }
+    }
 }
 
 impl Runnable for Ready {
+    fn size_bytes(&self) -> usize {
+        let works = self.launches.iter().map(|launch| launch.work.size_bytes()).sum::<usize>();
+        size_of::<Ready>() + self.launches.capacity() * size_of::<ReadyLaunch>() + works
+    }
+
     fn run(&self, Run { inputs, constants, .. }: Run<'_>) -> Result<Outcome> {
         let buffers = self.slots(inputs)?;
         let mut scratch = SmallVec::<[Option<matmul::Scratch>; 8]>::new();
         for launch in &self.launches {
             scratch.push(match &launch.work {
                 Work::Matmul(matmul) => Some(matmul.scratch(&self.cpu.pool)?),
-                Work::Routine { routine, args, .. } => {
-                    self.cpu.pool.spare((routine.scratch)(args))?;
-                    None
-                }
-                Work::Loop(_) => None,
+                Work::Routine { .. } | Work::Loop(_) => None,
             });
         }
         let slots: SmallVec<[*mut u8; 16]> = (buffers.iter().zip(&self.plan.slots))
@@ -170,28 +204,23 @@ impl Runnable for Ready {
                 storage.ptr()
             })
             .collect();
+        let n_workers = n_workers(&self.cpu, self.nanos);
+        // What each thread needs, then what all share, each on a cache line of its own.
+        let rooms_bytes = (n_workers * self.room * 4).next_multiple_of(LINE);
+        let beside = self.cpu.pool.take(rooms_bytes.saturating_add(self.sums_bytes))?;
+        let tiles = self.cpu.pool.take_uncounted(n_workers * self.frame * 4)?;
+        let rooms = Rooms { first: beside.ptr().cast(), size: self.room };
+        let frames = Rooms { first: tiles.ptr().cast(), size: self.frame };
+        let sums = beside.ptr().wrapping_add(rooms_bytes);
+        let memory = Memory { slots, scratch, sums, rooms, frames };
         let counters = &self.cpu.counters;
         Counters::count(&counters.submits, 1);
         Counters::count(&counters.dispatches, self.launches.len() as u64);
         let faults = Faults::default();
-        let alone = self.nanos < INLINE_NANOS;
-        let n_workers = if alone { 1 } else { self.cpu.threads.count() };
-        let rooms = match self.room {
-            0 => None,
-            room => Some(self.cpu.pool.take(n_workers * room * 4)?),
-        };
-        let sums = match self.sums_bytes {
-            0 => None,
-            bytes => Some(self.cpu.pool.take(bytes)?),
-        };
-        let sums_at = sums.as_ref().map_or(std::ptr::null_mut(), |sums| sums.ptr());
-        let first = rooms.as_ref().map_or(std::ptr::null_mut(), |rooms| rooms.ptr().cast());
-        let memory = Memory { slots, scratch, sums: sums_at, rooms: Rooms { first, size: self.room } };
         let run = || self.run_all(&memory, constants, &faults);
-        if alone {
-            run()
-        } else {
-            self.cpu.threads.enter(run)
+        match n_workers {
+            1 => threads::alone(run),
+            _ => self.cpu.threads.enter(run),
         }
         if let Some((op, text)) = faults.panicked() {
             return Err(Error::custom(op, format!("the function given for the CPU panicked: {text}")));
@@ -205,7 +234,15 @@ impl Runnable for Ready {
 struct Memory {
     slots: SmallVec<[*mut u8; 16]>,
     scratch: SmallVec<[Option<matmul::Scratch>; 8]>,
-    /// For sums that have no place in a slot: one product at a time uses it.
+    /// For sums that have no place in a slot and for what routines keep: one launch at a time uses it.
     sums: *mut u8,
+    /// For the operands of products, laid out anew: a part for each worker.
     rooms: Rooms,
+    /// For tiles, likewise.
+    frames: Rooms,
+}
+
+/// How many threads take part in a plan that takes about so long on one.
+fn n_workers(cpu: &Shared, nanos: f64) -> usize {
+    if nanos < INLINE_NANOS { 1 } else { cpu.threads.count() }
 }

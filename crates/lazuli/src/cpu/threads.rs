@@ -25,6 +25,8 @@ pub struct Threads {
 thread_local! {
     /// The pool that this thread may share work with, while it is in [`Threads::enter`].
     static POOL: Cell<*const Pool> = const { Cell::new(ptr::null()) };
+    /// The number under which this thread takes part in shared work.
+    static WORKER: Cell<usize> = const { Cell::new(0) };
 }
 
 impl Threads {
@@ -56,7 +58,7 @@ impl Threads {
 
     /// Runs `f` here, where [`for_each`] finds the threads.
     pub fn enter<R>(&self, f: impl FnOnce() -> R) -> R {
-        let _back = Entered::new(self.pool.as_ref().map_or(ptr::null(), ptr::from_ref));
+        let _back = Entered::new(self.pool.as_ref().map_or(ptr::null(), ptr::from_ref), 0);
         f()
     }
 }
@@ -73,18 +75,25 @@ fn asked(text: &str, n_processors: usize) -> Result<usize, (usize, String)> {
     }
 }
 
-/// Sets this thread's pool, and the one before when dropped.
-struct Entered(*const Pool);
+/// Runs `f` here and shares nothing out, whatever this thread was taking part in.
+pub fn alone<R>(f: impl FnOnce() -> R) -> R {
+    let _back = Entered::new(ptr::null(), 0);
+    f()
+}
+
+/// Sets this thread's pool and number, and those before when dropped.
+struct Entered(*const Pool, usize);
 
 impl Entered {
-    fn new(pool: *const Pool) -> Entered {
-        Entered(POOL.replace(pool))
+    fn new(pool: *const Pool, worker: usize) -> Entered {
+        Entered(POOL.replace(pool), WORKER.replace(worker))
     }
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
         POOL.set(self.0);
+        WORKER.set(self.1);
     }
 }
 
@@ -96,6 +105,12 @@ fn pool<'p>() -> Option<&'p Pool> {
 /// How many threads [`for_each`] would use here.
 pub fn count() -> usize {
     pool().map_or(1, |pool| pool.n_threads() + 1)
+}
+
+/// The number of the worker that this thread is in shared work, however deep: less than [`count`] was where the work was
+/// shared out, and no two threads of that work have the same at once.
+pub fn worker() -> usize {
+    WORKER.get()
 }
 
 /// Calls `f` with `0..n_tasks`, on the threads of the pool this is called in; in order on this one if there is none.
@@ -111,7 +126,7 @@ pub fn for_each_on(n_tasks: usize, f: &(dyn Fn(usize, usize) + Sync)) {
     let next = AtomicUsize::new(0);
     pool.run(n_tasks - 1, &|worker| {
         // What a task does is not shared out again.
-        let _back = Entered::new(ptr::null());
+        let _back = Entered::new(ptr::null(), worker);
         loop {
             let task = next.fetch_add(1, Ordering::Relaxed);
             if task >= n_tasks {

@@ -9,11 +9,13 @@ use smallvec::SmallVec;
 
 use super::across::{self, Across};
 use super::chain::{Operand, Write};
+use super::gemm::Rooms;
 use super::load;
 use super::nest::Nest;
 use super::pass::{Dst, Line, Pass, Work};
 use super::program::CodeInst;
 use super::stream;
+use super::threads;
 use crate::backend::FailedCheck;
 use crate::kernel::Reg;
 
@@ -26,6 +28,8 @@ pub struct Bound<'a> {
     pub faults: &'a Faults,
     /// Which launch of the plan it is, so that of several faults the first is reported.
     pub launch_idx: usize,
+    /// Scratch for each worker, as [`Scratch`](super::nest::Scratch) says.
+    frames: Rooms,
     /// What was evaluated once, by register.
     pub uniforms: SmallVec<[u32; 32]>,
 }
@@ -169,18 +173,13 @@ pub struct Frame<'a> {
     pub folded: Vec<Vec<u32>>,
 }
 
-/// Scratch of a thread, kept between launches.
+/// Lists of a thread, kept between launches. They are as long as a kernel has instructions, or a tile rows.
 #[derive(Default)]
 struct Kept {
-    lanes: Vec<Aligned>,
     vals: Vec<Val>,
     chain: Vec<Operand>,
     folded: Vec<Vec<u32>>,
 }
-
-#[derive(Clone, Copy)]
-#[repr(align(64))]
-struct Aligned(#[allow(dead_code)] [u32; 16]);
 
 thread_local! {
     static KEPT: Cell<Option<Box<Kept>>> = const { Cell::new(None) };
@@ -188,18 +187,21 @@ thread_local! {
 
 impl<'a> Bound<'a> {
     /// A nest of the launch with this number, its memory still to be added.
-    pub fn new(nest: &'a Nest, constants: &'a [u32], faults: &'a Faults, launch_idx: usize) -> Bound<'a> {
+    pub fn new(
+        nest: &'a Nest,
+        constants: &'a [u32],
+        faults: &'a Faults,
+        launch_idx: usize,
+        frames: Rooms,
+    ) -> Bound<'a> {
+        debug_assert!(frames.size >= nest.scratch.n_lanes(), "less scratch than the nest asks for");
         let (inputs, outputs, uniforms) = Default::default();
-        Bound { nest, inputs, outputs, constants, faults, launch_idx, uniforms }
+        Bound { nest, inputs, outputs, constants, faults, launch_idx, frames, uniforms }
     }
 
     /// Calls `f` with a frame of this thread.
     pub fn with_frame<R>(&'a self, f: impl FnOnce(&mut Frame<'a>) -> R) -> R {
         let mut kept = KEPT.take().unwrap_or_default();
-        let n_lanes = self.nest.scratch.n_lanes();
-        if kept.lanes.len() * 16 < n_lanes {
-            kept.lanes.resize(n_lanes.div_ceil(16), Aligned([0; 16]));
-        }
         let n_regs = self.nest.code.insts.len();
         let mut vals = std::mem::take(&mut kept.vals);
         vals.clear();
@@ -211,7 +213,7 @@ impl<'a> Bound<'a> {
         }
         let (chain, mut folded) = (std::mem::take(&mut kept.chain), std::mem::take(&mut kept.folded));
         folded.resize_with(folded.len().max(self.nest.scratch.n_folds), Vec::new);
-        let scratch = kept.lanes.as_mut_ptr().cast();
+        let scratch = self.frames.of(threads::worker()).first.cast();
         let mut frame = Frame { bound: self, scratch, vals, bank: 0, acc: Val::NONE, chain, ahead: 0, folded };
         let result = f(&mut frame);
         if self.nest.streams.contains(&true) {

@@ -46,6 +46,22 @@ struct ChainAxis {
     inside: (isize, isize),
 }
 
+impl Walk {
+    /// How many bytes it occupies beside itself.
+    pub fn size_bytes(&self) -> usize {
+        let view = |view: &ChainView| match view.axes.spilled() {
+            true => view.axes.capacity() * size_of::<ChainAxis>(),
+            false => 0,
+        };
+        match self {
+            Walk::Strided { axes, .. } if axes.spilled() => axes.capacity() * size_of::<Axis>(),
+            Walk::One(_) | Walk::Flat(_) | Walk::Strided { .. } => 0,
+            Walk::Masked(masked) => view(masked),
+            Walk::Chain(views) => views.capacity() * size_of::<ChainView>() + views.iter().map(view).sum::<usize>(),
+        }
+    }
+}
+
 /// Divides by one number many times, by a multiplication: each run of a chain is found by as many divisions as its views
 /// have axes, and a processor takes tens of cycles for one.
 #[derive(Clone, Copy, Debug)]

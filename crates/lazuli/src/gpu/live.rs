@@ -89,8 +89,8 @@ impl Live {
         let limits = device.limits();
         Arc::new(Live {
             id: IDS.fetch_add(1, Ordering::Relaxed),
-            pool: Pool::new(&limits, &caps, &quirks),
-            pipelines: Pipelines::new(&device),
+            pool: Pool::new(&limits, &caps, &quirks, counters.clone()),
+            pipelines: Pipelines::new(&device, counters.clone()),
             tuning: Tuning::open(&device.adapter_info()),
             waiter: Waiter::new(device.clone()),
             device,

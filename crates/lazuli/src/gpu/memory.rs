@@ -1,6 +1,7 @@
 //! Device memory: blocks from a size-classed pool, because making buffers and touching fresh pages costs more than most
 //! kernels. A block larger than one buffer may be lies in several. Knows bytes; nothing of what is stored.
 
+use std::cmp::Ordering::{Greater, Less};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,32 +16,40 @@ use super::quirks::Quirks;
 use super::signal::Signal;
 use crate::backend::Counters;
 use crate::error::{Error, Result};
+use crate::idle::{Excess, IdleBound};
 use crate::wgsl::Caps;
 
 /// The smallest block. Bindings of a few bytes are rounded up within it.
 const MIN_CLASS: usize = 256;
 /// Above this a look at what the system has left is worth its price, where memory is the system's.
 const ASK_ABOVE: usize = 64 << 20;
-/// What the pool keeps at most.
-const MAX_IDLE: usize = 1 << 30;
 /// Writes go through memory that is freed when the device has taken them over: no more than this at a time.
 const WRITE_AT_ONCE: usize = 256 << 20;
 
 /// Buffers that are not in use.
 pub struct Pool {
+    counters: Arc<Counters>,
     idle: Mutex<Idle>,
     usage: BufferUsages,
     /// What one buffer may hold at most, a multiple of what one binding may span.
     shard_bytes: usize,
 }
 
-#[derive(Default)]
 struct Idle {
-    /// By size, then by number: the same pieces of work get the same blocks again and again.
-    blocks: BTreeMap<(usize, u64), (u64, Shards)>,
-    staging: BTreeMap<usize, Vec<wgpu::Buffer>>,
+    /// By size, then by number: the same pieces of work get the same blocks again and again. With each the time of its
+    /// last use.
+    blocks: BTreeMap<(Kind, usize, u64), (u64, Shards)>,
     size_bytes: usize,
-    clock: u64,
+    bound: IdleBound,
+}
+
+/// What memory is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    /// Tensors and temporaries.
+    Block,
+    /// What the host reads.
+    Staging,
 }
 
 type Shards = SmallVec<[wgpu::Buffer; 1]>;
@@ -59,14 +68,15 @@ pub struct Block {
 
 impl Pool {
     /// An empty pool.
-    pub fn new(limits: &wgpu::Limits, caps: &Caps, quirks: &Quirks) -> Pool {
+    pub fn new(limits: &wgpu::Limits, caps: &Caps, quirks: &Quirks, counters: Arc<Counters>) -> Pool {
         let mut usage = BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
         if quirks.map_results {
             usage |= BufferUsages::MAP_READ;
         }
         let max_buffer = usize::try_from(limits.max_buffer_size).unwrap_or(usize::MAX).min(isize::MAX as usize);
         let shard_bytes = max_buffer / caps.max_binding_bytes * caps.max_binding_bytes;
-        Pool { idle: Mutex::default(), usage, shard_bytes: shard_bytes.max(caps.max_binding_bytes) }
+        let idle = Idle { blocks: BTreeMap::new(), size_bytes: 0, bound: IdleBound::new(usize::MAX) };
+        Pool { counters, idle: Mutex::new(idle), usage, shard_bytes: shard_bytes.max(caps.max_binding_bytes) }
     }
 
     /// What one buffer may hold at most.
@@ -79,19 +89,73 @@ impl Pool {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Frees idle buffers, the longest unused first, until no more than this is idle.
-    pub fn trim(&self, size_bytes: usize) {
+    /// Memory of this class that is idle, and its number.
+    fn reuse(&self, kind: Kind, class: usize, size_bytes: usize) -> Option<(u64, Shards)> {
         let mut idle = self.idle();
-        if size_bytes == 0 {
-            idle.staging.values_mut().flat_map(std::mem::take).for_each(|buffer| buffer.destroy());
+        let live = self.counters.bytes_live.load(Ordering::Relaxed) as usize;
+        idle.bound.note(class, live.saturating_add(size_bytes));
+        let key = idle.blocks.range((kind, class, 0)..=(kind, class, u64::MAX)).next().map(|(key, _)| *key);
+        let Some(key) = key else {
+            idle.bound.missed(class);
+            return None;
+        };
+        let (_, shards) = idle.blocks.remove(&key)?;
+        idle.size_bytes -= class;
+        self.gauge(class, Less);
+        Some((key.2, shards))
+    }
+
+    /// Takes memory back.
+    fn give(&self, kind: Kind, class: usize, id: u64, shards: Shards) {
+        let mut idle = self.idle();
+        idle.size_bytes += class;
+        let now = idle.bound.clock();
+        idle.blocks.insert((kind, class, id), (now, shards));
+        self.gauge(class, Greater);
+        let size_bytes = idle.size_bytes;
+        if let Some(Excess { before, keep, most }) = idle.bound.excess(size_bytes) {
+            self.free_while(&mut idle, |idle, used_at| idle > keep && used_at < before || idle > most);
         }
-        while idle.size_bytes > size_bytes {
-            let oldest = idle.blocks.iter().min_by_key(|(_, (used_at, _))| *used_at).map(|(key, _)| *key);
-            let Some((_, shards)) = oldest.and_then(|key| idle.blocks.remove(&key)) else { return };
-            idle.size_bytes -= oldest.map_or(0, |key| key.0);
+    }
+
+    /// Frees all idle buffers.
+    pub fn trim(&self) {
+        let mut idle = self.idle();
+        self.free_while(&mut idle, |_, _| true);
+        idle.bound.forget();
+    }
+
+    /// Frees buffers, the longest unused first, for as long as these idle bytes and this last use are too much.
+    fn free_while(&self, idle: &mut Idle, too_much: impl Fn(usize, u64) -> bool) {
+        let mut ages: Vec<_> = idle.blocks.iter().map(|(key, (used_at, _))| (*used_at, *key)).collect();
+        ages.sort_unstable();
+        for (used_at, key) in ages {
+            if !too_much(idle.size_bytes, used_at) {
+                return;
+            }
+            let Some((_, shards)) = idle.blocks.remove(&key) else { return };
+            idle.size_bytes -= key.1;
+            idle.bound.freed(key.1);
+            self.gauge(key.1, Less);
             // Bind groups that are kept for later still name it.
             shards.iter().for_each(wgpu::Buffer::destroy);
         }
+    }
+
+    /// Says that more, or less, is idle. The counters are the device's, which may have been lost and opened again.
+    fn gauge(&self, class: usize, by: std::cmp::Ordering) {
+        let pooled = &self.counters.bytes_pooled;
+        match by {
+            Greater => pooled.fetch_add(class as u64, Ordering::Relaxed),
+            _ => pooled.fetch_sub(class as u64, Ordering::Relaxed),
+        };
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let idle = self.idle.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.counters.bytes_pooled.fetch_sub(idle.size_bytes as u64, Ordering::Relaxed);
     }
 }
 
@@ -99,14 +163,7 @@ impl Live {
     /// Memory of at least this size, its contents unspecified.
     pub fn take(self: &Arc<Live>, size_bytes: usize) -> Result<Arc<Block>> {
         let class = class_of(size_bytes, self.pool.shard_bytes);
-        let reused = {
-            let mut idle = self.pool.idle();
-            let key = idle.blocks.range((class, 0)..=(class, u64::MAX)).next().map(|(key, _)| *key);
-            key.and_then(|key| idle.blocks.remove(&key).map(|(_, shards)| (key.1, shards))).inspect(|_| {
-                idle.size_bytes -= class;
-            })
-        };
-        let (id, shards) = match reused {
+        let (id, shards) = match self.pool.reuse(Kind::Block, class, size_bytes) {
             Some(found) => found,
             None => (next_id(), self.allocate(class, size_bytes)?),
         };
@@ -133,7 +190,7 @@ impl Live {
         match self.try_allocate(class) {
             Err(Error::OutOfMemory(_)) => {
                 // What is idle may be what is missing; it is free once the work that used it is done.
-                self.pool.trim(0);
+                self.pool.trim();
                 self.wait()?;
                 self.try_allocate(class).map_err(|error| self.refusal(size_bytes, &error))
             }
@@ -174,12 +231,13 @@ impl Live {
     /// Memory that the host can read, for bytes that are copied there.
     pub fn staging(self: &Arc<Live>, size_bytes: usize) -> Result<Staging> {
         let class = class_of(size_bytes, self.pool.shard_bytes);
-        let reused = self.pool.idle().staging.get_mut(&class).and_then(Vec::pop);
-        let buffer = match reused {
-            Some(buffer) => buffer,
-            None => self.buffer("staging", class, BufferUsages::MAP_READ | BufferUsages::COPY_DST)?,
+        let reused =
+            self.pool.reuse(Kind::Staging, class, size_bytes).and_then(|(id, mut shards)| Some((id, shards.pop()?)));
+        let (id, buffer) = match reused {
+            Some(found) => found,
+            None => (next_id(), self.buffer("staging", class, BufferUsages::MAP_READ | BufferUsages::COPY_DST)?),
         };
-        Ok(Staging { live: self.clone(), buffer, class, asked: OnceLock::new(), was_read: AtomicBool::new(false) })
+        Ok(Staging { live: self.clone(), id, buffer, class, asked: OnceLock::new(), was_read: AtomicBool::new(false) })
     }
 
     fn refusal(&self, size_bytes: usize, error: &Error) -> Error {
@@ -251,21 +309,14 @@ impl Drop for Block {
             return;
         }
         let shards = std::mem::take(&mut self.shards);
-        let mut idle = self.live.pool.idle();
-        idle.clock += 1;
-        idle.size_bytes += self.class;
-        let now = idle.clock;
-        idle.blocks.insert((self.class, self.id), (now, shards));
-        if idle.size_bytes > MAX_IDLE {
-            drop(idle);
-            self.live.pool.trim(MAX_IDLE);
-        }
+        self.live.pool.give(Kind::Block, self.class, self.id, shards);
     }
 }
 
 /// Memory that the host can read. Gives itself back when dropped.
 pub struct Staging {
     live: Arc<Live>,
+    id: u64,
     buffer: wgpu::Buffer,
     class: usize,
     /// What [`ask`](Staging::ask) is answered.
@@ -343,7 +394,7 @@ impl Drop for Staging {
             // too early, or never.
             Some(None) => return self.buffer.unmap(),
         }
-        self.live.pool.idle().staging.entry(self.class).or_default().push(self.buffer.clone());
+        self.live.pool.give(Kind::Staging, self.class, self.id, SmallVec::from_iter([self.buffer.clone()]));
     }
 }
 

@@ -34,11 +34,11 @@ mod driver_loss;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::backend::{Backend, Counters, HostBytes, Pending, Runnable};
+use crate::backend::{About, Backend, Counters, HostBytes, Pending, Runnable};
 use crate::device::DeviceInfo;
 use crate::error::{Error, Result};
 use crate::graph::Buffer;
-use crate::plan::{Explain, Limits, Plan};
+use crate::plan::{Explain, Plan};
 pub(crate) use adapters::{found, hardware, opengl, software};
 pub use interop::{buffer, encode, from_buffer, from_wgpu, handles};
 use live::Live;
@@ -53,9 +53,7 @@ pub(crate) struct Gpu {
 
 /// What plans in flight need of the device.
 struct Shared {
-    info: DeviceInfo,
-    limits: Limits,
-    counters: Arc<Counters>,
+    about: About,
     live: Mutex<Arc<Live>>,
     origin: Origin,
     kept: Budget,
@@ -70,9 +68,8 @@ enum Origin {
 
 impl Gpu {
     fn new(info: DeviceInfo, counters: Arc<Counters>, live: Arc<Live>, origin: Origin) -> Gpu {
-        let limits = adapters::limits(&live.caps);
-        let kept = Budget::default();
-        Gpu { shared: Arc::new(Shared { info, limits, counters, live: Mutex::new(live), origin, kept }) }
+        let about = About { info, limits: adapters::limits(&live.caps), counters };
+        Gpu { shared: Arc::new(Shared { about, live: Mutex::new(live), origin, kept: Budget::default() }) }
     }
 }
 
@@ -82,22 +79,14 @@ impl Shared {
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(lost) = live.lost() else { return Ok(live.clone()) };
         let Origin::Adapter(adapter) = &self.origin else { return Err(lost) };
-        *live = adapters::open(adapter, &live.quirks, &self.counters).map_err(|_| lost)?;
+        *live = adapters::open(adapter, &live.quirks, &self.about.counters).map_err(|_| lost)?;
         Ok(live.clone())
     }
 }
 
 impl Backend for Gpu {
-    fn info(&self) -> &DeviceInfo {
-        &self.shared.info
-    }
-
-    fn limits(&self) -> &Limits {
-        &self.shared.limits
-    }
-
-    fn counters(&self) -> &Counters {
-        &self.shared.counters
+    fn about(&self) -> &About {
+        &self.shared.about
     }
 
     fn upload(&self, bytes: HostBytes) -> Result<Buffer> {
@@ -107,14 +96,14 @@ impl Backend for Gpu {
     fn download(&self, buffer: &Buffer, out: &mut [u8]) -> Result<()> {
         let storage = run::storage(buffer)?;
         assert!(out.len() <= storage.size_bytes(), "more bytes than the buffer has");
-        read::read(storage, &self.shared.counters, out)
+        read::read(storage, &self.shared.about.counters, out)
     }
 
     fn download_async<'a>(&'a self, buffer: &'a Buffer, out: &'a mut [u8]) -> Pending<'a> {
         Box::pin(async move {
             let storage = run::storage(buffer)?;
             assert!(out.len() <= storage.size_bytes(), "more bytes than the buffer has");
-            read::read_async(storage, &self.shared.counters, out).await
+            read::read_async(storage, &self.shared.about.counters, out).await
         })
     }
 
@@ -150,5 +139,13 @@ impl Backend for Gpu {
             }
         }
         live.take_fault().map_or(Ok(()), Err)
+    }
+
+    fn trim(&self) {
+        let live = self.shared.live.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        live.pool.trim();
+        // The driver gets it back when the work that used it is done. If that cannot be waited for, or the device is lost,
+        // whoever uses it next is told.
+        let _ = live.wait();
     }
 }

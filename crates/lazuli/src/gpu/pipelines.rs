@@ -5,18 +5,27 @@ use std::collections::HashMap;
 use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::disk;
 use super::live::Live;
 use crate::backend::Counters;
 use crate::error::Result;
+use crate::interned::{Held, Interned};
 use crate::log::{self, Topic};
 use crate::wgsl::{Bind, Pass};
 
 /// What is compiled in one go is written to disk no more often than this.
 const SAVE_EVERY: Duration = Duration::from_secs(2);
+
+/// What a pipeline takes, about: so much, and so much for each byte of its text. Drivers do not tell.
+const PIPELINE_BYTES: usize = 64 << 10;
+const TEXT_FACTOR: usize = 32;
+/// The same where the driver runs on the CPU and keeps its compiler's form of each shader: measured with Mesa's lavapipe.
+const SOFTWARE_PIPELINE_BYTES: usize = 512 << 10;
+/// What the driver hands out is begun anew when it is larger than this, in memory and on disk.
+const MAX_KEPT: usize = 64 << 20;
 
 /// A compiled shader and the form of what is bound to it.
 pub struct Pipeline {
@@ -24,15 +33,21 @@ pub struct Pipeline {
     pub layout: wgpu::BindGroupLayout,
 }
 
-/// All pipelines of a device.
+/// A pipeline that others may use as well.
+pub type HeldPipeline = Arc<Held<Arc<str>, Pipeline>>;
+
+/// The pipelines of a device that some plan holds.
 pub struct Pipelines {
-    by_text: Mutex<HashMap<Arc<str>, Arc<Pipeline>>>,
+    by_text: Arc<Interned<Arc<str>, Pipeline>>,
+    /// What one takes beside its text.
+    pipeline_bytes: usize,
     kept: Option<Kept>,
 }
 
 /// What the driver hands out, and where it is kept.
 struct Kept {
-    cache: wgpu::PipelineCache,
+    device: wgpu::Device,
+    cache: Mutex<wgpu::PipelineCache>,
     path: PathBuf,
     saved: Mutex<Option<Instant>>,
     /// Whether anything was compiled since.
@@ -41,32 +56,37 @@ struct Kept {
 
 impl Pipelines {
     /// None yet, but what earlier programs left on disk.
-    pub fn new(device: &wgpu::Device) -> Pipelines {
-        Pipelines { by_text: Mutex::default(), kept: Kept::open(device) }
+    pub fn new(device: &wgpu::Device, counters: Arc<Counters>) -> Pipelines {
+        let by_text = Interned::new(counters, |counters| &counters.bytes_pipelines);
+        let is_software = device.adapter_info().device_type == wgpu::DeviceType::Cpu;
+        let pipeline_bytes = if is_software { SOFTWARE_PIPELINE_BYTES } else { PIPELINE_BYTES };
+        Pipelines { by_text, pipeline_bytes, kept: Kept::open(device) }
     }
 
     /// The pipelines of these passes, compiled where they are new.
-    pub fn get(&self, live: &Live, passes: &[&Pass]) -> Result<Vec<Arc<Pipeline>>> {
-        let known = self.lock();
+    pub fn get(&self, live: &Live, passes: &[&Pass]) -> Result<Vec<HeldPipeline>> {
+        // Held from here on, so that what was found stays found.
+        let mut found: HashMap<&str, HeldPipeline> = HashMap::new();
         let mut new: Vec<&Pass> = Vec::new();
-        for pass in passes {
-            if !known.contains_key(&pass.text) && !new.iter().any(|n| n.text == pass.text) {
-                new.push(pass);
+        for pass in passes.iter().copied() {
+            if found.contains_key(&*pass.text) || new.iter().any(|n| n.text == pass.text) {
+                continue;
+            }
+            match self.by_text.get(&*pass.text) {
+                Some(pipeline) => drop(found.insert(&pass.text, pipeline)),
+                None => new.push(pass),
             }
         }
-        drop(known);
         if !new.is_empty() {
             let compiled = side_by_side(&new, |pass| self.compile(live, pass))?;
-            let mut known = self.lock();
-            new.iter().zip(compiled).for_each(|(pass, pipeline)| {
-                known.insert(pass.text.clone(), Arc::new(pipeline));
-            });
-            drop(known);
+            for (pass, pipeline) in new.iter().zip(compiled) {
+                let size_bytes = self.pipeline_bytes + TEXT_FACTOR * pass.text.len();
+                found.insert(&pass.text, self.by_text.insert(pass.text.clone(), pipeline, size_bytes));
+            }
             self.kept.iter().for_each(|kept| kept.is_new.store(true, Ordering::Relaxed));
             self.save(Some(SAVE_EVERY));
         }
-        let known = self.lock();
-        Ok(passes.iter().map(|pass| known[&pass.text].clone()).collect())
+        Ok(passes.iter().map(|pass| found[&*pass.text].clone()).collect())
     }
 
     /// Writes to disk what the driver hands out, unless that was done within this time.
@@ -81,9 +101,13 @@ impl Pipelines {
         }
         *saved = Some(Instant::now());
         kept.is_new.store(false, Ordering::Relaxed);
-        if let Some(data) = kept.cache.get_data() {
+        let cache = kept.cache();
+        if let Some(data) = cache.get_data() {
             // A cache that cannot be written costs time, nothing else.
             let _ = disk::store(&kept.path, &data);
+            if data.len() > MAX_KEPT {
+                *kept.cache.lock().unwrap_or_else(PoisonError::into_inner) = new_cache(&kept.device, None);
+            }
         }
     }
 
@@ -91,6 +115,7 @@ impl Pipelines {
         log::show(Topic::Wgsl, || format!("// {}\n{}", pass.label, pass.text));
         Counters::count(&live.counters.pipelines_compiled, 1);
         let label = Some(&*pass.label);
+        let cache = self.kept.as_ref().map(Kept::cache);
         live.checked(&pass.label, || {
             let source = wgpu::ShaderSource::Wgsl((&*pass.text).into());
             let module = live.device.create_shader_module(wgpu::ShaderModuleDescriptor { label, source });
@@ -105,14 +130,10 @@ impl Pipelines {
                 module: &module,
                 entry_point: Some("main"),
                 compilation_options: Default::default(),
-                cache: self.kept.as_ref().map(|kept| &kept.cache),
+                cache: cache.as_ref(),
             });
             Pipeline { pipeline, layout }
         })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Arc<Pipeline>>> {
-        self.by_text.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -123,12 +144,21 @@ impl Kept {
         }
         let path = disk::path(&wgpu::util::pipeline_cache_key(&device.adapter_info())?, "pipelines")?;
         let data = disk::load(&path);
-        let desc = wgpu::PipelineCacheDescriptor { label: Some("lazuli"), data: data.as_deref(), fallback: true };
-        // SAFETY: the data is what an earlier program got from `get_data` for this adapter: the name of the file says
-        // so, and a checksum that it is whole.
-        let cache = unsafe { device.create_pipeline_cache(&desc) };
-        Some(Kept { cache, path, saved: Mutex::default(), is_new: AtomicBool::default() })
+        let cache = Mutex::new(new_cache(device, data.as_deref()));
+        Some(Kept { device: device.clone(), cache, path, saved: Mutex::default(), is_new: AtomicBool::default() })
     }
+
+    fn cache(&self) -> wgpu::PipelineCache {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// A cache of the driver's, with what an earlier program left.
+fn new_cache(device: &wgpu::Device, data: Option<&[u8]>) -> wgpu::PipelineCache {
+    let desc = wgpu::PipelineCacheDescriptor { label: Some("lazuli"), data, fallback: true };
+    // SAFETY: the data is what an earlier program got from `get_data` for this adapter: the name of the file says so, and
+    // a checksum that it is whole.
+    unsafe { device.create_pipeline_cache(&desc) }
 }
 
 /// Binding 0 holds a pass's numbers, the others its memory.

@@ -8,7 +8,7 @@ use wgpu::BufferUsages;
 
 use super::live::Live;
 use super::memory::Block;
-use super::pipelines::Pipeline;
+use super::pipelines::HeldPipeline;
 use super::{pace, status, tune};
 use crate::error::{Error, Result};
 use crate::kernel::{InstOp, Kernel};
@@ -19,6 +19,8 @@ use crate::wgsl::{self, Bind, Caps, Pass, Place, Program};
 const BLOCK_WORDS: usize = 256 / 4;
 /// Bind groups that are kept for each pass: one for each set of buffers that takes turns.
 const MAX_GROUPS: usize = 8;
+/// What one of them takes, about.
+const GROUP_BYTES: usize = 1 << 10;
 
 /// A plan compiled for a device that is live.
 pub struct Built {
@@ -36,7 +38,7 @@ pub struct Built {
 /// One dispatch.
 pub struct Step {
     pub label: String,
-    pub pipeline: Arc<Pipeline>,
+    pub pipeline: HeldPipeline,
     pub groups: [u32; 3],
     pub binds: Vec<Bind>,
     /// Whether the command buffer is cut after it.
@@ -146,6 +148,22 @@ impl Built {
         Ok(Built { live: live.clone(), steps, scratch, fresh_status, checks, numbers })
     }
 
+    /// About how many bytes it occupies, on the host and on the device, without its pipelines. What is bound is counted
+    /// before it is: sooner or later most of it will be.
+    pub fn size_bytes(&self) -> usize {
+        let step = |step: &Step| {
+            size_of::<Step>()
+                + step.label.capacity()
+                + step.binds.capacity() * size_of::<Bind>()
+                + MAX_GROUPS * GROUP_BYTES
+        };
+        let n_words = self.words().capacity();
+        self.steps.iter().map(step).sum::<usize>()
+            + 2 * n_words * size_of::<u32>()
+            + self.numbers.consts.capacity() * size_of::<(usize, u32)>()
+            + self.scratch.capacity() * size_of::<usize>()
+    }
+
     /// The buffer with the numbers of all passes, given these constants. What is submitted already sees the numbers it
     /// was submitted with.
     pub fn numbers(&self, constants: &[u32]) -> &wgpu::Buffer {
@@ -202,7 +220,9 @@ impl Step {
         let bound_to: BoundTo = blocks.iter().map(|b| b.id).collect();
         let mut bound = self.bound.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = bound.iter().position(|(to, _)| *to == bound_to) {
-            return bound[at].1.clone();
+            // The one used longest ago comes first.
+            bound[at..].rotate_left(1);
+            return bound[bound.len() - 1].1.clone();
         }
         let group = self.make_group(live, numbers, &blocks);
         if bound.len() == MAX_GROUPS {

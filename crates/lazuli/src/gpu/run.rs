@@ -190,6 +190,11 @@ impl Memory {
 }
 
 impl Runnable for Ready {
+    fn size_bytes(&self) -> usize {
+        let built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
+        size_of::<Ready>() + self.written.capacity() + built.as_ref().map_or(0, |built| built.size_bytes())
+    }
+
     fn run(&self, run: Run<'_>) -> Result<Outcome> {
         let built = self.built()?;
         let live = &built.live;

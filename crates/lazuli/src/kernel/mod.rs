@@ -229,6 +229,14 @@ impl Kernel {
         }
     }
 
+    /// About how many bytes it occupies beside itself. What a custom op's function owns elsewhere nobody can tell.
+    pub fn size_bytes(&self) -> usize {
+        match self {
+            Kernel::Loop(body) | Kernel::Matmul(body) => body.size_bytes(),
+            Kernel::Routine(routine) => routine.inputs.capacity() + routine.outputs.capacity(),
+        }
+    }
+
     /// `map`, `reduce`, `matmul` or `routine`.
     pub fn form(&self) -> &'static str {
         match self {
@@ -273,7 +281,42 @@ impl InstOp {
     }
 }
 
+impl Args {
+    /// About how many bytes it occupies beside itself.
+    pub fn size_bytes(&self) -> usize {
+        let sizes = (self.outer.capacity() + self.inner.capacity()) * size_of::<usize>();
+        let maps = self.accesses.iter().map(IndexMap::size_bytes).sum::<usize>();
+        let gathers = self.gathers.capacity() * size_of::<GatherArgs>() + self.consts.capacity() * size_of::<u32>();
+        let strides = |matmul: &MatmulArgs| {
+            let batch = &matmul.batch;
+            let steps = [&matmul.a, &matmul.b].map(|operand| operand.batch_strides.capacity());
+            (batch.capacity() + steps[0] + steps[1]) * size_of::<usize>()
+        };
+        let shapes = |routine: &RoutineArgs| routine.input_shapes.capacity() * size_of::<crate::shape::Shape>();
+        let numbers = self.matmul.as_ref().map_or(0, strides) + self.routine.as_ref().map_or(0, shapes);
+        sizes + self.accesses.capacity() * size_of::<IndexMap>() + maps + gathers + numbers
+    }
+}
+
 impl Body {
+    /// About how many bytes it occupies beside itself.
+    pub fn size_bytes(&self) -> usize {
+        let custom = |inst: &Inst| match &inst.op {
+            InstOp::Custom(op, args) => {
+                args.capacity() * size_of::<Reg>()
+                    + op.0.name.capacity()
+                    + op.0.wgsl.capacity()
+                    + size_of_val(&*op.0.cpu)
+            }
+            _ => 0,
+        };
+        (self.inputs.capacity() + self.outputs.capacity()) * size_of::<DType>()
+            + self.accesses.capacity() * size_of::<AccessForm>()
+            + self.insts.capacity() * size_of::<Inst>()
+            + self.insts.iter().map(custom).sum::<usize>()
+            + self.stores.capacity() * size_of::<Store>()
+    }
+
     /// Per instruction, how many `Reduce`s one after another it depends on.
     pub fn stages(&self) -> Vec<u16> {
         let mut stages = vec![0u16; self.insts.len()];

@@ -11,6 +11,7 @@ use crate::device::Device;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::graph::{Node, Op};
+use crate::room::with_room;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 use crate::view::View;
@@ -226,7 +227,7 @@ fn entered<T: Element>(op: &str, data: Cow<'_, [T]>, shape: Shape, device: &Devi
         ));
     }
     let bytes = match data {
-        Cow::Borrowed(data) if T::SAME_BYTES => HostBytes::copied(data),
+        Cow::Borrowed(data) if T::SAME_BYTES => HostBytes::copied(op, data)?,
         Cow::Owned(data) if T::SAME_BYTES => HostBytes::new(data),
         data => narrowed(op, &data)?,
     };
@@ -237,13 +238,11 @@ fn entered<T: Element>(op: &str, data: Cow<'_, [T]>, shape: Shape, device: &Devi
 /// 64-bit numbers as the 32-bit ones that are stored.
 #[track_caller]
 fn narrowed<T: Element>(op: &str, data: &[T]) -> Result<HostBytes> {
-    let mut bytes = Vec::with_capacity(data.len() * T::DTYPE.size());
+    let mut bytes = with_room(op, data.len() * T::DTYPE.size())?;
     if let Err(error) = T::store(data, &mut bytes) {
         return Err(Error::dtype(op, error.fault().message.as_str()));
     }
-    // As words, so that the memory is aligned for them.
-    debug_assert_eq!(T::DTYPE.size(), 4);
-    Ok(HostBytes::new(bytes.as_chunks().0.iter().map(|word| u32::from_ne_bytes(*word)).collect::<Vec<u32>>()))
+    HostBytes::aligned(op, bytes)
 }
 
 /// Whether `value` can be an element of `dtype`: integers exactly, floats rounded but not to infinity.

@@ -1,15 +1,19 @@
-//! Plans already made, by the structure they were made for.
+//! Plans already made, by the structure they were made for. Together with what was compiled for them they take no more
+//! bytes than they are allowed; beyond it those go that were used longest ago. Only the last one stays however large it is,
+//! or a model that is larger would be compiled for each of its steps.
 
-use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::Arc;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::Plan;
-use crate::backend::Runnable;
+use super::{Boundary, Launch, Plan, Slot, SlotId, ValueId};
+use crate::backend::{Counters, Runnable};
 use crate::graph::Key;
+use crate::lru::Lru;
 
-/// The most bytes of keys and plans kept, roughly; beyond it the oldest half is let go.
-const MAX_BYTES: usize = 256 << 20;
+/// What a map takes for an entry beside its key and value, about.
+const ENTRY_BYTES: usize = 128;
 
 /// A plan and its form on the device.
 #[derive(Clone)]
@@ -18,41 +22,118 @@ pub struct Entry {
     pub runnable: Arc<dyn Runnable>,
 }
 
+/// An entry and what was compiled because of it: about what goes with it.
+struct Cached {
+    entry: Entry,
+    size_bytes: usize,
+    compiled_bytes: usize,
+}
+
 /// Plans by key. Lookup hashes nothing: a key brings its hash along.
-#[derive(Default)]
 pub struct Cache {
-    entries: HashMap<Key, (u64, Entry), BuildHasherDefault<KeyHasher>>,
-    n_bytes: usize,
-    clock: u64,
+    plans: Lru<Key, Cached, BuildHasherDefault<KeyHasher>>,
+    /// What was taken out while the lock is held. It may own functions of the user's, and what those do when they are
+    /// dropped may need the lock.
+    gone: Vec<Cached>,
+    max_bytes: usize,
 }
 
 impl Cache {
-    /// The plan for this structure.
-    pub fn get(&mut self, key: &Key) -> Option<Entry> {
-        self.clock += 1;
-        let (used, entry) = self.entries.get_mut(key)?;
-        *used = self.clock;
-        Some(entry.clone())
+    /// No plans yet, and at most so many bytes of them.
+    pub fn new(max_bytes: usize) -> Cache {
+        Cache { plans: Lru::default(), gone: Vec::new(), max_bytes }
     }
 
-    /// Keeps a plan.
-    pub fn insert(&mut self, key: Key, entry: Entry) {
-        self.clock += 1;
-        self.n_bytes += cost(&key, &entry);
-        self.entries.insert(key, (self.clock, entry));
-        if self.n_bytes > MAX_BYTES {
-            let mut ages: Vec<u64> = self.entries.values().map(|e| e.0).collect();
-            ages.sort_unstable();
-            let oldest_kept = ages[ages.len() / 2];
-            self.entries.retain(|_, (used, _)| *used >= oldest_kept);
-            self.n_bytes = self.entries.iter().map(|(k, (_, e))| cost(k, e)).sum();
-        }
+    /// Locks a cache. What is taken out of it goes when it is open again.
+    pub fn lock(cache: &Mutex<Cache>) -> Locked<'_> {
+        // A panic elsewhere cannot leave the cache half-changed, so a poisoned lock is still good.
+        Locked { cache: cache.lock().unwrap_or_else(PoisonError::into_inner), gone: Vec::new() }
+    }
+
+    /// The plan for this structure.
+    pub fn get(&mut self, key: &Key) -> Option<Entry> {
+        self.plans.get(key).map(|cached| cached.entry.clone())
+    }
+
+    /// Keeps a plan for which so many bytes were compiled, and lets go of what is too much.
+    pub fn insert(&mut self, key: Key, entry: Entry, compiled_bytes: usize, counters: &Counters) {
+        let size_bytes = ENTRY_BYTES + key.size_bytes() + entry.plan.size_bytes() + entry.runnable.size_bytes();
+        let cached = Cached { entry, size_bytes, compiled_bytes };
+        self.gone.extend(self.plans.insert(key, cached, size_bytes));
+        let all = self.plans.size_bytes() + counters.compiled_bytes();
+        let mut too_much = all.saturating_sub(self.max_bytes);
+        // Kernels that others use as well stay; if that leaves too much, the next plan finds out.
+        while too_much > 0 && self.plans.len() > 1 && self.let_go(&mut too_much) {}
+        counters.bytes_plans.store(self.plans.size_bytes() as u64, Ordering::Relaxed);
+    }
+
+    /// Lets go of everything.
+    pub fn clear(&mut self, counters: &Counters) {
+        while self.let_go(&mut 0) {}
+        // The list itself, too.
+        self.plans = Lru::default();
+        counters.bytes_plans.store(0, Ordering::Relaxed);
+    }
+
+    /// Takes out the plan that was used longest ago; whether there was one.
+    fn let_go(&mut self, too_much: &mut usize) -> bool {
+        let Some(oldest) = self.plans.pop_oldest() else { return false };
+        *too_much = too_much.saturating_sub(oldest.size_bytes + oldest.compiled_bytes);
+        self.gone.push(oldest);
+        true
     }
 }
 
-fn cost(key: &Key, entry: &Entry) -> usize {
-    // A launch with its instructions and numbers is about this large.
-    key.size_bytes() + entry.plan.launches.len() * 4096
+/// A cache that is locked.
+pub struct Locked<'a> {
+    // Opened first, then what is gone is dropped.
+    cache: MutexGuard<'a, Cache>,
+    gone: Vec<Cached>,
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.gone = std::mem::take(&mut self.cache.gone);
+    }
+}
+
+impl Deref for Locked<'_> {
+    type Target = Cache;
+
+    fn deref(&self) -> &Cache {
+        &self.cache
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Cache {
+        &mut self.cache
+    }
+}
+
+impl Plan {
+    /// About how many bytes it occupies.
+    pub fn size_bytes(&self) -> usize {
+        let ids = self.outputs.capacity() * size_of::<SlotId>()
+            + (self.output_values.capacity() + self.input_values.capacity()) * size_of::<ValueId>();
+        let boundaries = self.boundaries.iter().map(|b| size_of::<Boundary>() + b.why.capacity()).sum::<usize>();
+        size_of::<Plan>()
+            + self.launches.iter().map(Launch::size_bytes).sum::<usize>()
+            + self.slots.capacity() * size_of::<Slot>()
+            + ids
+            + self.value_elems.capacity() * size_of::<usize>()
+            + self.checks.capacity() * size_of::<u32>()
+            + boundaries
+    }
+}
+
+impl Launch {
+    fn size_bytes(&self) -> usize {
+        let slots = (self.reads.capacity() + self.writes.capacity()) * size_of::<SlotId>();
+        let values = (self.read_values.capacity() + self.write_values.capacity()) * size_of::<ValueId>();
+        let ops = self.ops.iter().map(|op| size_of::<String>() + op.capacity()).sum::<usize>();
+        size_of::<Launch>() + self.kernel.size_bytes() + self.args.size_bytes() + slots + values + ops
+    }
 }
 
 /// Takes over the hash that a key already has.

@@ -14,7 +14,7 @@ mod verify;
 #[cfg(test)]
 mod tests;
 
-pub use cache::{Cache, Entry};
+pub use cache::{Cache, Entry, Locked};
 pub use explain::{Boundary, Explain, KernelInfo};
 
 use crate::dtype::DType;

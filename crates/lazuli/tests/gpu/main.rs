@@ -3,6 +3,7 @@
 #![cfg(feature = "gpu")]
 
 mod batches;
+mod bounds;
 mod devices;
 mod faults;
 mod futures;

@@ -5,6 +5,9 @@ mod scan;
 mod scatter;
 mod sort;
 
+use std::marker::PhantomData;
+use std::sync::{Mutex, PoisonError};
+
 use half::{bf16, f16};
 
 use crate::backend::FailedCheck;
@@ -20,14 +23,86 @@ pub struct RoutineCall<'a> {
     pub output_dtype: DType,
     /// Shapes, parameters, and the number of the check that an index out of range fails.
     pub args: &'a RoutineArgs,
+    /// As much as the routine asked for.
+    pub scratch: Scratch<'a>,
+    /// How many threads share its work at most.
+    pub n_workers: usize,
+}
+
+/// Memory of a routine's own: there before anything of the plan runs, handed out piece by piece. A routine allocates
+/// nothing that grows with its tensors, since it could not say that there is no memory for it.
+pub struct Scratch<'a> {
+    next: *mut u8,
+    left: usize,
+    _memory: PhantomData<&'a mut [u8]>,
+}
+
+/// Every piece starts on a cache line.
+const LINE: usize = 64;
+
+/// Numbers of which any bits are one.
+trait Plain: Copy + 'static {}
+impl Plain for u32 {}
+impl Plain for u64 {}
+impl Plain for usize {}
+impl Plain for i64 {}
+impl Plain for f64 {}
+impl<T: Plain, const N: usize> Plain for [T; N] {}
+
+impl<'a> Scratch<'a> {
+    /// Hands out this memory.
+    ///
+    /// # Safety
+    /// So many bytes start here, on a cache line, and for as long as this lives nobody else uses them.
+    pub unsafe fn new(first: *mut u8, size_bytes: usize) -> Scratch<'a> {
+        Scratch { next: first, left: size_bytes, _memory: PhantomData }
+    }
+
+    /// So many numbers of no particular value.
+    fn take<T: Plain>(&mut self, n: usize) -> &'a mut [T] {
+        let size_bytes = room::<T>(n);
+        assert!(size_bytes <= self.left, "a routine uses more scratch than it asked for");
+        let first = self.next.cast::<T>();
+        self.left -= size_bytes;
+        self.next = self.next.wrapping_add(size_bytes);
+        // SAFETY: within the memory, taken once, aligned for every number; any bits are a `T`.
+        unsafe { std::slice::from_raw_parts_mut(first, n) }
+    }
+}
+
+/// What so many numbers take of a [`Scratch`].
+fn room<T>(n: usize) -> usize {
+    n.saturating_mul(size_of::<T>()).checked_next_multiple_of(LINE).unwrap_or(usize::MAX)
+}
+
+/// Pieces of scratch, of which each task takes one while it runs: as many as there are tasks at once.
+struct Pieces<T>(Mutex<Vec<T>>);
+
+impl<T> Pieces<T> {
+    fn new(pieces: impl Iterator<Item = T>) -> Pieces<T> {
+        Pieces(Mutex::new(pieces.collect()))
+    }
+
+    /// Calls `f` with one of them.
+    fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        let mut piece = self.lock().pop().expect("there is one for every thread");
+        let result = f(&mut piece);
+        self.lock().push(piece);
+        result
+    }
+
+    // A task that panicked keeps its piece; the others are good.
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<T>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What a routine is to the CPU.
 pub struct Routine {
     row: &'static RoutineRow,
     pub run: fn(RoutineCall<'_>) -> Result<(), FailedCheck>,
-    /// About how many bytes it allocates for itself.
-    pub scratch: fn(&RoutineArgs) -> usize,
+    /// How many bytes it needs beside its inputs and output if so many threads share its work.
+    pub scratch: fn(&RoutineArgs, usize) -> usize,
 }
 
 /// The routine of a row, if there is one here.
@@ -45,7 +120,7 @@ static ROUTINES: [Routine; 4] = [
 /// An element in memory, and the wider number it is summed in.
 trait Stored: Copy + Send + Sync {
     const SIZE: usize;
-    type Sum: Copy + Send + Sync;
+    type Sum: Plain + Send + Sync;
     /// Adding it changes nothing.
     const NOTHING: Self::Sum;
     fn add(a: Self::Sum, b: Self::Sum) -> Self::Sum;
@@ -102,6 +177,16 @@ mod tests {
     use super::*;
     use crate::shape::Shape;
 
+    /// Calls `f` with so many bytes of scratch, none of them zero.
+    fn with_scratch<R>(size_bytes: usize, f: impl FnOnce(Scratch<'_>) -> R) -> R {
+        #[repr(align(64))]
+        #[derive(Clone)]
+        struct Line(#[allow(dead_code, reason = "read as scratch")] [u8; LINE]);
+        let mut lines = vec![Line([0xa5; LINE]); size_bytes.div_ceil(LINE)];
+        // SAFETY: the lines are that long, and borrowed for the call alone.
+        f(unsafe { Scratch::new(lines.as_mut_ptr().cast(), size_bytes) })
+    }
+
     /// Runs a routine on f32 or i32 inputs, given as numbers.
     #[track_caller]
     fn run(
@@ -128,8 +213,13 @@ mod tests {
             check: 3,
         };
         let mut out = vec![0u8; output.1.n_elems() * output.0.size()];
-        let call = RoutineCall { inputs: &bound, output: &mut out, output_dtype: output.0, args: &args };
-        (find(row).expect("is in the table").run)(call).expect("indices are in range");
+        let routine = find(row).expect("is in the table");
+        with_scratch((routine.scratch)(&args, 1), |scratch| {
+            let inputs = &bound[..];
+            let call =
+                RoutineCall { inputs, output: &mut out, output_dtype: output.0, args: &args, scratch, n_workers: 1 };
+            (routine.run)(call).expect("indices are in range");
+        });
         (0..output.1.n_elems())
             .map(|i| if output.0 == DType::F32 { f32::read(&out, i) } else { i32::read(&out, i) as f64 })
             .collect()
@@ -195,7 +285,11 @@ mod tests {
         let shapes = [[2], [3], [3]].map(Shape::from).to_vec();
         let args = RoutineArgs { params: [0, 0], input_shapes: shapes, output_shape: Shape::from([2]), check: 3 };
         let mut output = [0u8; 8];
-        let call = RoutineCall { inputs: &inputs, output: &mut output, output_dtype: DType::F32, args: &args };
-        assert_eq!(scatter::scatter_add(call), Err(FailedCheck { check: 3, index: -1, bound: 2 }));
+        with_scratch(scatter::scratch(&args, 1), |scratch| {
+            let output_dtype = DType::F32;
+            let call =
+                RoutineCall { inputs: &inputs, output: &mut output, output_dtype, args: &args, scratch, n_workers: 1 };
+            assert_eq!(scatter::scatter_add(call), Err(FailedCheck { check: 3, index: -1, bound: 2 }));
+        });
     }
 }

@@ -3,7 +3,7 @@
 
 use half::{bf16, f16};
 
-use super::{Lines, RoutineCall};
+use super::{Lines, Pieces, RoutineCall, Scratch, room};
 use crate::backend::FailedCheck;
 use crate::cpu::threads;
 use crate::dtype::DType;
@@ -22,9 +22,16 @@ pub fn argsort(call: RoutineCall<'_>) -> Result<(), FailedCheck> {
 }
 
 /// Bytes that sorting needs beside its input and output: all of it in order, and the keys of a line per thread.
-pub fn scratch(args: &RoutineArgs) -> usize {
+pub fn scratch(args: &RoutineArgs, n_workers: usize) -> usize {
     let lines = Lines::new(&args.output_shape, args.params[0] as usize);
-    4 * lines.count() * lines.n + threads::count().min(lines.count()) * 16 * lines.n
+    let (keys, counts) = (room::<u64>(lines.n), room::<Counts>(if lines.n < LONG { 0 } else { 3 }));
+    let per_line = keys.saturating_mul(2).saturating_add(counts);
+    room::<u32>(lines.count() * lines.n).saturating_add(n_lines_at_once(&lines, n_workers).saturating_mul(per_line))
+}
+
+/// Lines that are sorted at the same time.
+fn n_lines_at_once(lines: &Lines, n_workers: usize) -> usize {
+    n_workers.min(lines.outer * lines.inner.div_ceil(GROUP))
 }
 
 /// Lines next to each other are sorted in groups of this many, so that memory is read and written in whole cache lines.
@@ -34,7 +41,7 @@ const GROUP: usize = 16;
 const BLOCK: usize = 1 << 12;
 
 /// Writes, in the order of the elements of each line, what `payload` makes of their places and bits.
-fn put_in_order(call: RoutineCall<'_>, payload: fn(u32, u32) -> u32) {
+fn put_in_order(mut call: RoutineCall<'_>, payload: fn(u32, u32) -> u32) {
     let lines = Lines::new(&call.args.output_shape, call.args.params[0] as usize);
     let (Lines { n, inner, .. }, n_elems) = (lines, lines.count() * lines.n);
     if n_elems == 0 {
@@ -43,23 +50,26 @@ fn put_in_order(call: RoutineCall<'_>, payload: fn(u32, u32) -> u32) {
     let (x, dtype) = call.inputs[0];
     let descending = call.args.params[1] != 0;
     // Per block of `n · inner` elements one group of lines after another, each group row by row.
-    let mut sorted = vec![0u32; n_elems];
-    threads::for_each_chunk(&mut sorted, n * inner, BLOCK, &|block, groups| {
+    let sorted: &mut [u32] = call.scratch.take(n_elems);
+    let at_once = 0..n_lines_at_once(&lines, call.n_workers);
+    let rooms = Pieces::new(at_once.map(|_| Room::new(n, &mut call.scratch)));
+    threads::for_each_chunk(sorted, n * inner, BLOCK, &|block, groups| {
         threads::for_each_chunk(groups, n * GROUP.min(inner), BLOCK, &|group, out| {
-            let mut keys = Vec::with_capacity(n);
-            let width = out.len() / n;
-            for column in 0..width {
-                let first = block * n * inner + group * GROUP + column;
-                fill_keys(&mut keys, x, dtype, descending, (first..).step_by(inner).take(n), payload);
-                sort_keys(&mut keys);
-                out[column..].iter_mut().step_by(width).zip(&keys).for_each(|(out, key)| *out = *key as u32);
-            }
+            rooms.with(|room| {
+                let width = out.len() / n;
+                for column in 0..width {
+                    let first = block * n * inner + group * GROUP + column;
+                    fill_keys(room.keys, x, dtype, descending, (first..).step_by(inner).take(n), payload);
+                    let keys = sort_keys(room);
+                    out[column..].iter_mut().step_by(width).zip(keys).for_each(|(out, key)| *out = *key as u32);
+                }
+            });
         });
     });
     match call.output_dtype.size() {
-        4 => ungroup::<4>(n, inner, &sorted, call.output),
-        2 => ungroup::<2>(n, inner, &sorted, call.output),
-        _ => ungroup::<1>(n, inner, &sorted, call.output),
+        4 => ungroup::<4>(n, inner, sorted, call.output),
+        2 => ungroup::<2>(n, inner, sorted, call.output),
+        _ => ungroup::<1>(n, inner, sorted, call.output),
     }
 }
 
@@ -84,14 +94,13 @@ fn ungroup<const SIZE: usize>(n: usize, inner: usize, sorted: &[u32], output: &m
 
 /// The keys of one line: order above, payload below.
 fn fill_keys(
-    keys: &mut Vec<u64>,
+    keys: &mut [u64],
     x: &[u8],
     dtype: DType,
     descending: bool,
     line: impl Iterator<Item = usize>,
     payload: fn(u32, u32) -> u32,
 ) {
-    keys.clear();
     let key = |place: usize, order: u32, bits: u32| (order as u64) << 32 | payload(place as u32, bits) as u64;
     let float = |v: f32| match float_order(v) {
         NAN_LAST => NAN_LAST,
@@ -99,20 +108,20 @@ fn fill_keys(
         order => order,
     };
     let int = |order: u32| if descending { !order } else { order };
-    let line = line.enumerate();
+    let line = keys.iter_mut().zip(line.enumerate());
     let half = |at: usize| u16::from_le_bytes(x.as_chunks().0[at]);
     let word = |at: usize| u32::from_le_bytes(x.as_chunks().0[at]);
     match dtype {
-        DType::F32 => keys.extend(line.map(|(i, at)| key(i, float(f32::from_bits(word(at))), word(at)))),
+        DType::F32 => line.for_each(|(k, (i, at))| *k = key(i, float(f32::from_bits(word(at))), word(at))),
         DType::F16 => {
-            keys.extend(line.map(|(i, at)| key(i, float(f16::from_bits(half(at)).to_f32()), half(at) as u32)))
+            line.for_each(|(k, (i, at))| *k = key(i, float(f16::from_bits(half(at)).to_f32()), half(at) as u32))
         }
         DType::BF16 => {
-            keys.extend(line.map(|(i, at)| key(i, float(bf16::from_bits(half(at)).to_f32()), half(at) as u32)))
+            line.for_each(|(k, (i, at))| *k = key(i, float(bf16::from_bits(half(at)).to_f32()), half(at) as u32))
         }
-        DType::I32 => keys.extend(line.map(|(i, at)| key(i, int(word(at) ^ 1 << 31), word(at)))),
-        DType::U32 => keys.extend(line.map(|(i, at)| key(i, int(word(at)), word(at)))),
-        DType::U8 | DType::Bool => keys.extend(line.map(|(i, at)| key(i, int(x[at] as u32), x[at] as u32))),
+        DType::I32 => line.for_each(|(k, (i, at))| *k = key(i, int(word(at) ^ 1 << 31), word(at))),
+        DType::U32 => line.for_each(|(k, (i, at))| *k = key(i, int(word(at)), word(at))),
+        DType::U8 | DType::Bool => line.for_each(|(k, (i, at))| *k = key(i, int(x[at] as u32), x[at] as u32)),
     }
 }
 
@@ -129,22 +138,41 @@ fn float_order(v: f32) -> u32 {
     if bits >> 31 == 1 { !bits } else { bits | 1 << 31 }
 }
 
-/// Lines from this length on are sorted digit by digit, which takes time in proportion to their length.
-const LONG: usize = 1 << 10;
+/// Lines from this length on are sorted digit by digit, which takes time in proportion to their length. Shorter ones fit
+/// the 4 KiB that the standard library sorts in without allocating.
+const LONG: usize = 1 << 9;
 const DIGIT_BITS: usize = 11;
 
+/// How often each digit comes.
+type Counts = [u32; 1 << DIGIT_BITS];
+
+/// What sorting a line needs: its keys, as much room again, and counts if it is long.
+struct Room<'a> {
+    keys: &'a mut [u64],
+    other: &'a mut [u64],
+    counts: &'a mut [Counts],
+}
+
+impl<'a> Room<'a> {
+    fn new(n: usize, scratch: &mut Scratch<'a>) -> Room<'a> {
+        let counts = scratch.take(if n < LONG { 0 } else { 3 });
+        Room { keys: scratch.take(n), other: scratch.take(n), counts }
+    }
+}
+
 /// Sorts by the upper halves, stably.
-fn sort_keys(keys: &mut Vec<u64>) {
+fn sort_keys<'s>(room: &'s mut Room<'_>) -> &'s [u64] {
+    let (mut keys, mut sorted, counts) = (&mut *room.keys, &mut *room.other, &mut *room.counts);
     if keys.len() < LONG {
-        return keys.sort_by_key(|key| key >> 32);
+        keys.sort_by_key(|key| key >> 32);
+        return keys;
     }
     // The orders' three digits, lowest first: a stable sort by each in turn is a sort by all.
     let digit = |key: u64, i: usize| (key >> (32 + i * DIGIT_BITS)) as usize & ((1 << DIGIT_BITS) - 1);
-    let mut counts = vec![[0u32; 1 << DIGIT_BITS]; 3];
+    counts.fill([0; 1 << DIGIT_BITS]);
     for &key in keys.iter() {
         (0..3).for_each(|i| counts[i][digit(key, i)] += 1);
     }
-    let mut sorted = vec![0u64; keys.len()];
     for (i, counts) in counts.iter_mut().enumerate() {
         // All the same: nothing to do.
         if counts.iter().any(|count| *count as usize == keys.len()) {
@@ -159,6 +187,7 @@ fn sort_keys(keys: &mut Vec<u64>) {
             sorted[*next as usize] = key;
             *next += 1;
         }
-        std::mem::swap(keys, &mut sorted);
+        std::mem::swap(&mut keys, &mut sorted);
     }
+    keys
 }

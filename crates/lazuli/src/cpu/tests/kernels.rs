@@ -339,6 +339,8 @@ fn a_custom_op_that_panics_is_an_error_and_nothing_else_breaks() {
 #[test]
 fn another_size_compiles_nothing_and_reuses_memory() {
     let cpu = Cpu::with(Threads::with(1));
+    // A program lives as long as a plan that uses it.
+    let mut plans = Vec::new();
     for n in [1000, 1001, 1002] {
         let mut case = Case::new(&[n], &[], Order::InnerFast);
         let a = case.numbers(DType::F32, n, 1);
@@ -346,9 +348,14 @@ fn another_size_compiles_nothing_and_reuses_memory() {
         let c = case.constant(DType::F32, n as f64);
         let y = case.binary(&ADD, x, c);
         case.store_all(y);
+        plans.push(cpu.prepare(Arc::new(case.plan())).unwrap());
         case.run(&cpu).unwrap();
     }
-    let stats = cpu.counters().read();
-    assert_eq!((stats.pipelines_compiled, stats.submits, stats.dispatches, stats.buffers_created), (1, 3, 3, 1));
+    let stats = cpu.about().counters.read();
+    // One block for the result, one for the thread to work in.
+    assert_eq!((stats.pipelines_compiled, stats.submits, stats.dispatches, stats.buffers_created), (1, 3, 3, 2));
+    assert!(stats.bytes_programs > 0);
+    drop(plans);
+    assert_eq!(cpu.about().counters.read().bytes_programs, 0);
     assert_eq!((stats.bytes_live, stats.bytes_uploaded, stats.bytes_downloaded), (0, 12012, 12012));
 }

@@ -1,0 +1,137 @@
+//! An allocator that counts what is asked for and can refuse it: the only way to see what happens when memory runs out at
+//! one place and not at another. It counts what is large; a small vector that cannot be had ends a Rust program, and no
+//! library can change that.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What tests of the engine count from: nodes, plans and messages are smaller.
+pub const LARGE: usize = 4 << 10;
+
+/// Smaller pieces of memory are not counted and never refused.
+static COUNTED_FROM: AtomicUsize = AtomicUsize::new(LARGE);
+
+pub struct Refusing;
+
+static IS_COUNTING: AtomicBool = AtomicBool::new(false);
+static N_SEEN: AtomicUsize = AtomicUsize::new(0);
+static FIRST: AtomicUsize = AtomicUsize::new(usize::MAX);
+static LAST: AtomicUsize = AtomicUsize::new(usize::MAX);
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+
+fn is_refused(size: usize) -> bool {
+    if size < COUNTED_FROM.load(SeqCst) || !IS_COUNTING.load(SeqCst) {
+        return false;
+    }
+    let number = N_SEEN.fetch_add(1, SeqCst) + 1;
+    (FIRST.load(SeqCst)..=LAST.load(SeqCst)).contains(&number)
+}
+
+// SAFETY: whatever is not refused is the system's.
+unsafe impl GlobalAlloc for Refusing {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if is_refused(layout.size()) {
+            return std::ptr::null_mut();
+        }
+        LIVE.fetch_add(layout.size(), SeqCst);
+        // SAFETY: as promised by the caller.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if is_refused(layout.size()) {
+            return std::ptr::null_mut();
+        }
+        LIVE.fetch_add(layout.size(), SeqCst);
+        // SAFETY: as promised by the caller.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        if is_refused(size) {
+            return std::ptr::null_mut();
+        }
+        LIVE.fetch_add(size, SeqCst);
+        LIVE.fetch_sub(layout.size(), SeqCst);
+        // SAFETY: as promised by the caller.
+        unsafe { System.realloc(memory, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size(), SeqCst);
+        // SAFETY: as promised by the caller.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+/// Counting starts and stops for the whole process, so whoever counts is alone.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Bytes that are allocated now.
+#[allow(dead_code, reason = "not every test that includes this file asks")]
+pub fn live_bytes() -> usize {
+    LIVE.load(SeqCst)
+}
+
+/// Calls `f` and refuses what it asks for by these numbers, from 1 on. Returns how much it asked for, too.
+pub fn refusing<R>(numbers: RangeInclusive<usize>, f: impl FnOnce() -> R) -> (R, usize) {
+    FIRST.store(*numbers.start(), SeqCst);
+    LAST.store(*numbers.end(), SeqCst);
+    N_SEEN.store(0, SeqCst);
+    IS_COUNTING.store(true, SeqCst);
+    let result = f();
+    IS_COUNTING.store(false, SeqCst);
+    (result, N_SEEN.load(SeqCst))
+}
+
+/// Calls `f` without counting, within what is counted.
+pub fn uncounted<R>(f: impl FnOnce() -> R) -> R {
+    let was_counting = IS_COUNTING.swap(false, SeqCst);
+    let result = f();
+    IS_COUNTING.store(was_counting, SeqCst);
+    result
+}
+
+/// Runs a program as often as it allocates, and refuses one allocation each time, then that one and all after it. It must
+/// end in an error, or, where one refusal could be made up for, in the right numbers; and it must work again afterwards.
+#[track_caller]
+pub fn check<T: PartialEq + std::fmt::Debug>(
+    name: &str,
+    counted_from: usize,
+    trim: impl Fn(),
+    program: impl Fn() -> lazuli::Result<T>,
+) {
+    let _turn = alone();
+    COUNTED_FROM.store(counted_from, SeqCst);
+    trim();
+    let expected = program().unwrap();
+    trim();
+    let (counted, n) = refusing(usize::MAX..=usize::MAX, &program);
+    assert_eq!(counted.unwrap(), expected, "{name}");
+    assert!(n > 0, "{name} allocates nothing");
+    let mut n_errors = 0;
+    for k in 1..=n {
+        for (last, must_fail) in [(k, false), (usize::MAX, true)] {
+            trim();
+            match refusing(k..=last, &program).0 {
+                Err(error) => {
+                    let is_memory = matches!(error, lazuli::Error::OutOfMemory(_));
+                    assert!(is_memory, "{name}, {k} to {last} of {n}: {error}");
+                    n_errors += 1;
+                }
+                Ok(found) => {
+                    assert!(!must_fail, "{name} ran though {k} and all after it of {n} were refused");
+                    assert_eq!(found, expected, "{name}, {k} of {n}");
+                }
+            }
+            assert_eq!(program().unwrap(), expected, "{name}, after {k} of {n}");
+        }
+    }
+    assert!(n_errors >= n, "{name}: {n_errors} errors of {n}");
+    COUNTED_FROM.store(LARGE, SeqCst);
+}
