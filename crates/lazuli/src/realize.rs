@@ -3,7 +3,7 @@
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use crate::backend::{Counters, HostBytes, Outcome, Run, Runnable, Site};
+use crate::backend::{Counters, Failure, HostBytes, Outcome, Run, Runnable, Site};
 use crate::device::Device;
 use crate::error::{Error, Fault, Result};
 use crate::graph::{Buffer, Captured, NodeRef, Op, capture};
@@ -260,20 +260,47 @@ fn evaluate(device: &Device, wanted: &[NodeRef], runner: Runner<'_>) -> Result<V
             continue;
         }
         match run(device, &mut cache, &captured, runner).map_err(|error| located(error, &captured, wanted[0])) {
-            Ok(outputs) => {
+            Ok(Ran { outputs, failed: None, .. }) => {
                 wanted.iter().zip(outputs).for_each(|(node, buffer)| node.complete(buffer));
                 return Ok(Vec::new());
             }
-            // The device is open again; what it held may be known still.
-            Err(Error::DeviceLost(_)) if !lost_again => lost_again = true,
-            // Half-way through, an input that nobody else holds may have been overwritten: there is no second try.
-            Err(error) if captured.donated.contains(&true) && !matches!(error, Error::OutOfMemory(_)) => {
-                wanted.iter().for_each(|n| n.fail(&error));
+            // What was committed holds what it was before.
+            Ok(Ran { outputs, failed: Some(error), settled }) => {
+                let error = located(error, &captured, wanted[0]);
+                let settled = settled.into_iter().chain(std::iter::repeat(false));
+                for ((node, buffer), settled) in wanted.iter().zip(outputs).zip(settled) {
+                    match settled {
+                        true => node.complete(buffer),
+                        false => give_up(node, &captured, &error),
+                    }
+                }
                 return Err(error);
             }
-            Err(error) => return Err(error),
+            // The device is open again; what it held may be known still.
+            Err(Error::DeviceLost(_)) if !lost_again => lost_again = true,
+            Err(error) => {
+                for node in wanted.iter().filter(|node| !node.revert()) {
+                    give_up(node, &captured, &error);
+                }
+                return Err(error);
+            }
         }
     }
+}
+
+/// Half-way through, an input that nobody else holds may have been overwritten: there is no second try.
+fn give_up(node: &NodeRef, captured: &Captured, error: &Error) {
+    if captured.donated.contains(&true) && !matches!(error, Error::OutOfMemory(_)) {
+        node.fail(error);
+    }
+}
+
+/// What a run left.
+struct Ran {
+    outputs: Vec<Buffer>,
+    failed: Option<Error>,
+    /// Per output, whether it is good even if something failed.
+    settled: Vec<bool>,
 }
 
 /// A fault of the user's own op happened where the user called it; running out of memory, where the result was written.
@@ -290,7 +317,7 @@ fn located(error: Error, captured: &Captured, wanted: &NodeRef) -> Error {
     }
 }
 
-fn run(device: &Device, cache: &mut Cache, captured: &Captured, runner: Runner<'_>) -> Result<Vec<Buffer>> {
+fn run(device: &Device, cache: &mut Cache, captured: &Captured, runner: Runner<'_>) -> Result<Ran> {
     let entry = plan_for(device, cache, captured)?;
     let leaf = |idx: &u32| captured.nodes[*idx as usize].buffer().expect("a node without a recipe is memory");
     let inputs: Vec<Buffer> = captured.leaves.iter().map(leaf).collect();
@@ -302,10 +329,11 @@ fn run(device: &Device, cache: &mut Cache, captured: &Captured, runner: Runner<'
         let (micros, n) = (start.elapsed().as_secs_f64() * 1e6, entry.plan.launches.len());
         log::show(Topic::Time, || format!("{micros:>10.1} µs  {n} kernels on {}", device.info().name));
     }
-    match outcome.failed {
-        Some(failed) => Err(sites[failed.check as usize].error(failed)),
-        None => Ok(outcome.outputs),
-    }
+    let failed = outcome.failed.map(|failed| match failed {
+        Failure::Index(check) => sites[check.check as usize].error(check),
+        Failure::Custom(error) => error,
+    });
+    Ok(Ran { outputs: outcome.outputs, failed, settled: entry.plan.settled.clone() })
 }
 
 fn plan_for(device: &Device, cache: &mut Cache, captured: &Captured) -> Result<Entry> {

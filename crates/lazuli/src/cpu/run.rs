@@ -9,15 +9,16 @@ use super::gemm::Rooms;
 use super::matmul::{self, Matmul};
 use super::memory::Storage;
 use super::nest::{Form, Nest};
-use super::program::Program;
+use super::program::{Code, Program};
+use super::revert::reverted;
 use super::routines::{self, Routine, RoutineCall};
 use super::tile::{Bound, Faults};
 use super::{map, reduce};
-use crate::backend::{Counters, Outcome, Run, Runnable};
+use crate::backend::{Counters, Failure, Outcome, Run, Runnable};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::graph::Buffer;
-use crate::kernel::RoutineArgs;
+use crate::kernel::{Kernel, RoutineArgs};
 use crate::plan::{Launch, Plan, SlotId, SlotKind};
 
 /// A plan that takes less than this altogether is run where it was asked for: waking threads costs as much.
@@ -39,6 +40,8 @@ pub struct Ready {
 struct ReadyLaunch {
     work: Work,
     nanos: f64,
+    /// Whether it stores something only if no check has failed.
+    commits: bool,
 }
 
 enum Work {
@@ -71,32 +74,56 @@ impl Ready {
         let Memory { slots, scratch, sums, rooms } = memory;
         for (idx, (ready, launch)) in self.launches.iter().zip(&self.plan.launches).enumerate() {
             let at = |id: &SlotId| slots[id.0 as usize];
+            if ready.commits && faults.any() {
+                self.revert(launch, slots, constants, faults, idx);
+                continue;
+            }
             match &ready.work {
                 Work::Routine { .. } => self.run_routine(ready, launch, slots, idx, faults),
-                Work::Loop(nest) => {
-                    let mut bound = Bound::new(nest, constants, faults, idx);
-                    bound.inputs.extend(launch.reads.iter().map(|r| at(r).cast_const()));
-                    bound.outputs.extend(launch.writes.iter().map(at));
-                    // SAFETY: slots have the sizes the plan gives them, and its accesses stay within.
-                    unsafe {
-                        bound.evaluate_uniforms();
-                        match nest.form {
-                            Form::Map(_) => map::run(&bound),
-                            _ => reduce::run(&bound),
-                        }
-                    }
-                }
+                Work::Loop(nest) => self.run_loop(nest, launch, slots, constants, faults, idx),
                 Work::Matmul(matmul) => {
                     let mut bound = Bound::new(&matmul.nest, constants, faults, idx);
                     bound.inputs.extend(launch.reads.iter().map(|r| at(r).cast_const()));
                     bound.outputs.extend(launch.writes.iter().map(at));
                     let scratch = scratch[idx].as_ref().expect("a matmul has scratch");
-                    // SAFETY: as above.
+                    // SAFETY: slots have the sizes the plan gives them, and its accesses stay within.
                     unsafe {
                         bound.evaluate_uniforms();
                         matmul.run(&bound, scratch, *sums, *rooms);
                     }
                 }
+            }
+        }
+    }
+
+    /// Leaves what a launch commits as it was.
+    fn revert(&self, launch: &Launch, slots: &[*mut u8], constants: &[u32], faults: &Faults, idx: usize) {
+        let launch = reverted(launch);
+        let Kernel::Loop(body) = &launch.kernel else { unreachable!("made as a loop") };
+        let aliased: Vec<bool> = launch.writes.iter().map(|w| launch.reads.contains(w)).collect();
+        let nest = Nest::new(Arc::new(Code::new(body)), &launch.args, &aliased);
+        self.run_loop(&nest, &launch, slots, constants, faults, idx);
+    }
+
+    fn run_loop(
+        &self,
+        nest: &Nest,
+        launch: &Launch,
+        slots: &[*mut u8],
+        constants: &[u32],
+        faults: &Faults,
+        idx: usize,
+    ) {
+        let at = |id: &SlotId| slots[id.0 as usize];
+        let mut bound = Bound::new(nest, constants, faults, idx);
+        bound.inputs.extend(launch.reads.iter().map(|r| at(r).cast_const()));
+        bound.outputs.extend(launch.writes.iter().map(at));
+        // SAFETY: slots have the sizes the plan gives them, and its accesses stay within.
+        unsafe {
+            bound.evaluate_uniforms();
+            match nest.form {
+                Form::Map(_) => map::run(&bound),
+                _ => reduce::run(&bound),
             }
         }
     }
@@ -146,7 +173,11 @@ fn ready(cpu: &Shared, launch: &Launch) -> Result<ReadyLaunch> {
             (work, n_elems as f64 * 10.0)
         }
     };
-    Ok(ReadyLaunch { work, nanos })
+    let commits = match &launch.kernel {
+        Kernel::Loop(body) | Kernel::Matmul(body) => body.commits(),
+        Kernel::Routine(_) => false,
+    };
+    Ok(ReadyLaunch { work, nanos, commits })
 }
 
 impl Runnable for Ready {
@@ -193,11 +224,10 @@ impl Runnable for Ready {
         } else {
             self.cpu.threads.enter(run)
         }
-        if let Some(op) = faults.panicked() {
-            return Err(Error::custom(op, "the function given for the CPU panicked"));
-        }
+        let custom = |op: String| Failure::Custom(Error::custom(op, "the function given for the CPU panicked"));
+        let failed = faults.panicked().map(custom).or(faults.failed().map(Failure::Index));
         let outputs = self.plan.outputs.iter().map(|o| buffers[o.0 as usize].clone()).collect();
-        Ok(Outcome { outputs, failed: faults.failed() })
+        Ok(Outcome { outputs, failed })
     }
 }
 

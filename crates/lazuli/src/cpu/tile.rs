@@ -55,6 +55,11 @@ impl Faults {
         self.index.lock().unwrap_or_else(PoisonError::into_inner).map(|f| f.1)
     }
 
+    /// Whether anything went wrong.
+    pub fn any(&self) -> bool {
+        self.failed().is_some() || self.panicked().is_some()
+    }
+
     /// Notes that a custom op panicked.
     pub fn panicked_in(&self, op: &str) {
         self.panicked.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| op.to_string());

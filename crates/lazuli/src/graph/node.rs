@@ -7,13 +7,14 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::op::Op;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Error;
 use crate::shape::Shape;
+use crate::view::View;
 
 /// Memory on some device. Cheap to clone; freed, or given back to its pool, with the last clone.
 #[derive(Clone)]
@@ -179,6 +180,33 @@ impl Node {
         drop(body);
         // Outside the lock: dropping the inputs may drop much else.
         drop(released);
+    }
+
+    /// If it is a commit, or only another look at one, makes it what it was before, because it cannot be computed.
+    pub fn revert(self: &NodeRef) -> bool {
+        // What came before may be a commit that was not computed either: then it is what came before that.
+        let mut old: Option<NodeRef> = None;
+        let mut next = Some((self.clone(), false));
+        while let Some((node, was_committed)) = next {
+            next = node
+                .with_pending(|expr| match &expr.op {
+                    Op::Commit => Some((expr.inputs[0].clone(), true)),
+                    Op::View(view) if view.is_linear() && view.shape == expr.inputs[0].shape => {
+                        Some((expr.inputs[0].clone(), false))
+                    }
+                    _ => None,
+                })
+                .flatten();
+            old = if was_committed { Some(node) } else { old };
+        }
+        let Some(old) = old else { return false };
+        let op = Op::View(Box::new(View::contiguous(self.shape)));
+        let before = self.body().expr.replace(Expr { op, inputs: smallvec![old.clone()] });
+        drop(before);
+        if let Some(buffer) = old.buffer() {
+            self.complete(buffer);
+        }
+        true
     }
 
     /// Lets go of memory that was lost, if it can be computed again.

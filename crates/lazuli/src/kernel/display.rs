@@ -63,6 +63,7 @@ impl Body {
                 InstOp::Gather { input, index, .. } => format!("in{input}[{}]", r(index)),
                 InstOp::Const(c) => format!("c{c}"),
                 InstOp::Acc => "a·b".to_string(),
+                InstOp::Failed => "failed".to_string(),
                 InstOp::Unary(row, x) => format!("{}({})", row.name, r(x)),
                 InstOp::Binary(row, x, y) => format!("{}({}, {})", row.name, r(x), r(y)),
                 InstOp::Select(c, a, b) => format!("select({}, {}, {})", r(c), r(a), r(b)),
@@ -73,8 +74,11 @@ impl Body {
                 }
                 InstOp::Reduce(row, x) => format!("{}({})", row.name, r(x)),
             };
-            let is_leaf =
-                matches!(inst.op, InstOp::Load { .. } | InstOp::Const(_) | InstOp::Index { .. } | InstOp::Acc);
+            let is_leaf = match inst.op {
+                InstOp::Load { .. } | InstOp::Const(_) | InstOp::Index { .. } => true,
+                InstOp::Acc | InstOp::Failed => true,
+                _ => false,
+            };
             // A name keeps the text of long chains short, too.
             if !is_leaf && (uses[i] > 1 || text.len() > 200) {
                 lines.push(format!("r{i} = {text}"));

@@ -14,6 +14,7 @@ fn limits() -> Limits {
         max_column: usize::MAX,
         min_rows: 64,
         panels: None,
+        custom_may_fail: true,
         fuse: true,
     }
 }
