@@ -20,8 +20,7 @@ pub fn reverted(launch: &Launch) -> Launch {
             inst.op = InstOp::Select(failed, old, old);
         }
     }
-    let kept: Vec<&Store> =
-        body.stores.iter().filter(|s| old_of(&body.insts[s.value as usize].op).is_some()).collect();
+    let kept: Vec<&Store> = body.stores.iter().filter(|s| old_of(&body.insts[s.value as usize].op).is_some()).collect();
     let stores = kept.iter().enumerate().map(|(i, s)| Store { output: i as u16, ..Store::clone(s) }).collect();
     let outputs = kept.iter().map(|s| body.outputs[s.output as usize]).collect();
     let mut args = launch.args.clone();

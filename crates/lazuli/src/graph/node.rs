@@ -184,22 +184,21 @@ impl Node {
 
     /// If it is a commit, or only another look at one, makes it what it was before, because it cannot be computed.
     pub fn revert(self: &NodeRef) -> bool {
+        let (mut old, mut is_commit) = (self.clone(), false);
         // What came before may be a commit that was not computed either: then it is what came before that.
-        let mut old: Option<NodeRef> = None;
-        let mut next = Some((self.clone(), false));
-        while let Some((node, was_committed)) = next {
-            next = node
-                .with_pending(|expr| match &expr.op {
-                    Op::Commit => Some((expr.inputs[0].clone(), true)),
-                    Op::View(view) if view.is_linear() && view.shape == expr.inputs[0].shape => {
-                        Some((expr.inputs[0].clone(), false))
-                    }
-                    _ => None,
-                })
-                .flatten();
-            old = if was_committed { Some(node) } else { old };
+        let before = |expr: &Expr| match &expr.op {
+            Op::Commit => Some((expr.inputs[0].clone(), true)),
+            Op::View(view) if view.is_linear() && view.shape == expr.inputs[0].shape => {
+                Some((expr.inputs[0].clone(), false))
+            }
+            _ => None,
+        };
+        while let Some((input, commits)) = old.with_pending(before).flatten() {
+            (old, is_commit) = (input, is_commit || commits);
         }
-        let Some(old) = old else { return false };
+        if !is_commit {
+            return false;
+        }
         let op = Op::View(Box::new(View::contiguous(self.shape)));
         let before = self.body().expr.replace(Expr { op, inputs: smallvec![old.clone()] });
         drop(before);

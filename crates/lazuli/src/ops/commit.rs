@@ -50,7 +50,10 @@ fn committed(new: &Tensor, old: &Tensor) -> Result<Tensor> {
     let (new, old) = (new.node()?, old.node()?);
     same_device(op, new, old)?;
     if new.shape != old.shape {
-        return Err(Error::shape(op, format!("{} cannot take the place of {}: shapes must be equal", new.shape, old.shape)));
+        return Err(Error::shape(
+            op,
+            format!("{} cannot take the place of {}: shapes must be equal", new.shape, old.shape),
+        ));
     }
     if new.dtype != old.dtype {
         let message = format!("{} cannot take the place of {}; cast it with to_dtype", new.dtype, old.dtype);
