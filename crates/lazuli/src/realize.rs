@@ -88,7 +88,11 @@ pub fn compute_for(tensors: &[&Tensor], purpose: Purpose) -> Result<()> {
 /// The same, each plan run as the caller says.
 #[track_caller]
 pub fn compute_with(tensors: &[&Tensor], runner: Runner<'_>) -> Result<()> {
-    let mut wanted = waiting(tensors)?;
+    let wanted = waiting(tensors)?;
+    compute_nodes(wanted.clone(), runner).inspect_err(|_| revert(&wanted))
+}
+
+fn compute_nodes(mut wanted: Vec<NodeRef>, runner: Runner<'_>) -> Result<()> {
     while let Some((device, here)) = next_device(&mut wanted) {
         loop {
             let moves = evaluate(&device, &here, runner)?;
@@ -108,8 +112,12 @@ pub fn compute_with(tensors: &[&Tensor], runner: Runner<'_>) -> Result<()> {
 
 /// The same without blocking.
 pub async fn compute_for_async(tensors: &[&Tensor], purpose: Purpose) -> Result<()> {
+    let wanted = waiting(tensors)?;
+    compute_nodes_async(wanted.clone(), purpose).await.inspect_err(|_| revert(&wanted))
+}
+
+async fn compute_nodes_async(mut wanted: Vec<NodeRef>, purpose: Purpose) -> Result<()> {
     let read = purpose == Purpose::Read;
-    let mut wanted = waiting(tensors)?;
     while let Some((device, here)) = next_device(&mut wanted) {
         loop {
             let moves = evaluate(&device, &here, &mut |runnable, run| runnable.run(Run { read, ..run }))?;
@@ -125,6 +133,14 @@ pub async fn compute_for_async(tensors: &[&Tensor], purpose: Purpose) -> Result<
         }
     }
     Ok(())
+}
+
+/// Of what was wanted and will not be computed, commits are what they were before, on whichever device they are.
+fn revert(wanted: &[NodeRef]) {
+    for node in wanted.iter().filter(|node| !node.is_ready()) {
+        let _lock = lock(&node.device);
+        node.revert();
+    }
 }
 
 /// The bytes of a computed node. If its memory was lost with its device, it is computed again where that is possible.
