@@ -124,10 +124,8 @@ impl Op {
 
     /// Whether each element depends on the same element of the inputs alone.
     pub fn is_elementwise(&self) -> bool {
-        match self {
-            Op::Const(_) | Op::Index | Op::Unary(_) | Op::Binary(_) => true,
-            Op::Select | Op::Cast | Op::Commit | Op::Custom(_) => true,
-            _ => false,
-        }
+        let has_no_inputs = matches!(self, Op::Const(_) | Op::Index);
+        has_no_inputs
+            || matches!(self, Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast | Op::Commit | Op::Custom(_))
     }
 }

@@ -74,11 +74,8 @@ impl Body {
                 }
                 InstOp::Reduce(row, x) => format!("{}({})", row.name, r(x)),
             };
-            let is_leaf = match inst.op {
-                InstOp::Load { .. } | InstOp::Const(_) | InstOp::Index { .. } => true,
-                InstOp::Acc | InstOp::Failed => true,
-                _ => false,
-            };
+            let is_given = matches!(inst.op, InstOp::Const(_) | InstOp::Acc | InstOp::Failed);
+            let is_leaf = is_given || matches!(inst.op, InstOp::Load { .. } | InstOp::Index { .. });
             // A name keeps the text of long chains short, too.
             if !is_leaf && (uses[i] > 1 || text.len() > 200) {
                 lines.push(format!("r{i} = {text}"));

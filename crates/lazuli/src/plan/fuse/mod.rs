@@ -61,7 +61,8 @@ impl Place {
         let both = self.and(other);
         let is_mixed = commits == Commits::Apart && both.early && both.late;
         // All of a check must have been made before any of what depends on it is stored.
-        (!(both.may_fail && both.commits) && !is_mixed).then_some(both)
+        let checks_itself = both.may_fail && both.commits;
+        (!checks_itself && !is_mixed).then_some(both)
     }
 }
 
