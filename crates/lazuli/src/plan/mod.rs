@@ -130,7 +130,9 @@ pub struct Plan {
     pub output_values: Vec<ValueId>,
     /// Per output, whether it can be read even if a check fails: it is then what it was before.
     pub settled: Vec<bool>,
-    /// Whether anything that was asked for is a commit, even where this plan itself cannot fail.
+    /// Whether anything that was asked for is a commit, even where this plan itself cannot fail. The CPU knows at once what
+    /// failed, and need not ask.
+    #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
     pub commits: bool,
     /// The value that each input brings.
     pub input_values: Vec<ValueId>,
