@@ -123,7 +123,7 @@ impl<M: Module + ?Sized> Module for Box<M> {
 }
 
 /// A tensor that a layer keeps from one batch to the next without training it: running means and the like. Its new value
-/// is recorded in `forward` and computed together with the step.
+/// is recorded in `forward` and computed together with the step. If that fails, it stays what it was.
 ///
 /// ```
 /// # use lazuli::{Device, Tensor};
@@ -145,8 +145,20 @@ impl Buffer {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Gives it another value, without history.
+    /// Gives it another value, without history, unless the evaluation that computes it fails. A value that carries an error
+    /// is not taken: whatever else was made of the same input carries it too.
     pub fn set(&self, value: Tensor) {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if value.check().is_err() {
+            return;
+        }
+        let kept = value.detach().unless_failed(&held);
+        // Of another shape or type, nothing can take its place.
+        *held = if kept.check().is_ok() { kept } else { value.detach() };
+    }
+
+    /// Puts a value in its place that has nothing to do with the one before.
+    pub(crate) fn replace(&self, value: Tensor) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = value.detach();
     }
 }
@@ -325,7 +337,7 @@ pub fn load(model: &mut (impl Module + ?Sized), find: impl Fn(&str) -> Option<Te
     let mut values = have.into_iter();
     model.visit(&mut |_, item| match item {
         Item::Parameter(w) => values.next().into_iter().for_each(|t| *w = t.detach().tracked()),
-        Item::Buffer(b) => values.next().into_iter().for_each(|t| b.set(t)),
+        Item::Buffer(b) => values.next().into_iter().for_each(|t| b.replace(t)),
         Item::Counter(c) => {
             if let Some(halves) = values.next() {
                 match halves.to_vec::<u32>() {

@@ -1,10 +1,12 @@
 //! The training step: gradients, clipping and update are recorded after the loss, and all of it is computed at once. Old
-//! parameters are let go before that, so that new ones are written over them.
+//! parameters are let go before that, so that new ones are written over them; but only once nothing can be refused any more,
+//! and each under the condition that the evaluation goes well.
 
 use std::sync::Arc;
 
-use lazuli::{Error, Fault, Result, Tensor};
+use lazuli::{DType, Error, Fault, Result, Tensor};
 
+use crate::fault;
 use crate::module::{Item, Module, parameters};
 use crate::rules::{Rule, Update};
 
@@ -40,18 +42,41 @@ pub struct Optimizer {
     rule: Box<dyn Rule + Send>,
     clip: Option<Clip>,
     step: u64,
+    state: State,
+}
+
+/// What is remembered from step to step. A step makes a new one, and takes it over once nothing can be refused any more.
+#[derive(Clone, Default)]
+struct State {
     /// Per parameter, in the order of visiting: what the rule remembers.
     slots: Vec<(String, Vec<Tensor>)>,
-    /// Gradients added up since the last step, and of how many losses.
-    sums: Vec<Tensor>,
-    n_sums: u64,
+    /// Per device that parameters are on, how many steps were made: u32.
+    n_steps: Vec<Tensor>,
+    /// Gradients added up since the last step, if there are any.
+    sums: Option<Sums>,
+}
+
+#[derive(Clone)]
+struct Sums {
+    /// Per parameter.
+    grads: Vec<Tensor>,
+    /// Per device, of how many losses: f32.
+    n: Vec<Tensor>,
+}
+
+/// A step as it is recorded: what takes the place of what.
+struct Recorded {
+    /// New parameters, in the order of visiting; none if they stay.
+    parameters: Vec<Tensor>,
+    state: State,
+    /// What of the state is new.
+    changed: Vec<Tensor>,
 }
 
 impl Optimizer {
     /// One that has not made a step yet.
     pub fn new(rule: impl Rule + Send + 'static, lr: f64) -> Optimizer {
-        let rule: Box<dyn Rule + Send> = Box::new(rule);
-        Optimizer { lr, rule, clip: None, step: 0, slots: Vec::new(), sums: Vec::new(), n_sums: 0 }
+        Optimizer { lr, rule: Box::new(rule), clip: None, step: 0, state: State::default() }
     }
 
     /// With gradients kept from being too large.
@@ -59,7 +84,9 @@ impl Optimizer {
         Optimizer { clip: Some(clip), ..self }
     }
 
-    /// How many steps were made.
+    /// How many steps were made, as far as is known without asking a device: a step that `step` or `apply` returned an
+    /// error for is not counted. On a GPU, where an index out of range is found out later, such a step is; the device's
+    /// own count, which rules see and [`named`](Optimizer::named) saves, leaves it out.
     pub fn n_steps(&self) -> u64 {
         self.step
     }
@@ -67,8 +94,29 @@ impl Optimizer {
     /// One step: the gradients of `loss` by all parameters, and their update, computed together. Gives the loss.
     ///
     /// Hand over the loss itself and let go of what else depends on the parameters (or `detach` it): only then can new
-    /// parameters take the place of old ones in memory. For the same reason a step that fails half-way (an index out of
-    /// range) leaves no parameters behind: go on from a saved model.
+    /// parameters take the place of old ones in memory.
+    ///
+    /// A step that cannot be made changes nothing: neither parameters nor what the rule remembers nor a layer's buffers. If
+    /// the loss is refused (it is not one number, say), nothing runs. If the evaluation fails (an index out of range, no
+    /// memory), everything is as if the batch had never been: go on with the next one. On a GPU the error comes when the
+    /// loss is read.
+    ///
+    /// ```
+    /// use lazuli::{Device, Error, Tensor};
+    /// use lazuli_nn::{Adam, Embedding, Layer, Optimizer};
+    /// let cpu = Device::cpu();
+    /// let (mut model, mut optimizer) = (Embedding::new(10, 4, 1, &cpu), Optimizer::new(Adam::default(), 1e-3));
+    /// for words in [[1, 2, 3], [4, 10, 5], [6, 7, 8]] {
+    ///     let loss = model.forward(&Tensor::from_slice(&words, [3], &cpu)).square().mean(..);
+    ///     match optimizer.step(&mut model, loss).and_then(|loss| loss.item::<f32>()) {
+    ///         Ok(loss) => println!("{loss}"),
+    ///         Err(Error::Index(_)) => println!("a word that is not in the vocabulary; its batch is left out"),
+    ///         Err(error) => return Err(error),
+    ///     }
+    /// }
+    /// # assert_eq!(optimizer.n_steps(), 2);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
     pub fn step(&mut self, model: &mut (impl Module + ?Sized), loss: Tensor) -> Result<Tensor> {
         self.step_with(model, loss, Vec::new()).map(|(loss, _)| loss)
     }
@@ -96,9 +144,18 @@ impl Optimizer {
         loss: Tensor,
         more: Vec<Tensor>,
     ) -> Result<(Tensor, Vec<Tensor>)> {
-        let grads = self.gradients(model, &loss)?;
+        let mut state = self.known(model)?;
+        // Gradients that wait and those of this loss are one sum.
+        let sums = state.sums.take();
+        let grads = gradients(model, &loss, sums.as_ref())?;
+        drop(sums);
+        let recorded = self.update(model, grads, state, None)?;
         let (loss, more) = apart(loss, more);
-        self.update(model, grads, loss, more)
+        more.iter().try_for_each(Tensor::check)?;
+        let results: Vec<&Tensor> = [&loss].into_iter().chain(&more).collect();
+        self.compute(model, recorded, &results)?;
+        self.step += 1;
+        Ok((loss, more))
     }
 
     /// Adds the gradients of `loss` to those of the next step and computes them, without a step: for batches too large
@@ -120,84 +177,132 @@ impl Optimizer {
     /// # Ok::<(), lazuli::Error>(())
     /// ```
     pub fn accumulate(&mut self, model: &mut (impl Module + ?Sized), loss: Tensor) -> Result<Tensor> {
-        let grads = self.gradients(model, &loss)?;
+        let mut state = self.known(model)?;
+        let parameters: Vec<Tensor> = parameters(model).into_iter().map(|(_, w)| w).collect();
+        let zeros = |w: &Tensor| w.detach().zeros_like();
+        let none = || Ok(Sums { grads: parameters.iter().map(zeros).collect(), n: counts(&parameters, DType::F32)? });
+        let before = state.sums.take().map_or_else(none, Ok)?;
+        let grads = gradients(model, &loss, Some(&before))?;
+        let sum = |(g, before): (&Tensor, &Tensor)| g.detach().unless_failed(before);
+        let sums = Sums {
+            grads: grads.iter().zip(&before.grads).map(sum).collect(),
+            n: before.n.iter().map(one_more).collect(),
+        };
+        let changed: Vec<Tensor> = sums.grads.iter().chain(&sums.n).cloned().collect();
+        changed.iter().try_for_each(Tensor::check)?;
         let (loss, _) = apart(loss, Vec::new());
-        self.sums = grads.iter().map(Tensor::detach).collect();
-        drop(grads);
-        self.n_sums += 1;
-        let buffers = crate::buffers(model);
-        let wanted: Vec<&Tensor> = [&loss].into_iter().chain(&self.sums).chain(&buffers).collect();
-        lazuli::compute(&wanted)?;
+        // Nothing else holds what was there before when this is computed.
+        drop((grads, before, parameters));
+        state.sums = Some(sums);
+        self.compute(model, Recorded { parameters: Vec::new(), state, changed }, &[&loss])?;
         Ok(loss)
     }
 
     /// The step with the mean of the gradients that were accumulated. Does nothing if there are none.
     pub fn apply(&mut self, model: &mut (impl Module + ?Sized)) -> Result<()> {
-        let Some(first) = self.sums.first() else { return Ok(()) };
-        let none = Tensor::scalar(0.0, first.device()?);
-        let share = 1.0 / self.n_sums as f64;
-        let grads = std::mem::take(&mut self.sums).into_iter().map(|g| g.mul(share)).collect();
-        self.update(model, grads, none, Vec::new()).map(|_| ())
+        let mut state = self.known(model)?;
+        let Some(sums) = state.sums.take() else { return Ok(()) };
+        let mut grads = Vec::new();
+        for (sum, (_, w)) in sums.grads.iter().zip(parameters(model)) {
+            let share = here(&sums.n, &w)?.maximum(1.0).recip();
+            grads.push(sum.mul(share).to_dtype(sum.dtype()?));
+        }
+        let recorded = self.update(model, grads, state, Some(&sums.n))?;
+        drop(sums);
+        self.compute(model, recorded, &[])?;
+        self.step += 1;
+        Ok(())
     }
 
-    /// The gradients of a loss, with those that wait added.
-    fn gradients(&mut self, model: &mut (impl Module + ?Sized), loss: &Tensor) -> Result<Vec<Tensor>> {
-        loss.check()?;
+    /// What is remembered of a model with these parameters: at first, nothing.
+    fn known(&self, model: &mut (impl Module + ?Sized)) -> Result<State> {
         let named = parameters(model);
-        let wrt: Vec<&Tensor> = named.iter().map(|(_, w)| w).collect();
-        let mut grads = loss.grad(&wrt);
-        if self.slots.is_empty() {
-            let zeros = |w: &Tensor| (0..self.rule.n_slots()).map(|_| w.zeros_like()).collect();
-            self.slots = named.iter().map(|(name, w)| (name.clone(), zeros(w))).collect();
+        let mut state = self.state.clone();
+        if state.slots.is_empty() {
+            let zeros = |w: &Tensor| (0..self.rule.n_slots()).map(|_| w.detach().zeros_like()).collect();
+            state.slots = named.iter().map(|(name, w)| (name.clone(), zeros(w))).collect();
         }
-        if self.slots.len() != grads.len() {
-            let message = format!("the model has {} parameters, the optimizer knows {}", grads.len(), self.slots.len());
-            return Err(Error::Shape(Arc::new(Fault::new("step", message))));
+        if state.slots.len() != named.len() {
+            let message =
+                format!("the model has {} parameters, the optimizer knows {}", named.len(), state.slots.len());
+            return Err(fault::shape("step", message));
         }
-        for (g, sum) in grads.iter_mut().zip(std::mem::take(&mut self.sums)) {
-            *g = g.add(sum);
+        let parameters: Vec<Tensor> = named.into_iter().map(|(_, w)| w).collect();
+        for count in counts(&parameters, DType::U32)? {
+            if !state.n_steps.iter().any(|n| n.device().ok() == count.device().ok()) {
+                let known = u32::try_from(self.step).unwrap_or(u32::MAX);
+                state.n_steps.push(if self.step == 0 { count } else { count.add(known) });
+            }
         }
-        Ok(grads)
+        Ok(state)
     }
 
+    /// Records a step with these gradients, and refuses what can be refused. With `n`, nothing changes where it is 0.
     fn update(
-        &mut self,
+        &self,
         model: &mut (impl Module + ?Sized),
         grads: Vec<Tensor>,
-        loss: Tensor,
-        more: Vec<Tensor>,
-    ) -> Result<(Tensor, Vec<Tensor>)> {
-        self.step += 1;
-        self.n_sums = 0;
-        let at = Update { lr: self.lr, step: self.step };
+        mut state: State,
+        n: Option<&[Tensor]>,
+    ) -> Result<Recorded> {
         let grads = match self.clip {
             Some(clip) => clipped(grads, clip),
             None => grads,
         };
-        // Old parameters, gradients and slots are let go one by one as new ones take their place: when the step is
-        // computed, only the step itself holds them.
-        let mut work = grads.into_iter().zip(&mut self.slots);
-        let (rule, mut new) = (&self.rule, Vec::new());
+        let steps: Vec<Tensor> = state.n_steps.iter().map(|n| n.add(1).to_dtype(DType::F32)).collect();
+        let mut new = Vec::new();
+        for (((name, w), g), (_, slots)) in parameters(model).iter().zip(&grads).zip(&mut state.slots) {
+            let at = Update { lr: self.lr, step: &here(&steps, w)? };
+            let w = w.detach();
+            let (next, kept) = self.rule.update(&w, &g.detach(), slots, at);
+            if kept.len() != slots.len() {
+                let (rule, n) = (self.rule.name(), kept.len());
+                let message = format!("{rule} gave {n} tensors to remember of `{name}`, not {}", slots.len());
+                return Err(fault::shape("step", message));
+            }
+            let any = n.map(|n| here(n, &w)).transpose()?.map(|n| n.gt(0.0));
+            let settle = |new: &Tensor, old: &Tensor| match &any {
+                Some(any) => any.select(new, old).detach().unless_failed(old),
+                None => new.detach().unless_failed(old),
+            };
+            new.push(settle(&next, &w));
+            *slots = kept.iter().zip(&*slots).map(|(new, old)| settle(new, old)).collect();
+        }
+        for count in &mut state.n_steps {
+            let next = match n {
+                Some(n) => count.add(here(n, count)?.gt(0.0)),
+                None => count.add(1),
+            };
+            *count = next.unless_failed(count);
+        }
+        let changed: Vec<Tensor> =
+            state.slots.iter().flat_map(|(_, slots)| slots).chain(&state.n_steps).cloned().collect();
+        new.iter().chain(&changed).try_for_each(Tensor::check)?;
+        Ok(Recorded { parameters: new, state, changed })
+    }
+
+    /// Puts what was recorded in place and computes it. Old parameters, gradients and slots are let go before that: when
+    /// it is computed, only the evaluation itself holds them, and new ones are written over them. If it fails, what is new
+    /// holds what was there before.
+    fn compute(&mut self, model: &mut (impl Module + ?Sized), recorded: Recorded, results: &[&Tensor]) -> Result<()> {
+        let Recorded { parameters, state, changed } = recorded;
+        let mut new = parameters.iter();
         model.visit(&mut |_, item| {
-            if let (Item::Parameter(w), Some((g, (_, slots)))) = (item, work.next()) {
-                let (next, kept) = rule.update(&w.detach(), &g.detach(), slots, at);
-                *slots = kept;
-                *w = next.detach();
-                new.push(w.clone());
+            if let (Item::Parameter(w), Some(new)) = (item, new.next()) {
+                *w = new.clone();
             }
         });
-        drop(work);
+        self.state = state;
         let buffers = crate::buffers(model);
-        let slots = self.slots.iter().flat_map(|(_, slots)| slots);
-        let wanted: Vec<&Tensor> = [&loss].into_iter().chain(&more).chain(&new).chain(slots).chain(&buffers).collect();
-        lazuli::compute(&wanted)?;
-        let mut computed = new.into_iter();
+        let wanted: Vec<&Tensor> = results.iter().copied().chain(&parameters).chain(&changed).chain(&buffers).collect();
+        let computed = lazuli::compute(&wanted);
+        let mut new = parameters.iter();
         model.visit(&mut |_, item| {
-            if let (Item::Parameter(w), Some(new)) = (item, computed.next()) {
+            if let (Item::Parameter(w), Some(new)) = (item, new.next()) {
                 *w = new.tracked();
             }
         });
-        Ok((loss, more))
+        computed
     }
 
     /// All that must be saved to go on later, by name: the number of steps and what the rule remembers.
@@ -216,9 +321,13 @@ impl Optimizer {
     /// ```
     pub fn named(&self, device: &lazuli::Device) -> Vec<(String, Tensor)> {
         let rule = self.rule.name();
-        let halves = [self.step as u32, (self.step >> 32) as u32];
-        let mut out = vec![(format!("{rule}.step"), Tensor::from_slice(&halves, [2], device))];
-        for (name, slots) in &self.slots {
+        // Two halves of a number, of which the second is 0 for as long as anybody trains.
+        let step = match self.state.n_steps.first() {
+            Some(n) => Tensor::stack(&[n, &n.zeros_like()], 0),
+            None => Tensor::from_slice(&[self.step as u32, (self.step >> 32) as u32], [2], device),
+        };
+        let mut out = vec![(format!("{rule}.step"), step)];
+        for (name, slots) in &self.state.slots {
             out.extend(slots.iter().enumerate().map(|(i, slot)| (format!("{rule}.{i}.{name}"), slot.clone())));
         }
         out
@@ -257,10 +366,46 @@ impl Optimizer {
             slots.push((name, each));
         }
         self.step = step[0] as u64 | (step[1] as u64) << 32;
-        self.slots = slots;
-        (self.sums, self.n_sums) = (Vec::new(), 0);
+        self.state = State { slots, ..State::default() };
         Ok(())
     }
+}
+
+/// The gradients of a loss by all parameters, with those that wait added.
+fn gradients(model: &mut (impl Module + ?Sized), loss: &Tensor, sums: Option<&Sums>) -> Result<Vec<Tensor>> {
+    loss.check()?;
+    let named = parameters(model);
+    let wrt: Vec<&Tensor> = named.iter().map(|(_, w)| w).collect();
+    let mut grads = loss.grad(&wrt);
+    if let Some(sums) = sums {
+        grads = grads.iter().zip(&sums.grads).map(|(g, sum)| g.add(sum)).collect();
+    }
+    grads.iter().try_for_each(Tensor::check)?;
+    Ok(grads)
+}
+
+/// A number for each device that tensors are on: 0.
+fn counts(tensors: &[Tensor], dtype: DType) -> Result<Vec<Tensor>> {
+    let mut counts: Vec<Tensor> = Vec::new();
+    for tensor in tensors {
+        let device = tensor.device()?;
+        if !counts.iter().any(|n| n.device().ok() == Some(device)) {
+            counts.push(Tensor::zeros((), dtype, device));
+        }
+    }
+    Ok(counts)
+}
+
+/// The number that is on the device of a tensor.
+fn here(counts: &[Tensor], tensor: &Tensor) -> Result<Tensor> {
+    let device = tensor.device()?;
+    let found = counts.iter().find(|n| n.device().ok() == Some(device));
+    found.cloned().ok_or_else(|| fault::shape("step", "a parameter has moved to another device since the last loss"))
+}
+
+/// One more than a number, unless it cannot be computed.
+fn one_more(n: &Tensor) -> Tensor {
+    n.add(1.0).unless_failed(n)
 }
 
 /// Results without their history, which is let go here.

@@ -1,15 +1,17 @@
 //! Update rules: what becomes of a parameter, given its gradient and what the rule remembers. Pure functions of tensors;
 //! numbers that change from step to step are scalars, so that no step needs a new plan.
+//! How many steps were made is a tensor, too: see `Update`.
 
 use lazuli::Tensor;
 
 /// What a rule is told beside the tensors.
 #[derive(Clone, Copy, Debug)]
-pub struct Update {
+pub struct Update<'a> {
     /// The learning rate of this step.
     pub lr: f64,
-    /// The number of this step, from 1.
-    pub step: u64,
+    /// The number of this step, from 1: one f32 on the device of the parameter, since only the device knows in time
+    /// which steps before this one could be made.
+    pub step: &'a Tensor,
 }
 
 /// How a parameter is updated.
@@ -27,7 +29,7 @@ pub struct Update {
 ///     fn n_slots(&self) -> usize {
 ///         0
 ///     }
-///     fn update(&self, w: &Tensor, g: &Tensor, _: &[Tensor], at: Update) -> (Tensor, Vec<Tensor>) {
+///     fn update(&self, w: &Tensor, g: &Tensor, _: &[Tensor], at: Update<'_>) -> (Tensor, Vec<Tensor>) {
 ///         (w.sub(g.sign().mul(at.lr)), Vec::new())
 ///     }
 /// }
@@ -39,7 +41,7 @@ pub trait Rule {
     /// How many tensors it remembers per parameter; they start as zeros.
     fn n_slots(&self) -> usize;
     /// The new parameter and what is remembered, from the old ones and the gradient.
-    fn update(&self, w: &Tensor, g: &Tensor, slots: &[Tensor], at: Update) -> (Tensor, Vec<Tensor>);
+    fn update(&self, w: &Tensor, g: &Tensor, slots: &[Tensor], at: Update<'_>) -> (Tensor, Vec<Tensor>);
 }
 
 /// Gradient descent, with momentum if asked for.
@@ -67,7 +69,7 @@ impl Rule for Sgd {
         (self.momentum != 0.0) as usize
     }
 
-    fn update(&self, w: &Tensor, g: &Tensor, slots: &[Tensor], at: Update) -> (Tensor, Vec<Tensor>) {
+    fn update(&self, w: &Tensor, g: &Tensor, slots: &[Tensor], at: Update<'_>) -> (Tensor, Vec<Tensor>) {
         let g = decayed(w, g, self.weight_decay);
         let [v] = slots else { return (w.sub(g.mul(at.lr)), Vec::new()) };
         let v = v.mul(self.momentum).add(&g);
@@ -109,13 +111,17 @@ impl Rule for Adam {
         2
     }
 
-    fn update(&self, w: &Tensor, g: &Tensor, slots: &[Tensor], at: Update) -> (Tensor, Vec<Tensor>) {
+    fn update(&self, w: &Tensor, g: &Tensor, slots: &[Tensor], at: Update<'_>) -> (Tensor, Vec<Tensor>) {
         let g = decayed(w, g, self.weight_decay);
         let m = toward(&slots[0], &g, 1.0 - self.beta1);
         let v = toward(&slots[1], &g.square(), 1.0 - self.beta2);
-        // lr · m̂ / (√v̂ + eps) with m̂ = m / c₁ and v̂ = v / c₂, the numbers gathered: they are the only ones that change.
-        let (c1, c2) = (1.0 - self.beta1.powf(at.step as f64), (1.0 - self.beta2.powf(at.step as f64)).sqrt());
-        let step = m.div(v.sqrt().add(self.eps * c2)).mul(at.lr * c2 / c1);
+        // lr · m̂ / (√v̂ + eps) with m̂ = m / c₁ and v̂ = v / c₂², c₁ = 1 − β₁ᵗ and c₂² = 1 − β₂ᵗ, the numbers gathered.
+        // 1 − βᵗ = −expm1(t · ln β) keeps its digits where βᵗ is close to 1.
+        let c1 = at.step.mul(self.beta1.ln()).expm1().neg();
+        let c2 = at.step.mul(self.beta2.ln()).expm1().neg().sqrt();
+        let step = m.div(v.sqrt().add(c2.mul(self.eps))).mul(c2.div(c1).mul(at.lr));
+        // The numbers are f32, whatever the parameter is.
+        let step = w.dtype().map_or_else(Tensor::from, |dtype| step.to_dtype(dtype));
         (w.sub(step), vec![m, v])
     }
 }
@@ -149,7 +155,7 @@ impl Rule for AdamW {
         2
     }
 
-    fn update(&self, w: &Tensor, g: &Tensor, slots: &[Tensor], at: Update) -> (Tensor, Vec<Tensor>) {
+    fn update(&self, w: &Tensor, g: &Tensor, slots: &[Tensor], at: Update<'_>) -> (Tensor, Vec<Tensor>) {
         self.adam.update(&w.mul(1.0 - at.lr * self.weight_decay), g, slots, at)
     }
 }
@@ -183,7 +189,7 @@ impl Rule for RmsProp {
         1
     }
 
-    fn update(&self, w: &Tensor, g: &Tensor, slots: &[Tensor], at: Update) -> (Tensor, Vec<Tensor>) {
+    fn update(&self, w: &Tensor, g: &Tensor, slots: &[Tensor], at: Update<'_>) -> (Tensor, Vec<Tensor>) {
         let v = toward(&slots[0], &g.square(), 1.0 - self.alpha);
         (w.sub(g.div(v.sqrt().add(self.eps)).mul(at.lr)), vec![v])
     }
@@ -220,7 +226,7 @@ impl Rule for Lion {
         1
     }
 
-    fn update(&self, w: &Tensor, g: &Tensor, slots: &[Tensor], at: Update) -> (Tensor, Vec<Tensor>) {
+    fn update(&self, w: &Tensor, g: &Tensor, slots: &[Tensor], at: Update<'_>) -> (Tensor, Vec<Tensor>) {
         let way = toward(&slots[0], g, 1.0 - self.beta1).sign();
         let m = toward(&slots[0], g, 1.0 - self.beta2);
         let w = if self.weight_decay != 0.0 { w.mul(1.0 - at.lr * self.weight_decay) } else { w.clone() };

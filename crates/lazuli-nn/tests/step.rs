@@ -96,7 +96,7 @@ fn a_step_holds_little_more_than_it_must() {
     let loss = loss::cross_entropy(&model.forward(&x), &labels);
     let grads = loss.grad(&wrt);
     let slots: Vec<Vec<Tensor>> = wrt.iter().map(|w| vec![w.zeros_like().compute().unwrap(); 2]).collect();
-    let at = Update { lr: 1e-3, step: 1 };
+    let at = Update { lr: 1e-3, step: &Tensor::scalar(1.0, &device()) };
     let updates =
         named.iter().zip(&grads).zip(&slots).map(|(((_, w), g), slots)| Adam::default().update(w, g, slots, at));
     let new: Vec<Tensor> = updates.flat_map(|(w, slots)| [w].into_iter().chain(slots)).map(|t| t.detach()).collect();

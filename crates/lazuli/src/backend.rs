@@ -113,8 +113,17 @@ impl Site {
 pub struct Outcome {
     /// One per output of the plan.
     pub outputs: Vec<Buffer>,
-    /// The first check that failed, if the device knows already.
-    pub failed: Option<FailedCheck>,
+    /// What went wrong, if the device knows already. Outputs that are settled ([`Plan::settled`]) are good all the same.
+    pub failed: Option<Failure>,
+}
+
+/// What went wrong while kernels ran.
+#[cfg_attr(not(feature = "gpu"), allow(dead_code))]
+pub enum Failure {
+    /// The first check that failed.
+    Index(FailedCheck),
+    /// A custom op.
+    Custom(Error),
 }
 
 /// An index out of range, found by a kernel.

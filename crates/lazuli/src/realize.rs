@@ -4,7 +4,7 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::backend::{Counters, HostBytes, Outcome, Run, Runnable, Site};
+use crate::backend::{Counters, Failure, HostBytes, Outcome, Run, Runnable, Site};
 use crate::device::{Device, DeviceKind};
 use crate::error::{Error, Fault, Result};
 use crate::graph::{Buffer, Captured, NodeRef, Op, capture, take_off};
@@ -126,7 +126,13 @@ pub fn compute_for(tensors: &[&Tensor], purpose: Purpose) -> Result<()> {
 /// The same, each plan run as the caller says.
 #[track_caller]
 pub fn compute_with(tensors: &[&Tensor], runner: Runner<'_>) -> Result<()> {
-    let mut work = agenda(tensors)?;
+    let wanted = waiting(tensors)?;
+    compute_nodes(wanted.clone(), runner).inspect_err(|_| revert(&wanted))
+}
+
+#[track_caller]
+fn compute_nodes(wanted: Vec<NodeRef>, runner: Runner<'_>) -> Result<()> {
+    let mut work = agenda(wanted);
     while let Some(next) = work.pop() {
         match next {
             Work::Evaluate(asked) => {
@@ -149,7 +155,12 @@ pub fn compute_with(tensors: &[&Tensor], runner: Runner<'_>) -> Result<()> {
 
 /// The same without another thread, where there are none: it waits for no device, but evaluates in `poll`.
 pub async fn compute_for_async(tensors: &[&Tensor], purpose: Purpose) -> Result<()> {
-    let mut work = agenda(tensors)?;
+    let wanted = waiting(tensors)?;
+    compute_nodes_async(wanted.clone(), purpose).await.inspect_err(|_| revert(&wanted))
+}
+
+async fn compute_nodes_async(wanted: Vec<NodeRef>, purpose: Purpose) -> Result<()> {
+    let mut work = agenda(wanted);
     while let Some(next) = work.pop() {
         match next {
             Work::Evaluate(asked) => {
@@ -166,6 +177,16 @@ pub async fn compute_for_async(tensors: &[&Tensor], purpose: Purpose) -> Result<
         }
     }
     Ok(())
+}
+
+/// Of what was wanted and will not be computed, commits are what they were before, on whichever device they are.
+fn revert(wanted: &[NodeRef]) {
+    for node in wanted.iter().filter(|node| !node.is_ready()) {
+        // Where the lock cannot be had, nothing was evaluated.
+        if let Ok(_lock) = lock("compute", &node.device) {
+            node.revert();
+        }
+    }
 }
 
 /// What is left to do, the next last. A list, because each hop between devices needs another evaluation first: tens of
@@ -186,12 +207,11 @@ struct Asked {
     purpose: Option<Purpose>,
 }
 
-fn agenda(tensors: &[&Tensor]) -> Result<Agenda> {
-    let mut wanted = waiting(tensors)?;
+fn agenda(mut wanted: Vec<NodeRef>) -> Agenda {
     let next = || next_device(&mut wanted).map(|(device, nodes)| Asked { device, nodes, purpose: None });
     let mut agenda: Agenda = std::iter::from_fn(next).map(Work::Evaluate).collect();
     agenda.reverse();
-    Ok(agenda)
+    agenda
 }
 
 /// If something must be brought from another device first, puts that before the evaluation it is for.
@@ -359,20 +379,34 @@ fn evaluate(device: &Device, wanted: &[NodeRef], runner: Runner<'_>) -> Result<V
         let outcome = run(device, &mut cache, &captured, runner).map_err(|error| located(error, &captured, wanted[0]));
         flight.put_at_risk(false);
         match outcome {
-            Ok(outputs) => {
+            Ok(Ran { outputs, failed: None, .. }) => {
                 flight.complete(outputs);
                 return Ok(Vec::new());
+            }
+            // What was committed holds what it was before.
+            Ok(Ran { outputs, failed: Some(error), settled }) => {
+                let error = located(error, &captured, wanted[0]);
+                let good = outputs.into_iter().zip(settled).map(|(buffer, is_good)| is_good.then_some(buffer));
+                flight.fail(&error, good.collect(), is_at_risk);
+                return Err(error);
             }
             // The device is open again; what it held may be known still.
             Err(Error::DeviceLost(_)) if !lost_again => lost_again = true,
             // Half-way through, an input that nobody else holds may have been overwritten: there is no second try.
-            Err(error) if is_at_risk && !matches!(error, Error::OutOfMemory(_)) => {
-                flight.fail(&error);
+            Err(error) => {
+                flight.fail(&error, Vec::new(), is_at_risk && !matches!(error, Error::OutOfMemory(_)));
                 return Err(error);
             }
-            Err(error) => return Err(error),
         }
     }
+}
+
+/// What a run left.
+struct Ran {
+    outputs: Vec<Buffer>,
+    failed: Option<Error>,
+    /// Per output, whether it is good even if something failed.
+    settled: Vec<bool>,
 }
 
 /// A fault of the user's own op happened where the user called it; running out of memory, where the result was written.
@@ -389,7 +423,7 @@ fn located(error: Error, captured: &Captured, wanted: &NodeRef) -> Error {
     }
 }
 
-fn run(device: &Device, cache: &mut Cache, captured: &Captured, runner: Runner<'_>) -> Result<Vec<Buffer>> {
+fn run(device: &Device, cache: &mut Cache, captured: &Captured, runner: Runner<'_>) -> Result<Ran> {
     let entry = plan_for(device, cache, captured)?;
     let leaf = |idx: &u32| captured.nodes[*idx as usize].buffer().expect("a node without a recipe is memory");
     let inputs: Vec<Buffer> = captured.leaves.iter().map(leaf).collect();
@@ -401,10 +435,11 @@ fn run(device: &Device, cache: &mut Cache, captured: &Captured, runner: Runner<'
         let (micros, n) = (start.elapsed().as_secs_f64() * 1e6, entry.plan.launches.len());
         log::show(Topic::Time, || format!("{micros:>10.1} µs  {n} kernels on {}", device.info().name));
     }
-    match outcome.failed {
-        Some(failed) => Err(sites[failed.check as usize].error(failed)),
-        None => Ok(outcome.outputs),
-    }
+    let failed = outcome.failed.map(|failed| match failed {
+        Failure::Index(check) => sites[check.check as usize].error(check),
+        Failure::Custom(error) => error,
+    });
+    Ok(Ran { outputs: outcome.outputs, failed, settled: entry.plan.settled.clone() })
 }
 
 fn plan_for(device: &Device, cache: &mut Cache, captured: &Captured) -> Result<Entry> {

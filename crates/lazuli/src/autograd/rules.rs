@@ -44,6 +44,8 @@ pub fn gradients(op: &Op, inputs: &[Tensor], y: &Tensor, g: &Tensor, wanted: &[b
         }
         // Rounding to another float is flat only between neighbours: its gradient is that of x itself.
         Op::Cast => one(Some(g.clone())),
+        // What is committed is `new`; `old` is only there for the day that it cannot be.
+        Op::Commit => Gradients::from_iter([None, Some(g.clone())]),
         Op::Custom(op) => custom(op, inputs, y, g),
         Op::View(view) => one(Some(views::adjoint(view, &inputs[0], g))),
         Op::Pad(view) => {

@@ -123,6 +123,10 @@ impl Frame<'_> {
                     *out.ptr = self.bound.constants[nest.consts[*idx as usize] as usize];
                     Val::one(out.ptr)
                 }
+                CodeInst::Failed => {
+                    *out.ptr = 1;
+                    Val::one(out.ptr)
+                }
                 CodeInst::Unary { apply, x, .. } => self.apply([*x], out, tile, |[x], y| apply(x, y)),
                 CodeInst::Binary { apply, x, y, .. } => {
                     self.apply([*x, *y], out, tile, |[x, y], out| crate::ops::apply(*apply, x, y, out))

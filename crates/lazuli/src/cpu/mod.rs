@@ -33,6 +33,7 @@ mod skinny;
 mod reduce;
 mod routines;
 
+mod revert;
 mod run;
 
 #[cfg(test)]
@@ -104,6 +105,7 @@ impl Cpu {
             max_column: usize::MAX,
             min_rows: 64,
             panels: Some(gemm::panel_widths()),
+            custom_may_fail: true,
             fuse: true,
         };
         let pool = Arc::new(Pool::new(counters.clone()));

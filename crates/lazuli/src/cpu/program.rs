@@ -1,5 +1,5 @@
 //! A kernel made ready for interpretation: every instruction with its loops for this machine, casts that change no
-//! bits taken out. Structure only: sizes and strides come later, so one program serves every batch size.
+//! bits and choices that are known taken out. Structure only: sizes and strides come later, so one program serves every batch size.
 
 use std::sync::Arc;
 
@@ -46,6 +46,8 @@ pub enum CodeInst {
     },
     Const(u16),
     Acc,
+    /// True: where nothing has failed, another program runs.
+    Failed,
     Unary {
         apply: UnaryLoop,
         x: Reg,
@@ -111,12 +113,13 @@ impl Program {
 }
 
 impl Code {
-    fn new(body: &Body) -> Code {
+    /// Of a body.
+    pub fn new(body: &Body) -> Code {
         let mut code = Code { body: body.clone(), insts: Vec::new(), stages: body.stages(), alias: Vec::new() };
         for (i, inst) in body.insts.iter().enumerate() {
             let compiled = code.compile(&inst.op, inst.dtype);
             let holder = match (&compiled, &inst.op) {
-                (CodeInst::Alias, InstOp::Cast(x)) => code.alias[*x as usize],
+                (CodeInst::Alias, InstOp::Cast(x) | InstOp::Select(_, _, x)) => code.alias[*x as usize],
                 _ => i as Reg,
             };
             code.alias.push(holder);
@@ -151,6 +154,11 @@ impl Code {
                 let step = row.step.filter(|_| lane_of(x) == Lane::F32);
                 CodeInst::Binary { apply: loops[isa], x: at(x), y: at(y), step }
             }
+            InstOp::Failed => CodeInst::Failed,
+            // A launch that commits is run as it stands only if nothing has failed.
+            InstOp::Select(cond, old, new) if old != new && self.body.insts[*cond as usize].op == InstOp::Failed => {
+                CodeInst::Alias
+            }
             InstOp::Select(cond, a, b) => CodeInst::Select { cond: at(cond), a: at(a), b: at(b) },
             InstOp::Cast(x) if super::convert::cast_is_free(dtype_of(x), dtype) => CodeInst::Alias,
             InstOp::Cast(x) => CodeInst::Cast { x: at(x), from: dtype_of(x), to: dtype },
@@ -173,7 +181,7 @@ impl Code {
     pub fn for_each_operand(&self, reg: Reg, mut f: impl FnMut(Reg)) {
         match &self.insts[reg as usize] {
             CodeInst::Load { .. } | CodeInst::Valid { .. } | CodeInst::Index { .. } => {}
-            CodeInst::Const(_) | CodeInst::Acc | CodeInst::Alias => {}
+            CodeInst::Const(_) | CodeInst::Acc | CodeInst::Failed | CodeInst::Alias => {}
             CodeInst::Gather { index, .. } => f(*index),
             CodeInst::Unary { x, .. } | CodeInst::Cast { x, .. } | CodeInst::Reduce { x, .. } => f(*x),
             CodeInst::Binary { x, y, .. } => [*x, *y].into_iter().for_each(f),

@@ -8,16 +8,17 @@ use super::gemm::Rooms;
 use super::matmul::{self, Matmul};
 use super::memory::Storage;
 use super::nest::{Form, Nest};
-use super::program::Program;
+use super::program::{Code, Program};
+use super::revert::reverted;
 use super::routines::{self, Routine, RoutineCall, Scratch};
 use super::tile::{Bound, Faults};
 use super::{HeldProgram, Shared};
 use super::{map, reduce, threads};
-use crate::backend::{Counters, Outcome, Run, Runnable};
+use crate::backend::{Counters, Failure, Outcome, Run, Runnable};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::graph::Buffer;
-use crate::kernel::RoutineArgs;
+use crate::kernel::{Kernel, RoutineArgs};
 use crate::plan::{Launch, Plan, SlotId, SlotKind};
 use crate::shape::Shape;
 
@@ -46,12 +47,36 @@ struct ReadyLaunch {
     _program: HeldProgram,
     work: Work,
     nanos: f64,
+    /// What takes its place after a failure, if it commits.
+    reverted: Option<Reverted>,
+}
+
+/// A launch that leaves what another commits as it was.
+struct Reverted {
+    launch: Launch,
+    nest: Box<Nest>,
 }
 
 enum Work {
     Loop(Box<Nest>),
     Matmul(Box<Matmul>),
     Routine { routine: &'static Routine, args: RoutineArgs, inputs: Vec<DType>, output: DType },
+}
+
+/// Runs a map or a reduction.
+fn run_loop(nest: &Nest, launch: &Launch, memory: &Memory, constants: &[u32], faults: &Faults, idx: usize) {
+    let at = |id: &SlotId| memory.slots[id.0 as usize];
+    let mut bound = Bound::new(nest, constants, faults, idx, memory.frames);
+    bound.inputs.extend(launch.reads.iter().map(|r| at(r).cast_const()));
+    bound.outputs.extend(launch.writes.iter().map(at));
+    // SAFETY: slots have the sizes the plan gives them, and its accesses stay within.
+    unsafe {
+        bound.evaluate_uniforms();
+        match nest.form {
+            Form::Map(_) => map::run(&bound),
+            _ => reduce::run(&bound, memory.sums),
+        }
+    }
 }
 
 impl Ready {
@@ -61,19 +86,21 @@ impl Ready {
         let nanos = launches.iter().map(|l| l.nanos).sum();
         let products = || launches.iter().filter_map(|l| if let Work::Matmul(m) = &l.work { Some(m) } else { None });
         let room = products().map(|m| m.room()).max().unwrap_or(0);
+        let reverted = || launches.iter().filter_map(|launch| launch.reverted.as_ref());
         let frame = |launch: &ReadyLaunch| match &launch.work {
             Work::Loop(nest) => nest.scratch.n_lanes(),
             Work::Matmul(matmul) => matmul.nest.scratch.n_lanes(),
             Work::Routine { .. } => 0,
         };
-        let frame = launches.iter().map(frame).max().unwrap_or(0).next_multiple_of(LINE / 4);
+        let frame = launches.iter().map(frame).chain(reverted().map(|r| r.nest.scratch.n_lanes())).max();
+        let frame = frame.unwrap_or(0).next_multiple_of(LINE / 4);
         let n_workers = n_workers(&cpu, nanos);
         let sums_bytes = |launch: &ReadyLaunch| match &launch.work {
             Work::Loop(nest) => nest.sums_bytes(),
             Work::Matmul(matmul) => matmul.sums_bytes(),
             Work::Routine { routine, args, .. } => (routine.scratch)(args, n_workers),
         };
-        let sums_bytes = launches.iter().map(sums_bytes).max().unwrap_or(0);
+        let sums_bytes = launches.iter().map(sums_bytes).chain(reverted().map(|r| r.nest.sums_bytes())).max().unwrap_or(0);
         Ok(Ready { cpu, plan, launches, nanos, room, frame, sums_bytes })
     }
 
@@ -90,27 +117,19 @@ impl Ready {
         let Memory { slots, scratch, sums, rooms, frames } = memory;
         for (idx, (ready, launch)) in self.launches.iter().zip(&self.plan.launches).enumerate() {
             let at = |id: &SlotId| slots[id.0 as usize];
+            if let Some(Reverted { launch, nest }) = ready.reverted.as_ref().filter(|_| faults.any()) {
+                run_loop(nest, launch, memory, constants, faults, idx);
+                continue;
+            }
             match &ready.work {
                 Work::Routine { .. } => self.run_routine(ready, launch, memory, idx, faults),
-                Work::Loop(nest) => {
-                    let mut bound = Bound::new(nest, constants, faults, idx, *frames);
-                    bound.inputs.extend(launch.reads.iter().map(|r| at(r).cast_const()));
-                    bound.outputs.extend(launch.writes.iter().map(at));
-                    // SAFETY: slots have the sizes the plan gives them, and its accesses stay within.
-                    unsafe {
-                        bound.evaluate_uniforms();
-                        match nest.form {
-                            Form::Map(_) => map::run(&bound),
-                            _ => reduce::run(&bound, *sums),
-                        }
-                    }
-                }
+                Work::Loop(nest) => run_loop(nest, launch, memory, constants, faults, idx),
                 Work::Matmul(matmul) => {
                     let mut bound = Bound::new(&matmul.nest, constants, faults, idx, *frames);
                     bound.inputs.extend(launch.reads.iter().map(|r| at(r).cast_const()));
                     bound.outputs.extend(launch.writes.iter().map(at));
                     let scratch = scratch[idx].as_ref().expect("a matmul has scratch");
-                    // SAFETY: as above.
+                    // SAFETY: slots have the sizes the plan gives them, and its accesses stay within.
                     unsafe {
                         bound.evaluate_uniforms();
                         matmul.run(&bound, scratch, *sums, *rooms);
@@ -169,7 +188,17 @@ fn ready(cpu: &Shared, launch: &Launch) -> Result<ReadyLaunch> {
             (work, n_elems as f64 * 10.0)
         }
     };
-    Ok(ReadyLaunch { _program: program, work, nanos })
+    Ok(ReadyLaunch { _program: program, work, nanos, reverted: Reverted::of(launch) })
+}
+
+impl Reverted {
+    fn of(launch: &Launch) -> Option<Reverted> {
+        let launch = reverted(launch)?;
+        let Kernel::Loop(body) = &launch.kernel else { unreachable!("made as a loop") };
+        let aliased: Vec<bool> = launch.writes.iter().map(|w| launch.reads.contains(w)).collect();
+        let nest = Box::new(Nest::new(Arc::new(Code::new(body)), &launch.args, &aliased));
+        Some(Reverted { launch, nest })
+    }
 }
 
 impl Work {
@@ -222,11 +251,12 @@ impl Runnable for Ready {
             1 => threads::alone(run),
             _ => self.cpu.threads.enter(run),
         }
-        if let Some((op, text)) = faults.panicked() {
-            return Err(Error::custom(op, format!("the function given for the CPU panicked: {text}")));
-        }
+        let custom = |(op, text): (String, String)| {
+            Failure::Custom(Error::custom(op, format!("the function given for the CPU panicked: {text}")))
+        };
+        let failed = faults.panicked().map(custom).or(faults.failed().map(Failure::Index));
         let outputs = self.plan.outputs.iter().map(|o| buffers[o.0 as usize].clone()).collect();
-        Ok(Outcome { outputs, failed: faults.failed() })
+        Ok(Outcome { outputs, failed })
     }
 }
 

@@ -62,6 +62,11 @@ impl Faults {
         self.index.lock().unwrap_or_else(PoisonError::into_inner).map(|f| f.1)
     }
 
+    /// Whether anything went wrong.
+    pub fn any(&self) -> bool {
+        self.failed().is_some() || self.panicked().is_some()
+    }
+
     /// Notes that a custom op panicked, and with what text.
     pub fn panicked_in(&self, launch_idx: usize, position: usize, op: &str, text: String) {
         let mut first = self.panicked.lock().unwrap_or_else(PoisonError::into_inner);

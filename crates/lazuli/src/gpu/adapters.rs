@@ -178,6 +178,7 @@ pub fn limits(caps: &Caps) -> Limits {
         max_column: usize::MAX,
         min_rows: 1024,
         panels: None,
+        custom_may_fail: false,
         fuse: true,
     };
     match caps.style {

@@ -212,7 +212,7 @@ mod tests {
         let checks: Arc<[Check]> = Arc::new([Check { bound: 3, signed: true }]);
         for found in adapters::found() {
             let live = found.live().unwrap();
-            let noted: Vec<u8> = [1u32, 7].into_iter().flat_map(u32::to_ne_bytes).collect();
+            let noted: Vec<u8> = [1u32, 0, 1, 7].into_iter().flat_map(u32::to_ne_bytes).collect();
             let words = copy(&live.take_with(&noted).unwrap(), 0, noted.len()).unwrap();
             let watch = || Status::of_run(std::slice::from_ref(&site), &checks, words);
             let found = told_late(&live, watch, |status| status.known());

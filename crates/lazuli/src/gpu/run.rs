@@ -13,6 +13,7 @@ use super::memory::{Block, Staging};
 use super::ready::{Built, Places};
 use super::status::{self, Check, Status};
 use super::storage::Storage;
+use super::wait::may_wait;
 use super::{Shared, profile};
 use crate::backend::{Counters, Outcome, Run, Runnable};
 use crate::error::Result;
@@ -84,6 +85,11 @@ impl Ready {
                 continue;
             };
             let storage = storage(&run.inputs[idx as usize])?;
+            // What is committed must be good. Checks of other runs are not this run's to ask on the device, so they are
+            // waited for, where that is possible.
+            if self.plan.commits && storage.unresolved()?.next().is_some() && may_wait().is_ok() {
+                live.wait()?;
+            }
             for status in storage.unresolved()? {
                 if !inherited.iter().any(|s| Arc::ptr_eq(s, status)) {
                     inherited.push(status.clone());
@@ -117,7 +123,7 @@ impl Ready {
         mut staged: Vec<(usize, Staging)>,
     ) -> Vec<Buffer> {
         let mut made: Vec<(usize, Buffer)> = Vec::new();
-        let output = |slot: usize| {
+        let output = |(slot, settled): (usize, bool)| {
             if let Some((_, buffer)) = made.iter().find(|(s, _)| *s == slot) {
                 return buffer.clone();
             }
@@ -125,7 +131,9 @@ impl Ready {
                 // Nothing was computed: it is the input itself.
                 SlotKind::Input { idx, .. } if !self.written[slot] => run.inputs[idx as usize].clone(),
                 _ => {
-                    let pending = memory.inherited.iter().chain(status).cloned().collect();
+                    // What was committed is good whatever the checks of this run find.
+                    let own = status.filter(|_| !settled);
+                    let pending = memory.inherited.iter().chain(own).cloned().collect();
                     let staged = staged.iter().position(|(s, _)| *s == slot).map(|at| staged.remove(at).1);
                     Buffer::new(Storage::of_block(memory.slots[slot].clone(), pending, staged))
                 }
@@ -133,7 +141,8 @@ impl Ready {
             made.push((slot, buffer.clone()));
             buffer
         };
-        self.plan.outputs.iter().map(|id| id.0 as usize).map(output).collect()
+        let settled = self.plan.settled.iter().copied().chain(std::iter::repeat(false));
+        self.plan.outputs.iter().map(|id| id.0 as usize).zip(settled).map(output).collect()
     }
 
     /// Copies of the results on their way to the host, if they will be read and cannot be mapped.

@@ -45,14 +45,14 @@ enum Submitted {
     Maybe,
 }
 
-/// Bytes of memory that the checks of a plan need: two words each.
+/// Bytes of memory that the checks of a plan need: two words for all, and two for each.
 pub fn size_bytes(n_checks: usize) -> usize {
-    n_checks * 8
+    8 + n_checks * 8
 }
 
 /// What that memory holds before a run: no failure, and no index that is least.
 pub fn fresh_words(n_checks: usize) -> impl Iterator<Item = u32> {
-    (0..n_checks).flat_map(|_| [0, u32::MAX])
+    [0, 0].into_iter().chain((0..n_checks).flat_map(|_| [0, u32::MAX]))
 }
 
 /// What each check of a plan looks at.
@@ -157,6 +157,6 @@ impl Status {
             let index = if signed { pair[1] as i32 as i64 } else { pair[1] as i64 };
             (pair[0] != 0).then(|| self.sites[i].error(FailedCheck { check: i as u32, index, bound }))
         };
-        words.as_chunks().0.iter().enumerate().take(self.checks.len()).find_map(failed)
+        words.as_chunks().0.iter().skip(1).enumerate().take(self.checks.len()).find_map(failed)
     }
 }

@@ -313,6 +313,10 @@ impl KeyWriter {
                 self.head(6, node);
                 inputs(self);
             }
+            Op::Commit => {
+                self.head(15, node);
+                inputs(self);
+            }
             Op::Custom(op) => {
                 self.head(7, node);
                 self.words.push(op.address() as u64);

@@ -56,15 +56,22 @@ impl InFlight<'_> {
     }
 
     /// Gives the nodes their memory.
-    pub fn complete(mut self, buffers: Vec<Buffer>) {
-        let wanted = std::mem::take(&mut self.wanted);
-        wanted.iter().zip(buffers).for_each(|(node, buffer)| node.complete(buffer));
+    pub fn complete(self, buffers: Vec<Buffer>) {
+        self.wanted.iter().zip(buffers).for_each(|(node, buffer)| node.complete(buffer));
     }
 
-    /// Notes that the nodes can never be computed, and why.
-    pub fn fail(mut self, error: &Error) {
-        let wanted = std::mem::take(&mut self.wanted);
-        wanted.iter().for_each(|node| node.fail(error));
+    /// Ends an evaluation that failed. Those of the nodes that are good all the same are given their memory. Of the others,
+    /// those that replace a value are that value. The rest can never be computed if memory of their inputs was at risk.
+    pub fn fail(self, error: &Error, good: Vec<Option<Buffer>>, was_at_risk: bool) {
+        let good = good.into_iter().chain(std::iter::repeat(None));
+        for (node, good) in self.wanted.iter().zip(good) {
+            match good {
+                Some(buffer) => node.complete(buffer),
+                None if node.revert() => {}
+                None if was_at_risk => node.fail(error),
+                None => {}
+            }
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::kin::Kin;
 use super::op::Op;
@@ -15,6 +15,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Error;
 use crate::shape::Shape;
+use crate::view::View;
 
 /// Memory on some device. Cheap to clone; freed, or given back to its pool, with the last clone.
 #[derive(Clone)]
@@ -243,6 +244,32 @@ impl Node {
     /// Ends an evaluation that has not computed it: its inputs are as they were.
     pub(super) fn abandon(&self) {
         self.body().in_flight = false;
+    }
+
+    /// If it is a commit, or only another look at one, makes it what it was before, because it cannot be computed.
+    pub fn revert(self: &NodeRef) -> bool {
+        let (mut old, mut is_commit) = (self.clone(), false);
+        // What came before may be a commit that was not computed either: then it is what came before that.
+        let before = |expr: &Expr, _| match &expr.op {
+            Op::Commit => Some((expr.inputs[0].clone(), true)),
+            Op::View(view) if view.is_linear() && view.shape == expr.inputs[0].shape => {
+                Some((expr.inputs[0].clone(), false))
+            }
+            _ => None,
+        };
+        while let Some((input, commits)) = old.with_pending(before).flatten() {
+            (old, is_commit) = (input, is_commit || commits);
+        }
+        if !is_commit {
+            return false;
+        }
+        let op = Op::View(Box::new(View::contiguous(self.shape)));
+        let before = self.body().expr.replace(Expr { op, inputs: smallvec![old.clone()] });
+        drop(before);
+        if let Some(buffer) = old.buffer() {
+            self.complete(buffer);
+        }
+        true
     }
 
     /// Lets go of memory that was lost, if it can be computed again.

@@ -25,6 +25,8 @@ pub enum Op {
     Select,
     /// To the node's dtype.
     Cast,
+    /// Inputs `old` and `new`: `new` if every check of the evaluation has passed, else `old`.
+    Commit,
     /// The user's own elementwise function of f32.
     Custom(CustomRef),
     /// Another look at the same elements. Never masked.
@@ -112,6 +114,7 @@ impl Op {
             Op::Binary(row) => row.name,
             Op::Select => "select",
             Op::Cast => "cast",
+            Op::Commit => "unless_failed",
             Op::Custom(op) => &op.0.name,
             Op::View(_) => "view",
             Op::Pad(_) => "pad",
@@ -136,6 +139,8 @@ impl Op {
 
     /// Whether each element depends on the same element of the inputs alone.
     pub fn is_elementwise(&self) -> bool {
-        matches!(self, Op::Const(_) | Op::Index | Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast | Op::Custom(_))
+        let has_no_inputs = matches!(self, Op::Const(_) | Op::Index);
+        has_no_inputs
+            || matches!(self, Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast | Op::Commit | Op::Custom(_))
     }
 }

@@ -63,6 +63,7 @@ impl Body {
                 InstOp::Gather { input, index, .. } => format!("in{input}[{}]", r(index)),
                 InstOp::Const(c) => format!("c{c}"),
                 InstOp::Acc => "a·b".to_string(),
+                InstOp::Failed => "failed".to_string(),
                 InstOp::Unary(row, x) => format!("{}({})", row.name, r(x)),
                 InstOp::Binary(row, x, y) => format!("{}({}, {})", row.name, r(x), r(y)),
                 InstOp::Select(c, a, b) => format!("select({}, {}, {})", r(c), r(a), r(b)),
@@ -73,8 +74,8 @@ impl Body {
                 }
                 InstOp::Reduce(row, x) => format!("{}({})", row.name, r(x)),
             };
-            let is_leaf =
-                matches!(inst.op, InstOp::Load { .. } | InstOp::Const(_) | InstOp::Index { .. } | InstOp::Acc);
+            let is_given = matches!(inst.op, InstOp::Const(_) | InstOp::Acc | InstOp::Failed);
+            let is_leaf = is_given || matches!(inst.op, InstOp::Load { .. } | InstOp::Index { .. });
             // A name keeps the text of long chains short, too.
             if !is_leaf && (uses[i] > 1 || text.len() > 200) {
                 lines.push(format!("r{i} = {text}"));

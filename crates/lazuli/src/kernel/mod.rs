@@ -107,6 +107,8 @@ pub enum InstOp {
     Acc,
     Unary(&'static UnaryRow, Reg),
     Binary(&'static BinaryRow, Reg, Reg),
+    /// Whether a check of an earlier launch of the plan has failed (bool).
+    Failed,
     /// `if cond != 0 { a } else { b }`.
     Select(Reg, Reg, Reg),
     /// To the instruction's dtype. Floats to integers saturate, NaN gives 0; integers wrap; to bool is `!= 0`.
@@ -253,9 +255,8 @@ impl InstOp {
     #[cfg(feature = "gpu")]
     pub fn with_regs(&self, f: impl Fn(Reg) -> Reg) -> InstOp {
         match self {
-            InstOp::Load { .. } | InstOp::Valid { .. } | InstOp::Index { .. } | InstOp::Const(_) | InstOp::Acc => {
-                self.clone()
-            }
+            InstOp::Load { .. } | InstOp::Valid { .. } | InstOp::Index { .. } => self.clone(),
+            InstOp::Const(_) | InstOp::Acc | InstOp::Failed => self.clone(),
             InstOp::Gather { input, access, index, gather } => {
                 InstOp::Gather { input: *input, access: *access, index: f(*index), gather: *gather }
             }
@@ -271,7 +272,8 @@ impl InstOp {
     /// Calls `f` with each register it reads.
     pub fn for_each_reg(&self, mut f: impl FnMut(Reg)) {
         match self {
-            InstOp::Load { .. } | InstOp::Valid { .. } | InstOp::Index { .. } | InstOp::Const(_) | InstOp::Acc => {}
+            InstOp::Load { .. } | InstOp::Valid { .. } | InstOp::Index { .. } => {}
+            InstOp::Const(_) | InstOp::Acc | InstOp::Failed => {}
             InstOp::Gather { index, .. } => f(*index),
             InstOp::Unary(_, a) | InstOp::Cast(a) | InstOp::Reduce(_, a) => f(*a),
             InstOp::Binary(_, a, b) => [*a, *b].into_iter().for_each(f),
@@ -315,6 +317,11 @@ impl Body {
             + self.insts.capacity() * size_of::<Inst>()
             + self.insts.iter().map(custom).sum::<usize>()
             + self.stores.capacity() * size_of::<Store>()
+    }
+
+    /// Whether what it stores depends on whether a check of an earlier launch has failed.
+    pub fn commits(&self) -> bool {
+        self.insts.iter().any(|inst| inst.op == InstOp::Failed)
     }
 
     /// Per instruction, how many `Reduce`s one after another it depends on.

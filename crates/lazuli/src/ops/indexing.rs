@@ -103,6 +103,7 @@ pub static SCATTER_ADD: RoutineRow = RoutineRow {
     // dx = g, dsrc = g at the places it was added to
     grad: Some(|inputs, _, g, params| vec![Some(g.clone()), None, Some(g.gather(params[0], &inputs[1]))]),
     ulps: 1.0,
+    indexes: true,
 };
 
 /// Index tensors are i32 once recorded; floats and bools are refused.

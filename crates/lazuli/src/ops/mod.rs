@@ -16,6 +16,7 @@ mod reduce;
 // Written with the rows above.
 mod operators;
 mod select;
+mod commit;
 mod cast;
 mod custom;
 mod activation;

@@ -235,6 +235,8 @@ pub struct RoutineRow {
     pub grad: Option<fn(&[Tensor], &Tensor, &Tensor, [i32; 2]) -> Vec<Option<Tensor>>>,
     /// The stated tolerance for f32, in units in the last place.
     pub ulps: f64,
+    /// Whether its second input is an index, along the axis that its first parameter names, which may be out of range.
+    pub indexes: bool,
 }
 
 impl Takes {

@@ -78,6 +78,7 @@ pub static CUMSUM: RoutineRow = RoutineRow {
     // dx[i] = Σ g[j] for j ≥ i: a running sum from the other end.
     grad: Some(|_, _, g, params| vec![Some(g.flip(params[0]).cumsum(params[0]).flip(params[0]))]),
     ulps: 1.0,
+    indexes: false,
 };
 
 /// Input `x`; parameters: the axis, and 1 for descending.
@@ -90,6 +91,7 @@ pub static SORT: RoutineRow = RoutineRow {
         vec![Some(g.zeros_like().scatter_add(params[0], &x.argsort(params[0], params[1] != 0), g))]
     }),
     ulps: 0.0,
+    indexes: false,
 };
 
 /// Input `x`; parameters: the axis, and 1 for descending.
@@ -98,6 +100,7 @@ pub static ARGSORT: RoutineRow = RoutineRow {
     doc: "the indices that would sort along an axis; stable, NaN last",
     grad: None,
     ulps: 0.0,
+    indexes: false,
 };
 
 #[track_caller]

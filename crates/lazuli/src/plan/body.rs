@@ -41,6 +41,9 @@ pub struct BodyBuilder {
     gathers: Vec<GatherArgs>,
     consts: Vec<u32>,
     const_ids: HashMap<(u32, DType), Reg>,
+    failed: Option<Reg>,
+    may_fail: Vec<NodeIdx>,
+    first: bool,
     ops: Vec<String>,
 }
 
@@ -50,6 +53,9 @@ pub struct Built {
     pub args: Args,
     pub reads: Vec<ValueId>,
     pub writes: Vec<ValueId>,
+    /// The nodes that may fail, and whether commits wait for one of them.
+    pub may_fail: Vec<NodeIdx>,
+    pub first: bool,
     pub ops: Vec<String>,
 }
 
@@ -76,6 +82,9 @@ impl BodyBuilder {
             gathers: Vec::new(),
             consts: Vec::new(),
             const_ids: HashMap::new(),
+            failed: None,
+            may_fail: Vec::new(),
+            first: false,
             ops: Vec::new(),
         }
     }
@@ -221,6 +230,10 @@ impl BodyBuilder {
         if !matches!(node.op, Op::View(_) | Op::Const(_) | Op::Index) {
             self.ops.push(node.op.name().to_string());
         }
+        if lowering.waits.may_fail[idx as usize] {
+            self.may_fail.push(node.origin);
+            self.first |= lowering.waits.first[idx as usize];
+        }
         match &node.op {
             Op::View(_) => regs[0],
             Op::Const(_) => *self.const_ids.entry((node.slot, dtype)).or_insert_with(|| {
@@ -235,6 +248,14 @@ impl BodyBuilder {
             }
             Op::Unary(row) => self.push_wrapped(InstOp::Unary(row, regs[0]), dtype, scope, row.wraps),
             Op::Binary(row) => self.push_wrapped(InstOp::Binary(row, regs[0], regs[1]), dtype, scope, row.wraps),
+            Op::Commit => {
+                let failed = match self.failed {
+                    Some(reg) => reg,
+                    None => self.push(InstOp::Failed, DType::Bool, Scope::Uniform),
+                };
+                self.failed = Some(failed);
+                self.push(InstOp::Select(failed, regs[0], regs[1]), dtype, scope)
+            }
             Op::Select => self.push(InstOp::Select(regs[0], regs[1], regs[2]), dtype, scope),
             // Half floats are f32 while they are computed with, so widening one does nothing.
             Op::Cast if dtype == DType::F32 && self.insts[regs[0] as usize].dtype.is_float() => regs[0],
@@ -384,6 +405,8 @@ impl BodyBuilder {
             args,
             reads: self.inputs.iter().map(|i| i.0).collect(),
             writes: self.stores.iter().map(|s| s.1).collect(),
+            may_fail: self.may_fail,
+            first: self.first,
             ops: self.ops,
         }
     }

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use super::body::BodyBuilder;
+use super::checks::Checks;
 use super::groups::{Form, Group, Groups, Target, memory_of, operand_source};
 use super::{Limits, PanelWidths, ValueId};
 use crate::dtype::{DType, Lane};
@@ -18,7 +19,20 @@ pub struct Step {
     pub args: Args,
     pub reads: Vec<ValueId>,
     pub writes: Vec<ValueId>,
+    /// The nodes it computes that may fail, as the capture numbers them, and whether commits wait for one of them.
+    pub may_fail: Vec<NodeIdx>,
+    pub first: bool,
     pub ops: Vec<String>,
+}
+
+impl Step {
+    /// Whether it stores what is committed.
+    pub fn commits(&self) -> bool {
+        match &self.kernel {
+            Kernel::Loop(body) | Kernel::Matmul(body) => body.commits(),
+            Kernel::Routine(_) => false,
+        }
+    }
 }
 
 /// Something stored: an input, a node's value, or a piece of work in between.
@@ -48,11 +62,12 @@ pub struct Lowered {
 }
 
 /// Writes every group as one kernel, or two where a long reduction is cut.
-pub fn lower(graph: &Graph, groups: &Groups, limits: &Limits) -> Lowered {
+pub fn lower(graph: &Graph, groups: &Groups, limits: &Limits, waits: &Checks) -> Lowered {
     let mut lowering = Lowering {
         graph,
         groups,
         limits,
+        waits,
         values: Vec::new(),
         value_of: vec![None; graph.nodes.len()],
         steps: Vec::new(),
@@ -75,6 +90,8 @@ pub(super) struct Lowering<'a> {
     pub graph: &'a Graph,
     pub groups: &'a Groups,
     limits: &'a Limits,
+    /// What must come before commits.
+    pub waits: &'a Checks,
     values: Vec<Value>,
     value_of: Vec<Option<ValueId>>,
     steps: Vec<Step>,
@@ -182,6 +199,8 @@ impl Lowering<'_> {
             args: built.args,
             reads: built.reads,
             writes: built.writes,
+            may_fail: built.may_fail,
+            first: built.first,
             ops: built.ops,
         });
     }
@@ -245,6 +264,8 @@ impl Lowering<'_> {
             args: built.args,
             reads: built.reads,
             writes: built.writes,
+            may_fail: built.may_fail,
+            first: built.first,
             ops: built.ops,
         });
 
@@ -340,6 +361,8 @@ impl Lowering<'_> {
             args: built.args,
             reads: built.reads,
             writes: built.writes,
+            may_fail: built.may_fail,
+            first: built.first,
             ops: built.ops,
         });
     }
@@ -365,6 +388,8 @@ impl Lowering<'_> {
             args: Args { routine: Some(routine), ..Args::default() },
             reads,
             writes: vec![value],
+            may_fail: self.waits.may_fail[idx as usize].then_some(node.origin).into_iter().collect(),
+            first: self.waits.first[idx as usize],
             ops: vec![row.name.to_string()],
         });
     }

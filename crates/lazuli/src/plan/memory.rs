@@ -24,6 +24,7 @@ pub fn assign(lowered: Lowered) -> Plan {
             write_values: step.writes,
             kernel: step.kernel,
             args: step.args,
+            may_fail: step.may_fail,
             ops: step.ops,
         })
         .collect();
@@ -37,6 +38,7 @@ pub fn assign(lowered: Lowered) -> Plan {
         checks,
         temp_lower_bound,
         boundaries,
+        ..Plan::default()
     }
 }
 

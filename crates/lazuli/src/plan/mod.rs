@@ -2,6 +2,7 @@
 
 mod body;
 mod cache;
+mod checks;
 mod display;
 mod explain;
 mod fuse;
@@ -18,7 +19,7 @@ pub use cache::{Cache, Entry, Locked};
 pub use explain::{Boundary, Explain, KernelInfo};
 
 use crate::dtype::DType;
-use crate::graph::{Graph, NodeIdx};
+use crate::graph::{Graph, NodeIdx, Op};
 use crate::kernel::{Args, Kernel};
 
 /// What a device can take, as the planner needs to know it. Everything about a device that changes a plan is here.
@@ -39,6 +40,8 @@ pub struct Limits {
     pub min_rows: usize,
     /// The panels in which the right operand of a product of floats may lie.
     pub panels: Option<PanelWidths>,
+    /// Whether a custom op may fail while it runs: on the CPU it is the user's code, which may panic.
+    pub custom_may_fail: bool,
     /// Off: every op is a kernel of its own, for comparison.
     pub fuse: bool,
 }
@@ -110,6 +113,9 @@ pub struct Launch {
     /// The value in each slot that is read and written: what the verifier follows.
     pub read_values: Vec<ValueId>,
     pub write_values: Vec<ValueId>,
+    /// The nodes it computes that may fail, as the capture numbers them, if anything is committed: what the verifier
+    /// follows.
+    pub may_fail: Vec<NodeIdx>,
     /// The ops it computes, in order, for people.
     pub ops: Vec<String>,
 }
@@ -122,6 +128,12 @@ pub struct Plan {
     /// Where each wanted output is found when all has run. May be an input's slot.
     pub outputs: Vec<SlotId>,
     pub output_values: Vec<ValueId>,
+    /// Per output, whether it can be read even if a check fails: it is then what it was before.
+    pub settled: Vec<bool>,
+    /// Whether anything that was asked for is a commit, even where this plan itself cannot fail. The CPU knows at once what
+    /// failed, and need not ask.
+    #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
+    pub commits: bool,
     /// The value that each input brings.
     pub input_values: Vec<ValueId>,
     /// Per value, how many elements it has.
@@ -136,16 +148,27 @@ pub struct Plan {
 
 /// Plans a graph. Each pass is a function from value to value; in debug builds each result is verified.
 pub fn compile(graph: &Graph, limits: &Limits) -> Plan {
-    let graph = simplify::simplify(graph);
+    let commits = graph.nodes.iter().any(|node| matches!(node.op, Op::Commit));
+    let graph = simplify::simplify(graph, limits);
     if cfg!(debug_assertions) {
         verify::verify_graph(&graph).unwrap_or_else(|fault| panic!("bug in simplify: {fault}"));
     }
-    let groups = fuse::fuse(&graph, limits);
-    let kernels = lower::lower(&graph, &groups, limits);
-    let kernels = order::order(kernels);
-    let plan = memory::assign(kernels);
+    let checks = checks::Checks::of(&graph, limits);
+    let lowered = |commits: fuse::Commits| {
+        let groups = fuse::fuse(&graph, limits, &checks, commits);
+        lower::lower(&graph, &groups, limits, &checks)
+    };
+    // Kernels that commit are best those that make what is committed. Where others need what they make before a check
+    // can be made, commits have kernels of their own.
+    let kernels = match order::order(lowered(fuse::Commits::Join)) {
+        Ok(kernels) => kernels,
+        Err(order::Circle) => order::order(lowered(fuse::Commits::Apart))
+            .unwrap_or_else(|_| unreachable!("bug in the planner: a check waits for a commit")),
+    };
+    let plan = Plan { commits, settled: checks::settled(&graph, limits), ..memory::assign(kernels) };
     if cfg!(debug_assertions) {
-        verify::verify(&plan, limits).unwrap_or_else(|fault| panic!("bug in the planner: {fault}\n{plan}"));
+        let verified = verify::verify(&plan, limits).and_then(|()| verify::verify_commits(&plan, &graph, limits));
+        verified.unwrap_or_else(|fault| panic!("bug in the planner: {fault}\n{plan}"));
     }
     plan
 }

@@ -6,12 +6,14 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use smallvec::{SmallVec, smallvec};
 
+use super::{Limits, checks};
 use crate::graph::{Graph, GraphNode, NodeIdx, Op};
 use crate::view::View;
 
 /// The simplified graph. Nodes that are no longer reached are gone.
-pub fn simplify(graph: &Graph) -> Graph {
-    let mut out = Builder::default();
+pub fn simplify(graph: &Graph, limits: &Limits) -> Graph {
+    let may_fail = graph.nodes.iter().any(|node| checks::may_fail(&node.op, limits));
+    let mut out = Builder { may_fail, ..Builder::default() };
     let mut new_idx: Vec<NodeIdx> = Vec::with_capacity(graph.nodes.len());
     for node in &graph.nodes {
         let inputs = node.inputs.iter().map(|i| new_idx[*i as usize]).collect();
@@ -27,6 +29,8 @@ struct Builder {
     nodes: Vec<GraphNode>,
     // By hash; where two differ that hash alike, the earlier is simply not found again.
     known: HashMap<u64, NodeIdx>,
+    // Whether any op of the graph may fail while it runs.
+    may_fail: bool,
 }
 
 impl Builder {
@@ -39,6 +43,8 @@ impl Builder {
         match &node.op {
             // cast(x) to its own dtype = x
             Op::Cast if self.node(node.inputs[0]).dtype == node.dtype => return node.inputs[0],
+            // Where nothing can fail, what is new is new: commit(old, new) = new
+            Op::Commit if !self.may_fail || node.inputs[0] == node.inputs[1] => return node.inputs[1],
             Op::View(view) => return self.add_view(&node, **view),
             // Over axes of size 1 there is nothing to combine: reduce(x) = cast(reshape(x))
             Op::Reduce(_, axes) => {
@@ -117,7 +123,7 @@ fn hash(node: &GraphNode) -> u64 {
         Op::Reduce(row, axes) => (row, axes).hash(&mut hasher),
         Op::Gather(axis, _) | Op::Cat(axis) => axis.hash(&mut hasher),
         Op::Routine(row, params) => (row, params).hash(&mut hasher),
-        Op::Data | Op::Const(_) | Op::Index | Op::Select | Op::Cast | Op::Matmul => {}
+        Op::Data | Op::Const(_) | Op::Index | Op::Select | Op::Cast | Op::Commit | Op::Matmul => {}
     }
     hasher.finish()
 }
@@ -127,6 +133,7 @@ fn equal(a: &GraphNode, b: &GraphNode) -> bool {
         // Numbers and inputs are told apart by their slot.
         (Op::Data, Op::Data) | (Op::Const(_), Op::Const(_)) | (Op::Index, Op::Index) => true,
         (Op::Select, Op::Select) | (Op::Cast, Op::Cast) | (Op::Matmul, Op::Matmul) => true,
+        (Op::Commit, Op::Commit) => true,
         (Op::Unary(a), Op::Unary(b)) => a == b,
         (Op::Binary(a), Op::Binary(b)) => a == b,
         (Op::Custom(a), Op::Custom(b)) => a == b,

@@ -14,6 +14,7 @@ fn limits() -> Limits {
         max_column: usize::MAX,
         min_rows: 64,
         panels: None,
+        custom_may_fail: true,
         fuse: true,
     }
 }
@@ -347,4 +348,152 @@ fn a_gather_reads_past_what_its_own_group_stores() {
     let first = Tensor::cat(&[&picked, &sorted.to_dtype(DType::F32)], 1);
     let second = x.gt(0).select(&picked.exp(), &flipped);
     plan_with(&[&first, &second], &limits());
+}
+
+/// The names of the ops of each launch.
+fn ops(plan: &Plan) -> Vec<Vec<&str>> {
+    plan.launches.iter().map(|l| l.ops.iter().map(|op| op.as_str()).collect()).collect()
+}
+
+fn index(n: usize) -> Tensor {
+    Tensor::from_vec(vec![1i32; n], [n], &Device::cpu())
+}
+
+/// Where the launches are that look up, and those that commit.
+fn checks_and_commits(plan: &Plan) -> (Vec<usize>, Vec<usize>) {
+    let at = |op: &str| (0..plan.launches.len()).filter(|i| ops(plan)[*i].contains(&op)).collect::<Vec<usize>>();
+    ([at("embedding"), at("gather"), at("scatter_add"), at("touchy")].concat(), at("unless_failed"))
+}
+
+#[test]
+fn where_nothing_can_fail_a_commit_leaves_no_trace() {
+    let (old, g) = (data([8]), data([8]));
+    let new = old.sub(g.exp().mul(0.1));
+    let plan = plan_with(&[&new.unless_failed(&old)], &limits());
+    assert_eq!(plan.to_string(), plan_with(&[&new], &limits()).to_string());
+    assert!(plan.commits && plan.settled == [false]);
+}
+
+#[test]
+fn lookups_come_before_commits_and_not_in_their_kernels() {
+    let (table, other) = (data([10, 4]), data([3, 4]));
+    let rows = table.embedding(&index(3));
+    // Wanted first, and cheap to make in one kernel with the lookup.
+    let (a, b) = (other.add(1.0).unless_failed(&other), other.mul(&rows).unless_failed(&other));
+    for wanted in [[&a, &b, &rows], [&rows, &b, &a], [&b, &rows, &a]] {
+        let plan = plan_with(&wanted, &limits());
+        let (checks, commits) = checks_and_commits(&plan);
+        assert_eq!(checks, [0], "{plan}");
+        assert!(!commits.is_empty() && commits.iter().all(|c| *c > 0), "{plan}");
+        let settled: Vec<bool> = wanted.iter().map(|t| !std::ptr::eq(*t, &rows)).collect();
+        assert_eq!(plan.settled, settled);
+    }
+}
+
+#[test]
+fn a_gradient_scattered_where_it_was_looked_up_holds_up_no_commit() {
+    let (table, w, idx) = (data([10, 4]), data([4, 4]), index(3));
+    let rows = table.embedding(&idx);
+    let loss = rows.matmul(&w).square().sum(..);
+    let grads = loss.grad(&[&w, &table]);
+    let new = [(&w, &grads[0]), (&table, &grads[1])].map(|(old, g)| old.sub(g.mul(0.1)).unless_failed(old));
+    let plan = plan_with(&[&loss, &new[0], &new[1]], &limits());
+    let (checks, commits) = checks_and_commits(&plan);
+    // The lookup, the scatter of the table's gradient; the update of the product's weights is before the scatter.
+    assert_eq!((checks.len(), checks[0]), (2, 0), "{plan}");
+    assert!(commits[0] < checks[1] && checks[1] < commits[1], "{plan}");
+    // The product that makes the gradient commits the update.
+    assert!(matches!(plan.launches[commits[0]].kernel, Kernel::Matmul(_)), "{plan}");
+    // With another index, all of the way back must be gone first.
+    let more = Tensor::zeros([10, 4], DType::F32, &Device::cpu()).scatter_add(
+        0,
+        &Tensor::zeros([2, 4], DType::I32, &Device::cpu()),
+        &w.narrow(0, 0, 2),
+    );
+    let plan = plan_with(&[&new[0], &more], &limits());
+    let (checks, commits) = checks_and_commits(&plan);
+    assert!(checks.iter().all(|c| *c < commits[0]), "{plan}");
+}
+
+#[test]
+fn what_is_committed_is_written_over_what_was_there() {
+    let (old, rows) = (data([3, 4]), data([10, 4]).embedding(&index(3)));
+    let g = rows.exp();
+    let new = old.sub(g.mul(0.1)).unless_failed(&old);
+    drop(old);
+    let plan = plan_with(&[&new, &rows], &limits());
+    let last = plan.launches.last().expect("some");
+    assert!(last.reads.contains(&last.writes[0]), "{plan}");
+    assert!(matches!(plan.slots[plan.outputs[0].0 as usize].kind, SlotKind::Input { donated: true, .. }), "{plan}");
+}
+
+#[test]
+fn custom_ops_hold_up_commits_only_where_they_can_fail() {
+    let cpu: std::sync::Arc<dyn Fn(&[f32]) -> f32 + Send + Sync> = std::sync::Arc::new(|x: &[f32]| x[0]);
+    let op = crate::CustomOp { name: "touchy".into(), wgsl: "$0".into(), cpu, grad: None };
+    let old = data([8]);
+    let new = Tensor::map_custom(&op, &[&old.exp()]).unless_failed(&old);
+    assert_eq!(ops(&plan_with(&[&new], &limits())), [vec!["exp", "touchy"], vec!["unless_failed"]]);
+    let plan = plan_with(&[&new], &Limits { custom_may_fail: false, ..limits() });
+    assert_eq!(ops(&plan), [["exp", "touchy"]]);
+    // A lookup elsewhere makes it a commit again, which the custom op may share a kernel with.
+    let rows = data([10, 4]).embedding(&index(3));
+    let plan = plan_with(&[&new, &rows], &Limits { custom_may_fail: false, ..limits() });
+    assert_eq!(ops(&plan), [vec!["embedding"], vec!["exp", "touchy", "unless_failed"]]);
+}
+
+#[test]
+fn a_check_that_needs_what_a_commit_is_made_of_comes_first_all_the_same() {
+    let (x, old, table) = (data([8]), data([8]), data([10, 4]));
+    let t = x.sin().add(x.cos());
+    let kept = t.unless_failed(&old);
+    let rows = table.embedding(&t.to_dtype(DType::I32));
+    for wanted in [[&kept, &rows], [&rows, &kept]] {
+        let plan = plan_with(&wanted, &limits());
+        let (checks, commits) = checks_and_commits(&plan);
+        assert!(checks.iter().all(|c| commits.iter().all(|k| c < k)), "{plan}");
+    }
+}
+
+#[test]
+fn a_lookup_in_what_was_committed_comes_after_it() {
+    let (table, rows) = (data([10, 4]), data([6, 4]).embedding(&index(2)));
+    let kept = table.add(1.0).unless_failed(&table);
+    let late = kept.embedding(&index(3));
+    let plan = plan_with(&[&rows, &kept, &late], &limits());
+    let (checks, commits) = checks_and_commits(&plan);
+    assert!(checks[0] < commits[0] && commits[0] < checks[1], "{plan}");
+    assert_eq!(plan.settled, [false, true, false]);
+}
+
+#[test]
+fn the_verifier_finds_commits_that_come_too_early() {
+    let (old, table) = (data([3, 4]), data([10, 4]));
+    let rows = table.embedding(&index(3));
+    let kept = old.mul(rows.exp()).unless_failed(&old);
+    let nodes: Vec<&NodeRef> = [&rows, &kept].iter().map(|t| t.node().expect("a good tensor")).collect();
+    let lock = nodes[0].device.clone();
+    let _lock = lock.cache().lock();
+    let graph = simplify::simplify(&capture(&nodes).graph(), &limits());
+    let good = compile(&graph, &limits());
+    assert_eq!(verify::verify_commits(&good, &graph, &limits()), Ok(()));
+    let breaks: [(&str, fn(&mut Plan)); 3] = [
+        ("a commit before a check", |p| p.launches.reverse()),
+        ("a check that nobody was told of", |p| p.launches[0].may_fail.clear()),
+        ("both in one kernel", |p| {
+            let inst = crate::kernel::Inst {
+                op: crate::kernel::InstOp::Failed,
+                dtype: DType::Bool,
+                scope: crate::kernel::Scope::Uniform,
+            };
+            if let Kernel::Loop(body) = &mut p.launches[0].kernel {
+                body.insts.push(inst);
+            }
+        }),
+    ];
+    for (what, break_it) in breaks {
+        let mut plan = good.clone();
+        break_it(&mut plan);
+        assert!(verify::verify_commits(&plan, &graph, &limits()).is_err(), "not found: {what}\n{plan}");
+    }
 }

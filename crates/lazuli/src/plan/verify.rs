@@ -1,6 +1,6 @@
 //! Proves a plan legal, sharing no code with what made it: every read finds the value it expects, every element of
 //! every value is written exactly once before it is read, nothing is touched outside its slot, what was not donated is
-//! not overwritten, and limits are kept.
+//! not overwritten, limits are kept, and checks come before what waits for them.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -66,6 +66,63 @@ pub fn verify(plan: &Plan, limits: &Limits) -> Result<(), String> {
         }
         if n_elems > 0 && !written.get(value).is_some_and(|c| c.is_all(n_elems)) {
             return Err(format!("output value {value} is not written whole"));
+        }
+    }
+    Ok(())
+}
+
+/// Says what is wrong with the order of checks and commits, if anything: no launch may fail that something committed
+/// before it should have waited for, and none both checks and commits.
+pub fn verify_commits(plan: &Plan, graph: &Graph, limits: &Limits) -> Result<(), String> {
+    if !graph.nodes.iter().any(|node| matches!(node.op, Op::Commit)) {
+        return Ok(());
+    }
+    // Which nodes depend on a commit, and what lookups check.
+    let mut late: Vec<bool> = Vec::new();
+    let mut late_origins: BTreeSet<u32> = BTreeSet::new();
+    let mut lookups: HashMap<u32, (u32, usize)> = HashMap::new();
+    for node in &graph.nodes {
+        let is_late = matches!(node.op, Op::Commit) || node.inputs.iter().any(|i| late[*i as usize]);
+        late.push(is_late);
+        if is_late {
+            late_origins.insert(node.origin);
+        }
+        let axis = match &node.op {
+            Op::Gather(axis, _) => *axis,
+            Op::Routine(_, params) if node.inputs.len() > 1 => params[0] as usize,
+            _ => continue,
+        };
+        lookups.insert(node.origin, (node.inputs[1], graph.nodes[node.inputs[0] as usize].shape[axis]));
+    }
+    let mut checked: BTreeSet<(u32, usize)> = BTreeSet::new();
+    let mut has_committed = false;
+    for (i, launch) in plan.launches.iter().enumerate() {
+        let (n_fallible, commits) = match &launch.kernel {
+            Kernel::Loop(body) | Kernel::Matmul(body) => {
+                let is_fallible = |op: &InstOp| match op {
+                    InstOp::Gather { .. } => true,
+                    InstOp::Custom(..) => limits.custom_may_fail,
+                    _ => false,
+                };
+                let n = body.insts.iter().filter(|inst| is_fallible(&inst.op)).count();
+                (n, body.insts.iter().any(|inst| matches!(inst.op, InstOp::Failed)))
+            }
+            Kernel::Routine(routine) => (routine.row.indexes as usize, false),
+        };
+        if n_fallible != launch.may_fail.len() {
+            return Err(format!("launch {i} may fail in {n_fallible} ways, but names {:?}", launch.may_fail));
+        }
+        if n_fallible > 0 && commits {
+            return Err(format!("launch {i} commits what it has not checked yet"));
+        }
+        has_committed |= commits;
+        for origin in &launch.may_fail {
+            let lookup = lookups.get(origin).copied();
+            let is_known = lookup.is_some_and(|lookup| checked.contains(&lookup));
+            if has_committed && !late_origins.contains(origin) && !is_known {
+                return Err(format!("launch {i} makes the check of node {origin} after something was committed"));
+            }
+            checked.extend(lookup);
         }
     }
     Ok(())

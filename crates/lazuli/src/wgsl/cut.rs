@@ -4,7 +4,7 @@
 use super::choose::Mode;
 use super::eval::reached;
 use super::index::Accesses;
-use super::memory::{Memory, Use};
+use super::memory::{Memory, StatusUse, Use};
 use super::{Caps, Place};
 use crate::dtype::DType;
 use crate::kernel::{AccessForm, Args, Body, InstOp, Kernel, OperandArgs};
@@ -54,7 +54,12 @@ impl<'a> Context<'a> {
     /// The memory of these uses: the kernel's own first.
     pub fn memory_of(&self, uses: Vec<Use>) -> Memory {
         let checks = self.body.insts.iter().any(|i| matches!(i.op, InstOp::Gather { .. }));
-        Memory::new(&uses, checks, self.caps)
+        let status = match (checks, self.body.commits()) {
+            (true, _) => StatusUse::Notes,
+            (false, true) => StatusUse::Asks,
+            (false, false) => StatusUse::None,
+        };
+        Memory::new(&uses, status, self.caps)
     }
 
     /// How inputs, then outputs, are used by loads and stores that go by these modes.

@@ -129,6 +129,7 @@ impl<'a> Eval<'a> {
             }
             InstOp::Gather { input, access, index, gather } => self.gather(shader, *input, *access, *index, *gather),
             InstOp::Const(idx) => (reinterpreted(Lane::U32, lane, &shader.constant(*idx)), false),
+            InstOp::Failed => ("status[0]".to_string(), false),
             InstOp::Acc | InstOp::Reduce(..) => unreachable!("bug: {:?} is given, not evaluated", inst.op),
             InstOp::Unary(row, x) => {
                 shader.functions(row.wgsl_fns);
@@ -269,8 +270,9 @@ impl<'a> Eval<'a> {
 /// Notes an index out of range. The least one that failed is kept, so that runs agree.
 pub const FAIL: &str = "\
 fn fail(check: u32, index: u32) {
-    atomicStore(&status[2u * check], 1u);
-    atomicMin(&status[2u * check + 1u], index);
+    atomicStore(&status[0], 1u);
+    atomicStore(&status[2u * check + 2u], 1u);
+    atomicMin(&status[2u * check + 3u], index);
 }
 ";
 

@@ -29,7 +29,17 @@ pub struct Memory {
     /// Per use, its buffer.
     buffer_of: Vec<usize>,
     dtypes: Vec<DType>,
-    status: bool,
+    status: StatusUse,
+}
+
+/// What a kernel does with the words of checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatusUse {
+    None,
+    /// Notes checks that fail.
+    Notes,
+    /// Asks whether one has failed before.
+    Asks,
 }
 
 /// One piece of memory: a slot, whoever uses it.
@@ -51,20 +61,26 @@ struct Buffer {
     windows: (usize, usize),
 }
 
+impl StatusUse {
+    fn n_bindings(self) -> usize {
+        (self != StatusUse::None) as usize
+    }
+}
+
 impl Memory {
-    /// The memory of these uses. `with_status` adds a place for failed checks.
-    pub fn new(uses: &[Use], with_status: bool, caps: &Caps) -> Memory {
+    /// The memory of these uses, and the words of checks if they are used.
+    pub fn new(uses: &[Use], status: StatusUse, caps: &Caps) -> Memory {
         let mut memory = Memory {
             buffers: Vec::new(),
             buffer_of: Vec::new(),
             dtypes: uses.iter().map(|u| u.dtype).collect(),
-            status: with_status,
+            status,
         };
         for one in uses {
             memory.add(one, caps);
         }
         // Memory that is used both ways is bound twice while there is room, else read one element at a time.
-        let mut n_bindings = memory.buffers.iter().map(Buffer::n_windows).sum::<usize>() + with_status as usize;
+        let mut n_bindings = memory.buffers.iter().map(Buffer::n_windows).sum::<usize>() + status.n_bindings();
         for buffer in memory.buffers.iter_mut().filter(|b| b.narrow && b.wide) {
             if !buffer.writes && n_bindings + buffer.n_windows() <= caps.max_bindings && buffer.size > 1 {
                 n_bindings += buffer.n_windows();
@@ -124,7 +140,7 @@ impl Memory {
     /// Bindings that it takes.
     pub fn n_bindings(&self) -> usize {
         let per = |b: &Buffer| b.n_windows() * (1 + (b.narrow && b.wide) as usize);
-        self.buffers.iter().map(per).sum::<usize>() + self.status as usize
+        self.buffers.iter().map(per).sum::<usize>() + self.status.n_bindings()
     }
 
     /// By how many elements memory that is bound together is more than indices can tell apart.
@@ -149,9 +165,11 @@ impl Memory {
                 }
             }
         }
-        if self.status {
-            binds.push(Bind { place: Place::Status, start: 0, len: 0, writes: true });
-            lines.push(declare(binds.len(), "read_write", "status", "atomic<u32>"));
+        if self.status != StatusUse::None {
+            let writes = self.status == StatusUse::Notes;
+            binds.push(Bind { place: Place::Status, start: 0, len: 0, writes });
+            let (access, word) = if writes { ("read_write", "atomic<u32>") } else { ("read", "u32") };
+            lines.push(declare(binds.len(), access, "status", word));
         }
         (lines, binds)
     }

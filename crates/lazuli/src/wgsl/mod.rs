@@ -107,8 +107,10 @@ pub enum Place {
     Slot(SlotId),
     /// A piece of [`Program::scratch`].
     Scratch(u32),
-    /// Where failed checks are noted: `array<atomic<u32>>`, two words per check of the plan. The first is 0 until the
-    /// check fails, then 1. The second is `0xffff_ffff` until then, then the least (as u32) of the indices that failed.
+    /// Where failed checks are noted: `array<atomic<u32>>`. The first word is 0 until any check of the plan fails, then 1;
+    /// the second is not used. Then there are two words per check: the first is 0 until it fails, then 1; the second
+    /// is `0xffff_ffff` until then, then the least (as u32) of the indices that failed. Kernels that commit are bound it to be
+    /// read.
     Status,
 }
 

@@ -382,6 +382,7 @@ impl Spill<'_> {
             writes: vec![to],
             read_values: Vec::new(),
             write_values: Vec::new(),
+            may_fail: Vec::new(),
             ops: self.context.launch.ops.clone(),
         }
     }

@@ -7,6 +7,7 @@ mod donation;
 mod errors;
 mod fusion;
 mod futures;
+mod kept;
 #[path = "../random/methods.rs"]
 mod methods;
 mod regressions;

@@ -38,6 +38,8 @@ pub enum Map {
     Cast(DType),
     /// `3·x − y`, as a user's own op.
     Custom,
+    /// The first, unless the evaluation fails: then the second.
+    Kept,
 }
 
 /// Operators whose left side may be a number.
@@ -300,6 +302,7 @@ impl Op for Map {
                 select(&binary("gt", x, 0), x, &below)
             }
             Map::Cast(dtype) => x.cast(*dtype),
+            Map::Kept => x.clone(),
             Map::Custom => {
                 let (x, y) = (x.cast(DType::F32), inputs[1].cast(DType::F32));
                 binary("sub", &binary("mul", &x, 3.0), &y)
@@ -321,6 +324,7 @@ impl Op for Map {
             Map::Clamp(low, high) => x.clamp(*low, *high),
             Map::Shaped(name, parameter) => call_shaped(name, x, *parameter),
             Map::Cast(dtype) => x.to_dtype(*dtype),
+            Map::Kept => x.unless_failed(inputs[1]),
             Map::Custom => {
                 let op = CustomOp {
                     name: "three_less".into(),
@@ -355,6 +359,7 @@ impl Op for Map {
             Map::Clamp(low, high) => format!("{x}.clamp({}, {})", low.text(), high.text()),
             Map::Shaped(name, parameter) => format!("{x}.{name}({parameter:?})"),
             Map::Cast(dtype) => format!("{x}.to_dtype(DType::{dtype:?})"),
+            Map::Kept => format!("{x}.unless_failed(&{})", inputs[1]),
             Map::Custom => format!(
                 "Tensor::map_custom(&CustomOp {{ name: \"three_less\".into(), wgsl: String::new(), \
                  cpu: std::sync::Arc::new(|x| x[0] * 3.0 - x[1]), grad: None }}, &[&{x}, &{}])",
@@ -469,6 +474,12 @@ pub fn draw(table: &mut Table) -> Option<usize> {
                 op
             };
             table.push_if_known(op, vec![x])
+        }
+        18 if table.dice.once_in(2) => {
+            let x = table.any();
+            let (shape, dtype) = (table.array(x).shape.clone(), table.array(x).dtype);
+            let old = table.node_where(|a| a.shape == shape && a.dtype == dtype)?;
+            Some(table.push(Map::Kept, vec![x, old]))
         }
         18 => {
             let (x, dtype) = (table.any(), table.dice.pick(&DTYPES));

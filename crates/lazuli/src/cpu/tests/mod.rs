@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::Cpu;
 use super::threads::Threads;
-use crate::backend::{Backend, FailedCheck, HostBytes, Run};
+use crate::backend::{Backend, FailedCheck, Failure, HostBytes, Run};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::graph::Buffer;
@@ -174,6 +174,7 @@ impl Case {
             writes: writes.clone(),
             read_values: Vec::new(),
             write_values: Vec::new(),
+            may_fail: Vec::new(),
             ops: Vec::new(),
         };
         Plan { launches: vec![launch], slots, outputs: writes, ..Plan::default() }
@@ -195,7 +196,11 @@ impl Case {
             cpu.download(buffer, &mut bytes)?;
             outputs.push(bytes);
         }
-        Ok((outputs, outcome.failed))
+        match outcome.failed {
+            Some(Failure::Custom(error)) => Err(error),
+            Some(Failure::Index(check)) => Ok((outputs, Some(check))),
+            None => Ok((outputs, None)),
+        }
     }
 
     /// Runs it with every number of threads and compares each bit with the reference.

@@ -100,6 +100,8 @@ impl Evaluation<'_> {
             }
             InstOp::Const(idx) => constants[args.consts[*idx as usize] as usize],
             InstOp::Acc => self.acc(outer),
+            // A case is one launch: nothing ran before it.
+            InstOp::Failed => 0,
             InstOp::Unary(row, x) => {
                 let mut y = [0];
                 // SAFETY: the loops are those of this machine.

@@ -244,6 +244,7 @@ pub fn plan(class: &Class) -> Plan {
             writes: vec![SlotId(2)],
             read_values: vec![0, 1],
             write_values: vec![2],
+            may_fail: Vec::new(),
             ops: vec!["matmul".to_string()],
         }],
         slots: vec![

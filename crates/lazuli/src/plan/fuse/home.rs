@@ -20,7 +20,7 @@ impl Fuser<'_> {
             (!draft.loaded, std::cmp::Reverse(draft.level), draft.form == Form::Map)
         });
         by_weight.retain(|d| self.takes(*d, n_elems));
-        let home = by_weight.iter().find_map(|home| self.try_home(*home, inputs, &by_weight, drafts, free_level));
+        let home = by_weight.iter().find_map(|home| self.try_home(*home, idx, inputs, &by_weight, drafts, free_level));
         let (home, apart, level) = home?;
         for input in inputs {
             if let Some(draft) = self.draft_of(*input)
@@ -42,6 +42,7 @@ impl Fuser<'_> {
     fn try_home(
         &self,
         home: u32,
+        idx: NodeIdx,
         inputs: &[NodeIdx],
         takers: &[u32],
         drafts: &[u32],
@@ -49,10 +50,17 @@ impl Fuser<'_> {
     ) -> Option<(u32, Vec<u32>, u32)> {
         // Two forms may each go with a map but not with each other, so the form grows as groups are taken in.
         let mut form = self.drafts[home as usize].form;
+        let mut place = self.drafts[home as usize].place.with(self.place_of(idx), self.commits)?;
         let (mut merged, mut apart) = (vec![home], Vec::new());
         for &draft in drafts.iter().filter(|d| **d != home) {
             let other = self.drafts[draft as usize].form;
-            if takers.contains(&draft) && self.levels_meet(home, draft) && go_together(form, other) {
+            let both = place.with(self.drafts[draft as usize].place, self.commits);
+            if let Some(both) = both
+                && takers.contains(&draft)
+                && self.levels_meet(home, draft)
+                && go_together(form, other)
+            {
+                place = both;
                 merged.push(draft);
                 form = if form == Form::Map { other } else { form };
             } else {
@@ -117,7 +125,7 @@ impl Fuser<'_> {
         taken.merged_into = Some(home);
         let (loads, stores) = (std::mem::take(&mut taken.loads), std::mem::take(&mut taken.stores));
         let (level, loaded, n_insts, n_pending) = (taken.level, taken.loaded, taken.n_insts, taken.n_pending);
-        let (form, domain, has_gather) = (taken.form, taken.domain, taken.has_gather);
+        let (form, domain, has_gather, place) = (taken.form, taken.domain, taken.has_gather, taken.place);
         let home = &mut self.drafts[home as usize];
         let (mut more, fewer) = if home.loads.len() < loads.len() {
             (loads, std::mem::take(&mut home.loads))
@@ -132,6 +140,7 @@ impl Fuser<'_> {
         home.n_insts += n_insts;
         home.n_pending += n_pending;
         home.has_gather |= has_gather;
+        home.place = home.place.and(place);
         if home.form == Form::Map && form != Form::Map {
             (home.form, home.domain) = (form, domain);
         }
@@ -149,13 +158,14 @@ impl Fuser<'_> {
             self.free_loads(*input, &mut loads);
         }
         let n_insts = n_insts + self.free_cost(idx) as usize;
-        let uses = self.uses[idx as usize];
+        let (uses, place) = (self.uses[idx as usize], self.place_of(idx));
         let draft_idx = draft;
         let draft = &mut self.drafts[draft as usize];
         draft.loads = loads;
         draft.n_insts += n_insts;
         draft.n_pending = draft.n_pending + uses - n_edges;
         draft.has_gather |= matches!(node.op, Op::Gather(..));
+        draft.place = draft.place.and(place);
         // The shape with the most axes says most about how the elements lie.
         let axes = |s: &Shape| s.iter().filter(|d| **d != 1).count();
         if node.shape.n_elems() == draft.domain.n_elems() && axes(&node.shape) > axes(&draft.domain) {

@@ -11,6 +11,7 @@ mod home;
 mod load;
 
 use super::Limits;
+use super::checks::Checks;
 use super::groups::{Form, Group, Groups, Part, Target, memory_of};
 use crate::graph::{Graph, GraphNode, NodeIdx, Op};
 use crate::ops;
@@ -26,6 +27,45 @@ enum State {
     Member(u32),
 }
 
+/// Whether a kernel that commits also makes what is committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Commits {
+    /// Where it can.
+    Join,
+    /// Never: what comes before commits and what comes after them is made by different kernels.
+    Apart,
+}
+
+/// What of a draft has its place before or after checks and commits.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    may_fail: bool,
+    commits: bool,
+    early: bool,
+    late: bool,
+}
+
+impl Place {
+    /// That of both together.
+    fn and(self, other: Place) -> Place {
+        Place {
+            may_fail: self.may_fail || other.may_fail,
+            commits: self.commits || other.commits,
+            early: self.early || other.early,
+            late: self.late || other.late,
+        }
+    }
+
+    /// That of both together; None if one kernel cannot have both.
+    fn with(self, other: Place, commits: Commits) -> Option<Place> {
+        let both = self.and(other);
+        let is_mixed = commits == Commits::Apart && both.early && both.late;
+        // All of a check must have been made before any of what depends on it is stored.
+        let checks_itself = both.may_fail && both.commits;
+        (!checks_itself && !is_mixed).then_some(both)
+    }
+}
+
 struct Draft {
     form: Form,
     domain: Shape,
@@ -37,6 +77,7 @@ struct Draft {
     /// Edges from members to nodes that are not members (yet), outputs included.
     n_pending: usize,
     has_gather: bool,
+    place: Place,
     stores: Vec<Target>,
     /// Another draft this one became part of.
     merged_into: Option<u32>,
@@ -48,7 +89,7 @@ const CHEAP: u32 = 4;
 const CHEAP_SCALAR: u32 = 64;
 
 /// Groups the nodes of a graph.
-pub fn fuse(graph: &Graph, limits: &Limits) -> Groups {
+pub fn fuse(graph: &Graph, limits: &Limits, checks: &Checks, commits: Commits) -> Groups {
     let mut uses = vec![0usize; graph.nodes.len()];
     let mut wanted = vec![false; graph.nodes.len()];
     for node in &graph.nodes {
@@ -61,6 +102,8 @@ pub fn fuse(graph: &Graph, limits: &Limits) -> Groups {
     let mut fuser = Fuser {
         graph,
         limits,
+        checks,
+        commits,
         uses,
         wanted,
         states: Vec::with_capacity(graph.nodes.len()),
@@ -85,6 +128,8 @@ pub fn fuse(graph: &Graph, limits: &Limits) -> Groups {
 struct Fuser<'a> {
     graph: &'a Graph,
     limits: &'a Limits,
+    checks: &'a Checks,
+    commits: Commits,
     uses: Vec<usize>,
     wanted: Vec<bool>,
     states: Vec<State>,
@@ -159,10 +204,20 @@ impl Fuser<'_> {
             loads,
             n_pending: self.uses[idx as usize],
             has_gather: matches!(node.op, Op::Gather(..)),
+            place: self.place_of(idx),
             stores: Vec::new(),
             merged_into: None,
         });
         State::Member(self.drafts.len() as u32 - 1)
+    }
+
+    /// Where a node has its place, checks and commits considered.
+    fn place_of(&self, idx: NodeIdx) -> Place {
+        if !self.checks.any_commits {
+            return Place::default();
+        }
+        let (may_fail, late) = (self.checks.may_fail[idx as usize], self.checks.late[idx as usize]);
+        Place { may_fail, commits: matches!(self.node(idx).op, Op::Commit), early: !late, late }
     }
 
     /// The free operations that come along with a node.
@@ -285,7 +340,10 @@ impl Fuser<'_> {
         let cheap = if n_loads == 0 { CHEAP_SCALAR } else { CHEAP };
         let constant = matches!(node.op, Op::Const(_) | Op::Index);
         if drafts.is_empty() {
-            let free = constant || (self.limits.fuse && cost <= cheap && n_loads <= 1 && !self.wanted[idx as usize]);
+            // What is made again wherever it is wanted has no place before or after anything.
+            let is_placed = matches!(node.op, Op::Commit) || self.checks.may_fail[idx as usize];
+            let is_cheap = cost <= cheap && n_loads <= 1 && !self.wanted[idx as usize] && !is_placed;
+            let free = constant || (self.limits.fuse && is_cheap);
             if free {
                 return State::Free { cost, n_loads, level };
             }
@@ -311,7 +369,8 @@ impl Fuser<'_> {
     fn place_pad(&mut self, idx: NodeIdx, draft: u32, level: u32) -> State {
         let source = self.node(idx).inputs[0];
         let can_rise = self.drafts[draft as usize].level >= level || !self.drafts[draft as usize].loaded;
-        if self.draft_of(source) == Some(draft) && can_rise && self.can_look_through(draft, source, idx) {
+        let goes_there = self.drafts[draft as usize].place.with(self.place_of(idx), self.commits).is_some();
+        if self.draft_of(source) == Some(draft) && can_rise && goes_there && self.can_look_through(draft, source, idx) {
             let state = self.join(idx, draft, 3);
             let draft = &mut self.drafts[draft as usize];
             draft.domain = self.graph.nodes[idx as usize].shape;

@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::Job;
 use crate::wgsl::Pass;
 use crate::wgsl::cut::MAX_ELEMS;
-use crate::wgsl::memory::{Memory, Use};
+use crate::wgsl::memory::{Memory, StatusUse, Use};
 use crate::wgsl::shader::Shader;
 
 /// Invocations of a workgroup.
@@ -200,7 +200,8 @@ impl Job<'_> {
             Use { touched: all.unwrap_or((0, 0)), ..reach.memory.clone() }
         };
         let uses: Vec<Use> = reaches.iter().zip(&ranges).map(one).collect();
-        let mut memory = Memory::new(&uses, with_status, self.caps);
+        let status = if with_status { StatusUse::Notes } else { StatusUse::None };
+        let mut memory = Memory::new(&uses, status, self.caps);
         ranges.iter().enumerate().for_each(|(idx, ranges)| memory.leave_out_all_but(idx, ranges));
         memory
     }

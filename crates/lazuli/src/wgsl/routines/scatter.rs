@@ -10,6 +10,7 @@ use super::sum::Sum;
 use super::{Job, scratch, whole};
 use crate::dtype::{DType, Lane};
 use crate::shape::Lines;
+use crate::wgsl::eval::FAIL;
 use crate::wgsl::memory::Use;
 use crate::wgsl::shader::Shader;
 use crate::wgsl::{Pass, Place, Program};
@@ -63,8 +64,8 @@ fn check(job: &Job, from: Lines, bound: usize) -> Vec<Pass> {
         let index = memory.load(shader, 0, "at");
         shader.line(format!("let index = bitcast<u32>({index});"));
         shader.open(format!("if (index >= {bound})"));
-        shader.line(format!("atomicMax(&status[2u * {check}], 1u);"));
-        shader.line(format!("atomicMin(&status[2u * {check} + 1u], index);"));
+        shader.functions(FAIL);
+        shader.line(format!("fail({check}, index);"));
         shader.close();
     })
 }

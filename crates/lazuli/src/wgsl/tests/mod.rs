@@ -39,6 +39,7 @@ fn plan(outputs: &[&Tensor]) -> Plan {
         max_column: 256,
         min_rows: 256,
         panels: None,
+        custom_may_fail: false,
         fuse: true,
     };
     let nodes: Vec<&NodeRef> = outputs.iter().map(|t| t.node().expect("a good tensor")).collect();

@@ -1,0 +1,37 @@
+//! A launch that commits, after a check has failed: what it commits stays what it was. On the CPU that is a launch of its
+//! own, so that a run in which nothing fails chooses nothing element by element.
+
+use crate::kernel::{Body, InstOp, Kernel, Store};
+use crate::plan::Launch;
+
+/// Stores what was there before in place of all that a launch commits, and nothing else. None if it commits nothing.
+pub fn reverted(launch: &Launch) -> Option<Launch> {
+    let (Kernel::Loop(body) | Kernel::Matmul(body)) = &launch.kernel else { return None };
+    if !body.commits() {
+        return None;
+    }
+    let is_failed = |reg: u32| body.insts[reg as usize].op == InstOp::Failed;
+    let old_of = |op: &InstOp| match op {
+        InstOp::Select(failed, old, _) if is_failed(*failed) => Some((*failed, *old)),
+        _ => None,
+    };
+    let mut insts = body.insts.clone();
+    for inst in &mut insts {
+        if let Some((failed, old)) = old_of(&inst.op) {
+            inst.op = InstOp::Select(failed, old, old);
+        }
+    }
+    let kept: Vec<&Store> = body.stores.iter().filter(|s| old_of(&body.insts[s.value as usize].op).is_some()).collect();
+    let stores = kept.iter().enumerate().map(|(i, s)| Store { output: i as u16, ..Store::clone(s) }).collect();
+    let outputs = kept.iter().map(|s| body.outputs[s.output as usize]).collect();
+    let mut args = launch.args.clone();
+    // What follows a product is a map over its result: no sum is needed for what was there before.
+    args.matmul = None;
+    Some(Launch {
+        kernel: Kernel::Loop(Body { insts, stores, outputs, ..body.clone() }),
+        args,
+        writes: kept.iter().map(|s| launch.writes[s.output as usize]).collect(),
+        write_values: kept.iter().filter_map(|s| launch.write_values.get(s.output as usize).copied()).collect(),
+        ..launch.clone()
+    })
+}
