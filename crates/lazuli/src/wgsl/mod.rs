@@ -13,6 +13,7 @@ mod map;
 mod reduce;
 mod matmul;
 mod routines;
+mod verify;
 #[cfg(test)]
 mod tests;
 
@@ -21,7 +22,9 @@ use std::sync::Arc;
 use crate::kernel::{Args, Kernel};
 use crate::plan::{Launch, Slot, SlotId};
 use cut::Context;
+use spill::Spilled;
 pub use matmul::variants::{Class, Operand, Tuned, VARIANTS, Variant, default_of, named};
+pub use verify::verify;
 
 /// What a device can take and how it likes to work, as far as it changes a kernel's text.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,6 +89,8 @@ pub struct Pass {
     /// Workgroups in all. They may be dispatched in any box that has at least as many: the text counts them row-major
     /// through `num_workgroups` and leaves out what is beyond.
     pub n_groups: usize,
+    /// Loop iterations that one invocation makes in all, at most: counted as the text was written, loop by loop.
+    pub trips: usize,
 }
 
 /// What a storage binding is.
@@ -120,13 +125,21 @@ pub fn program(launch: &Launch, slots: &[Slot], caps: &Caps) -> Program {
             let by_strides = context.by_strides();
             let context = Context { body: by_strides.as_ref().unwrap_or(body), ..context };
             match context.parts(&launch.args) {
-                Some(parts) => of_parts(&context, &parts),
-                None => spill::program(&context),
+                Some(parts) => {
+                    let program = of_parts(&context, &parts);
+                    if has_few_trips(&program, caps) { program } else { spill::program(&context, Spilled::Long) }
+                }
+                None => spill::program(&context, Spilled::Wide),
             }
         }
         Kernel::Routine(routine) => routines::program(launch, routine, caps)
             .unwrap_or_else(|| unreachable!("bug: no WGSL for the routine {}", routine.row.name)),
     }
+}
+
+/// Whether no invocation makes more loop iterations than it may.
+fn has_few_trips(program: &Program, caps: &Caps) -> bool {
+    program.passes.iter().all(|pass| pass.trips <= caps.max_trips)
 }
 
 /// The passes of the parts of a loop or a matmul.

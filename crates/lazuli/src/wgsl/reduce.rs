@@ -343,14 +343,16 @@ impl<'a> Reduction<'a> {
         }
         let blocked = self.shape.blocks && folds.iter().any(|r| self.rounds(*r));
         let per_chunk = self.shape.lanes * self.per_step() * self.shape.unroll;
+        let n_chunks = self.args.inner.iter().product::<usize>().div_ceil(per_chunk);
         if blocked {
             let block = per_chunk * BLOCK_TRIPS;
-            shader.open(format!("for (var block = 0u; block < n_whole; block += {block}u)"));
+            let n_blocks = n_chunks.div_ceil(BLOCK_TRIPS);
+            shader.open_loop(format!("for (var block = 0u; block < n_whole; block += {block}u)"), n_blocks);
             for row in rows {
                 folds.iter().for_each(|r| self.declare(shader, "sum", *r, &row.suffix, four));
             }
             shader.line(format!("let end = min(block + {block}u, n_whole);"));
-            shader.open(format!("for (var j = block; j < end; j += {per_chunk}u)"));
+            shader.open_loop(format!("for (var j = block; j < end; j += {per_chunk}u)"), n_chunks);
             rows.iter().for_each(|row| self.trip(shader, row, sweep, Take::Unrolled, "sum"));
             shader.close();
             for row in rows {
@@ -361,7 +363,7 @@ impl<'a> Reduction<'a> {
             }
             shader.close();
         } else {
-            shader.open(format!("for (var j = 0u; j < n_whole; j += {per_chunk}u)"));
+            shader.open_loop(format!("for (var j = 0u; j < n_whole; j += {per_chunk}u)"), n_chunks);
             rows.iter().for_each(|row| self.trip(shader, row, sweep, Take::Unrolled, "all"));
             shader.close();
         }
@@ -375,12 +377,14 @@ impl<'a> Reduction<'a> {
         if self.shape.rest {
             let per = self.per_step();
             let end = if self.shape.rest_of_four { "n_by_four" } else { &n };
-            shader.open(format!("for (var j = n_whole{}; j < {end}; j += {}u)", self.part(per), lanes * per));
+            let text = format!("for (var j = n_whole{}; j < {end}; j += {}u)", self.part(per), lanes * per);
+            shader.open_loop(text, self.shape.unroll);
             rows.iter().for_each(|row| self.trip(shader, row, sweep, Take::Step, "all"));
             shader.close();
         }
         if self.shape.rest_of_four {
-            shader.open(format!("for (var j = n_by_four{}; j < {n}; j += {lanes}u)", self.part(1)));
+            let text = format!("for (var j = n_by_four{}; j < {n}; j += {lanes}u)", self.part(1));
+            shader.open_loop(text, 3usize.div_ceil(lanes));
             rows.iter().for_each(|row| self.trip(shader, row, sweep, Take::One, "rest"));
             shader.close();
         }
@@ -578,7 +582,8 @@ impl<'a> Reduction<'a> {
         };
         shader.line(format!("{name}[lane] = {};", without_parens(&value.text)));
         shader.line("workgroupBarrier();");
-        shader.open(format!("for (var half = {}u; half > 0u; half >>= 1u)", lanes / 2));
+        let n_halves = lanes.ilog2() as usize;
+        shader.open_loop(format!("for (var half = {}u; half > 0u; half >>= 1u)", lanes / 2), n_halves);
         shader.open("if (part < half)");
         let cell = |at: &str| Value { text: format!("{name}[{at}]"), ..value.clone() };
         let (text, _) = self.combine(shader, fold, &cell("lane"), &cell(&format!("lane + {apart}")));
