@@ -1,7 +1,8 @@
-//! Tests on devices whose loops are cut short after a few dozen iterations, so that small tensors take every way in which
-//! a kernel is cut: pieces that the planner makes, and those that `wgsl` makes of what is left. If a loop were longer than
-//! it was counted to be, the verifier would not know; so the count itself is compared with what a device really does.
+//! Tests on devices that end loops after a few dozen iterations, so that small tensors take every way in which a kernel
+//! is cut: pieces that the planner makes, and those that `wgsl` makes of what is left. The loops really are ended, as some
+//! drivers do after many more, so that one which was counted too short gives wrong numbers.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::{Gpu, Origin, adapters};
@@ -12,6 +13,20 @@ use crate::{DType, Device, Tensor};
 /// Iterations that one invocation may make. A fold with several values per trip, what it leaves over, and the tree that
 /// joins 256 invocations take some fifty.
 const FEW: usize = 96;
+
+/// A shader whose invocations make no more iterations than this, if that is few. Loops with barriers, which all
+/// invocations go through together, are left as they are.
+pub fn ended_early(text: &str, max_trips: usize) -> Cow<'_, str> {
+    if max_trips > 4 * FEW || !text.contains("for (") {
+        return text.into();
+    }
+    let line = |line: &str| match line.contains("for (") && line.ends_with('{') && !line.contains("var half") {
+        true => format!("{line} if (trips_left == 0u) {{ break; }} trips_left -= 1u;\n"),
+        false => format!("{line}\n"),
+    };
+    let text: String = text.lines().map(line).collect();
+    format!("var<private> trips_left: u32 = {max_trips}u;\n{text}").into()
+}
 
 /// Every GPU found, with loops of at most so many iterations; and if the planner is to cut, into pieces of at most 16.
 fn devices(max_trips: usize, planner_cuts: bool) -> Vec<Device> {
@@ -101,12 +116,13 @@ fn same(what: &str, got: &Tensor, right: &Tensor) {
     }
 }
 
+/// Every operand and every reduction, but not all of both: each is a kernel or three to compile.
 fn check(planner_cuts: bool) {
     let cpu = Device::cpu();
     for gpu in devices(FEW, planner_cuts) {
-        for (of, operand) in OPERANDS {
-            let rights = reductions(&operand(&cpu));
-            for ((what, got), (_, right)) in reductions(&operand(&gpu)).into_iter().zip(rights) {
+        for (i, (of, operand)) in OPERANDS.into_iter().enumerate() {
+            let both = reductions(&operand(&gpu)).into_iter().zip(reductions(&operand(&cpu)));
+            for ((what, got), (_, right)) in both.skip((i + 2 * planner_cuts as usize) % 4).step_by(4) {
                 same(&format!("{what} of {of}"), &got, &right);
             }
         }

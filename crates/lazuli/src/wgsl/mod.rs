@@ -22,8 +22,8 @@ use std::sync::Arc;
 use crate::kernel::{Args, Kernel};
 use crate::plan::{Launch, Slot, SlotId};
 use cut::Context;
-use spill::Spilled;
 pub use matmul::variants::{Class, Operand, Tuned, VARIANTS, Variant, default_of, named};
+use spill::Spilled;
 pub use verify::verify;
 
 /// What a device can take and how it likes to work, as far as it changes a kernel's text.

@@ -322,8 +322,7 @@ impl Cone {
             ..Body::default()
         };
         let from = View::from_axes([(n_rows, n_pieces as isize), (n_pieces, 1)].into_iter(), 0);
-        let args =
-            Args { outer: vec![n_rows], inner: vec![n_pieces], accesses: vec![from.into()], ..Args::default() };
+        let args = Args { outer: vec![n_rows], inner: vec![n_pieces], accesses: vec![from.into()], ..Args::default() };
         let mut fold = Cone { body, args, reads: vec![slot], value: 1 };
         if n_pieces < length {
             // They may be many, too, but there are fewer each time.

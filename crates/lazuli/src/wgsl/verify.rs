@@ -12,7 +12,10 @@ pub fn verify(pass: &Pass, caps: &Caps) -> Result<(), String> {
     }
     if pass.trips > caps.max_trips {
         let (trips, max) = (pass.trips, caps.max_trips);
-        return Err(format!("{}: {trips} loop iterations of one invocation, of which this device makes {max}", pass.label));
+        return Err(format!(
+            "{}: {trips} loop iterations of one invocation, of which this device makes {max}",
+            pass.label
+        ));
     }
     Ok(())
 }

@@ -90,8 +90,8 @@ struct Sums<'a> {
 
 impl Sums<'_> {
     fn new<'a>(job: &'a Job, batch: &'a Batch) -> Sums<'a> {
-        // A power of two, so that chunks do not lie across windows.
-        let chunk = 1 << CHUNK.min(job.caps.max_trips).ilog2();
+        // A power of two, so that chunks do not lie across windows; finding the end of a loop takes an iteration, too.
+        let chunk = 1 << CHUNK.min(job.caps.max_trips - 1).ilog2();
         Sums { job, batch, chunk, n_chunks: batch.lines.n.div_ceil(chunk) }
     }
 

@@ -88,6 +88,60 @@ fn a_row_too_long_for_one_invocation_is_shared() {
     assert!(passes[0].text.contains("workgroupBarrier"), "{}", passes[0].text);
 }
 
+/// Reductions, products and routines of many kinds, over memory and over what is not.
+fn long_ones() -> Vec<Tensor> {
+    let cpu = Device::cpu();
+    let (x, at) = (data([300, 4099], DType::F32), data([5000], DType::I32));
+    let bytes = data([3, 70_001], DType::U8);
+    let wide = data([1], DType::F32).broadcast_to([300, 20_000_000]);
+    vec![
+        x.sum(..),
+        x.var(-1, 0),
+        x.softmax(0),
+        x.t().reshape([4099, 300]).sum(0),
+        x.pad(&[(1, 1), (2, 3)], 1).argmax(..),
+        x.index_select(0, &at.rem(300)).max(..),
+        x.rem(3.0).sum(-1),
+        x.sin().prod(-1),
+        x.matmul(&x.t()).sin().sin(),
+        data([2, 300_000], DType::F32).matmul(&data([300_000, 4], DType::F32)),
+        bytes.sum(-1).add(&bytes.max(-1).to_dtype(DType::U32)),
+        bytes.sort(-1, false),
+        bytes.cumsum(1),
+        data([300], DType::F32).scatter_add(0, &at, &data([5000], DType::F32)),
+        Tensor::eye(100_000, DType::I32, &cpu).sum(..),
+        wide.sum(-1),
+        wide.softmax(-1).max(-1),
+        wide.unsqueeze(0).sub(wide.unsqueeze(1)).abs().mean(..),
+    ]
+}
+
+#[test]
+fn no_invocation_makes_more_trips_than_it_may() {
+    let uncut = Limits { max_reduce: usize::MAX, max_column: usize::MAX, ..limits() };
+    for style in [Style::Shared, Style::Alone] {
+        for max_trips in [4096, 65_535] {
+            let caps = Caps { max_trips, ..caps(style) };
+            for tensor in long_ones() {
+                // Verified there.
+                passes(&plan(&[&tensor]), &caps);
+                passes(&plan_with(&[&tensor], &uncut), &caps);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_pass_that_makes_more_trips_than_it_may_is_refused() {
+    let plan = plan(&[&data([300, 4099], DType::F32).sum(-1)]);
+    let pass = &passes(&plan, &caps(Style::Alone))[0];
+    assert!(pass.trips > 16, "{}", pass.text);
+    let fault = verify(pass, &Caps { max_trips: pass.trips - 1, ..caps(Style::Alone) }).unwrap_err();
+    assert!(fault.contains("loop iterations of one invocation"), "{fault}");
+    let uncounted = Pass { trips: 0, ..pass.clone() };
+    assert!(verify(&uncounted, &caps(Style::Alone)).is_err());
+}
+
 #[test]
 fn a_long_contraction_is_cut() {
     let plan = plan(&[&data([2, 300_000], DType::F32).matmul(&data([300_000, 4], DType::F32))]);
