@@ -140,7 +140,7 @@ impl<'a> Eval<'a> {
                 let text = row.wgsl.replace("$t", lane_name(lane_of(x)));
                 // Shifts take any integer on the right.
                 let y = match x == y && !row.commutes && lane_of(x) == Lane::F32 {
-                    true => operand(y).hidden(),
+                    true => operand(y).kept(shader),
                     false => operand(y).reinterpreted(lane_of(x)),
                 };
                 apply(shader, row.name, &text, &["$x", "$y"], &[operand(x), y], lane)
@@ -168,9 +168,13 @@ impl<'a> Eval<'a> {
                 apply(shader, &name, &format!("{name}({})", holes.join(", ")), &holes, &args, lane)
             }
         };
+        let mut value = Value { text, lane, four };
+        if self.accesses.kept[reg as usize] {
+            value = value.kept(shader);
+        }
         let name = format!("r{reg}{}", self.spot.suffix);
-        shader.line(format!("let {name} = {};", without_parens(&text)));
-        Value { text: name, lane, four }
+        shader.line(format!("let {name} = {};", without_parens(&value.text)));
+        Value { text: name, ..value }
     }
 
     fn load(&mut self, shader: &mut Shader, input: u16, access: u16) -> (String, bool) {
@@ -274,6 +278,13 @@ fn fail(check: u32, index: u32) {
 }
 ";
 
+/// `kept_f32` of each component.
+const KEPT_FOUR: &str = "\
+fn kept_f32x4(x: vec4<f32>) -> vec4<f32> {
+    return bitcast<vec4<f32>>(min(bitcast<vec4<u32>>(x), vec4<u32>(0xffc00000u)));
+}
+";
+
 impl Value {
     /// As a vector of four.
     pub fn as_four(&self) -> String {
@@ -286,10 +297,11 @@ impl Value {
     }
 
     /// The same float, though no compiler can tell: x − x is NaN for some x, which most of them would forget.
-    fn hidden(self) -> Value {
+    pub fn kept(self, shader: &mut Shader) -> Value {
+        shader.functions(KEPT_FOUR);
         let text = match self.four {
-            true => format!("vec4<f32>({})", LANES.map(|lane| format!("kept_f32({}{lane})", self.text)).join(", ")),
-            false => format!("kept_f32({})", self.text),
+            true => format!("kept_f32x4({})", without_parens(&self.text)),
+            false => format!("kept_f32({})", without_parens(&self.text)),
         };
         Value { text, ..self }
     }

@@ -5,6 +5,7 @@ mod shader;
 mod convert;
 mod memory;
 mod choose;
+mod keep;
 mod index;
 mod eval;
 mod cut;
@@ -22,6 +23,7 @@ use std::sync::Arc;
 use crate::kernel::{Args, Kernel};
 use crate::plan::{Launch, Slot, SlotId};
 use cut::Context;
+pub use keep::Folds;
 pub use matmul::variants::{Class, Operand, Tuned, VARIANTS, Variant, default_of, named};
 use spill::Spilled;
 pub use verify::verify;
@@ -41,6 +43,8 @@ pub struct Caps {
     pub max_trips: usize,
     /// Whether texts that keep much in registers are compiled in good time.
     pub long_texts: bool,
+    /// What its compiler does to sums and products.
+    pub folds: Folds,
     /// How invocations should work together.
     pub style: Style,
     /// Bytes of a row of a product's right matrix that eight invocations side by side should read at a time, where that

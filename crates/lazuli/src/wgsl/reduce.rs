@@ -28,7 +28,10 @@ pub fn pass(context: &Context, args: &Args) -> Pass {
     let memory = context.memory(args, modes);
     let mut shader = Shader::new(context.comment(), &args.consts, shape.items * shape.lanes);
     let columns = context.body.order == Order::OuterFast;
-    let reduction = Reduction { context, args, shape, columns, by_four: &by_four, by_one: &by_one, memory: &memory };
+    let kept = context.kept();
+    let by = (&by_four[..], &by_one[..]);
+    let reduction =
+        Reduction { context, args, shape, columns, by_four: by.0, by_one: by.1, kept: &kept, memory: &memory };
     reduction.write(&mut shader);
     let n_outer: usize = args.outer.iter().product();
     let per_item = reduction.per_item();
@@ -44,6 +47,7 @@ struct Reduction<'a> {
     columns: bool,
     by_four: &'a [Mode],
     by_one: &'a [Mode],
+    kept: &'a [bool],
     memory: &'a Memory,
 }
 
@@ -121,7 +125,7 @@ impl<'a> Reduction<'a> {
 
     /// Writes what is known of a row before it is read.
     fn start_row(&'a self, shader: &mut Shader, beside: usize) -> Row<'a> {
-        let accesses = Accesses { body: self.context.body, args: self.args, modes: self.by_four };
+        let accesses = Accesses { body: self.context.body, args: self.args, modes: self.by_four, kept: self.kept };
         let suffix =
             if beside == 0 { String::new() } else { format!("_{}", ["a", "b", "c", "d", "e", "f", "g", "h"][beside]) };
         if beside > 0 {
@@ -256,7 +260,10 @@ impl<'a> Reduction<'a> {
                     let largest = row.eval.value(of.max).text.clone();
                     self.scale(shader, of, &largest, &["all"]);
                 }
-                let value = self.result(shader, *fold, &row.suffix);
+                let mut value = self.result(shader, *fold, &row.suffix);
+                if self.kept[*fold as usize] {
+                    value = value.kept(shader);
+                }
                 row.eval.values[*fold as usize] = Some(value.clone());
                 row.steps.iter_mut().for_each(|step| step.values[*fold as usize] = Some(value.clone()));
             }

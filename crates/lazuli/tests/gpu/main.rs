@@ -10,6 +10,7 @@ mod interop;
 mod kernels;
 mod limits;
 mod matmuls;
+mod roundings;
 mod steady;
 mod training;
 mod windows;

@@ -288,7 +288,8 @@ impl<'a> Tiles<'a> {
     /// What follows the sums, value by value of the tile.
     fn write_rest(&self, shader: &mut Shader) {
         let body = self.context.body;
-        let accesses = Accesses { body, args: self.args, modes: &self.modes };
+        let kept = self.context.kept();
+        let accesses = Accesses { body, args: self.args, modes: &self.modes, kept: &kept };
         let mut eval = Eval::new(accesses, &self.memory, Spot { coordinates: vec![Vec::new()], ..Spot::default() });
         if self.sums != Sums::Parts {
             let uniform = (0..body.insts.len() as Reg).filter(|r| body.insts[*r as usize].scope == Scope::Uniform);

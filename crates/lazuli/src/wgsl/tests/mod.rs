@@ -23,6 +23,7 @@ fn caps(style: Style) -> Caps {
         max_shared_bytes: 16 << 10,
         max_trips: 65535,
         long_texts: true,
+        folds: if style == Style::Alone { Folds::Equal } else { Folds::Any },
         row_bytes: None,
         style,
         subgroup: None,

@@ -93,7 +93,8 @@ fn long_ones() -> Vec<Tensor> {
     let cpu = Device::cpu();
     let (x, at) = (data([300, 4099], DType::F32), data([5000], DType::I32));
     let bytes = data([3, 70_001], DType::U8);
-    let wide = data([1], DType::F32).broadcast_to([300, 20_000_000]);
+    let wide = data([1], DType::F32).broadcast_to([300, 9_000_001]);
+    let far = data([16_384], DType::F32);
     vec![
         x.sum(..),
         x.var(-1, 0),
@@ -112,7 +113,7 @@ fn long_ones() -> Vec<Tensor> {
         Tensor::eye(100_000, DType::I32, &cpu).sum(..),
         wide.sum(-1),
         wide.softmax(-1).max(-1),
-        wide.unsqueeze(0).sub(wide.unsqueeze(1)).abs().mean(..),
+        far.unsqueeze(0).sub(far.unsqueeze(1)).abs().mean(..),
     ]
 }
 
@@ -120,13 +121,11 @@ fn long_ones() -> Vec<Tensor> {
 fn no_invocation_makes_more_trips_than_it_may() {
     let uncut = Limits { max_reduce: usize::MAX, max_column: usize::MAX, ..limits() };
     for style in [Style::Shared, Style::Alone] {
-        for max_trips in [4096, 65_535] {
-            let caps = Caps { max_trips, ..caps(style) };
-            for tensor in long_ones() {
-                // Verified there.
-                passes(&plan(&[&tensor]), &caps);
-                passes(&plan_with(&[&tensor], &uncut), &caps);
-            }
+        let caps = Caps { max_trips: 4096, ..caps(style) };
+        for tensor in long_ones() {
+            // Verified there.
+            passes(&plan(&[&tensor]), &caps);
+            passes(&plan_with(&[&tensor], &uncut), &caps);
         }
     }
 }
