@@ -140,7 +140,7 @@ impl<'a> Eval<'a> {
                 let text = row.wgsl.replace("$t", lane_name(lane_of(x)));
                 // Shifts take any integer on the right.
                 let y = match x == y && !row.commutes && lane_of(x) == Lane::F32 {
-                    true => operand(y).kept(shader),
+                    true => operand(y).kept_otherwise(shader),
                     false => operand(y).reinterpreted(lane_of(x)),
                 };
                 apply(shader, row.name, &text, &["$x", "$y"], &[operand(x), y], lane)
@@ -278,10 +278,14 @@ fn fail(check: u32, index: u32) {
 }
 ";
 
-/// `kept_f32` of each component.
-const KEPT_FOUR: &str = "\
+/// `kept_f32` of each component; and the least of other integers than it takes the least of. All numbers are less.
+const KEPT: &str = "\
 fn kept_f32x4(x: vec4<f32>) -> vec4<f32> {
     return bitcast<vec4<f32>>(min(bitcast<vec4<u32>>(x), vec4<u32>(0xffc00000u)));
+}
+fn also_kept_f32(x: f32) -> f32 { return bitcast<f32>(min(bitcast<i32>(x), 0x7fc00000i)); }
+fn also_kept_f32x4(x: vec4<f32>) -> vec4<f32> {
+    return bitcast<vec4<f32>>(min(bitcast<vec4<i32>>(x), vec4<i32>(0x7fc00000i)));
 }
 ";
 
@@ -296,14 +300,21 @@ impl Value {
         if self.four { format!("{}{lane}", self.text) } else { self.text.clone() }
     }
 
-    /// The same float, though no compiler can tell: x − x is NaN for some x, which most of them would forget.
+    /// The same float, though no compiler can tell: see [`keep`](super::keep).
     pub fn kept(self, shader: &mut Shader) -> Value {
-        shader.functions(KEPT_FOUR);
-        let text = match self.four {
-            true => format!("kept_f32x4({})", without_parens(&self.text)),
-            false => format!("kept_f32({})", without_parens(&self.text)),
-        };
-        Value { text, ..self }
+        self.through(shader, "kept_f32")
+    }
+
+    /// The same, kept in another way: done twice, one way is no more than done once, and x − x, which is NaN for some x,
+    /// would be forgotten of an x that is kept.
+    pub fn kept_otherwise(self, shader: &mut Shader) -> Value {
+        self.through(shader, "also_kept_f32")
+    }
+
+    fn through(self, shader: &mut Shader, function: &str) -> Value {
+        shader.functions(KEPT);
+        let four = if self.four { "x4" } else { "" };
+        Value { text: format!("{function}{four}({})", without_parens(&self.text)), ..self }
     }
 
     /// The same bits as another lane.

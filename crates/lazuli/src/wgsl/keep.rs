@@ -11,8 +11,8 @@ use crate::ops::{NEG, Step};
 /// How far a driver's compiler takes floats for real numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Folds {
-    /// It cancels a term that a sum has twice, and takes out a factor that two products have in common. It regroups
-    /// nothing else, and a product and a sum stay two operations.
+    /// It cancels a term that a sum has twice, regroups x + x, and folds a sum of two products. It regroups nothing else,
+    /// and one product and a sum stay two operations.
     Equal,
     /// It is not known to leave any chain of sums and products as it is.
     Any,
@@ -20,7 +20,7 @@ pub enum Folds {
 
 /// Per register of a body, whether its value is kept.
 pub fn kept(body: &Body, caps: &Caps) -> Vec<bool> {
-    let mut keep = Keep { body, kept: vec![false; body.insts.len()], terms: Vec::new(), factors: Vec::new() };
+    let mut keep = Keep { body, kept: vec![false; body.insts.len()], terms: Vec::new() };
     for reg in 0..body.insts.len() as Reg {
         keep.look_at(reg, caps.folds);
         keep.note(reg);
@@ -32,9 +32,8 @@ pub fn kept(body: &Body, caps: &Caps) -> Vec<bool> {
 struct Keep<'a> {
     body: &'a Body,
     kept: Vec<bool>,
-    /// Per register, what a sum is made of, and a product: itself where it is neither, or is kept.
+    /// Per register, what a sum is made of: itself where it is none, or is kept.
     terms: Vec<Set>,
-    factors: Vec<Set>,
 }
 
 /// Registers, a bit each.
@@ -75,7 +74,10 @@ impl Keep<'_> {
             Kind::Product(x, y) => (x, y, false),
             Kind::Negative(_) | Kind::Other => return,
         };
-        let is_arithmetic = |r: Reg| folds == Folds::Any && self.kind(r) != Kind::Other;
+        // x + x is taken for 2·x, which is regrouped with all that it meets, as all products by a known number are.
+        let is_twice = |r: Reg| matches!(self.kind(r), Kind::Sum(a, b) if a == b);
+        let is_doubled = is_twice(reg);
+        let is_arithmetic = |r: Reg| (folds == Folds::Any || is_doubled || is_twice(r)) && self.kind(r) != Kind::Other;
         // What a short row is folded to may be its one element, which a compiler sees.
         let is_fold = |r: Reg| is_sum && matches!(self.body.insts[r as usize].op, InstOp::Reduce(..));
         let always: Vec<Reg> = [x, y].into_iter().filter(|r| is_arithmetic(*r) || is_fold(*r)).collect();
@@ -84,8 +86,8 @@ impl Keep<'_> {
             return;
         }
         let is_product = |r: Reg| matches!(self.unsigned(r), Kind::Product(..));
-        let have_factor = is_product(x) && is_product(y) && self.factors[x as usize].meets(&self.factors[y as usize]);
-        if x != y && (have_factor || self.terms[x as usize].meets(&self.terms[y as usize])) {
+        let are_products = is_product(x) && is_product(y);
+        if x != y && (are_products || self.terms[x as usize].meets(&self.terms[y as usize])) {
             // One of both is enough: what is left of the other is met by nothing.
             self.keep(if self.kind(x) != Kind::Other { x } else { y });
         }
@@ -94,20 +96,16 @@ impl Keep<'_> {
     fn keep(&mut self, reg: Reg) {
         self.kept[reg as usize] = true;
         self.terms[reg as usize] = Set::of(reg);
-        self.factors[reg as usize] = Set::of(reg);
     }
 
     /// Notes what a register is made of.
     fn note(&mut self, reg: Reg) {
-        let both = |sets: &[Set], x: Reg, y: Reg| sets[x as usize].with(&sets[y as usize]);
-        let (terms, factors) = match self.kind(reg) {
-            Kind::Sum(x, y) => (both(&self.terms, x, y), Set::of(reg)),
-            Kind::Product(x, y) => (Set::of(reg), both(&self.factors, x, y)),
-            Kind::Negative(x) => (self.terms[x as usize].clone(), self.factors[x as usize].clone()),
-            Kind::Other => (Set::of(reg), Set::of(reg)),
+        let terms = match self.kind(reg) {
+            Kind::Sum(x, y) => self.terms[x as usize].with(&self.terms[y as usize]),
+            Kind::Negative(x) => self.terms[x as usize].clone(),
+            Kind::Product(..) | Kind::Other => Set::of(reg),
         };
         self.terms.push(terms);
-        self.factors.push(factors);
     }
 
     /// What a register is but for its sign.

@@ -262,7 +262,7 @@ impl<'a> Reduction<'a> {
                 }
                 let mut value = self.result(shader, *fold, &row.suffix);
                 if self.kept[*fold as usize] {
-                    value = value.kept(shader);
+                    value = value.kept_otherwise(shader);
                 }
                 row.eval.values[*fold as usize] = Some(value.clone());
                 row.steps.iter_mut().for_each(|step| step.values[*fold as usize] = Some(value.clone()));

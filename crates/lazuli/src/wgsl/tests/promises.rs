@@ -151,6 +151,34 @@ fn a_long_contraction_is_cut() {
 }
 
 #[test]
+fn only_what_could_be_folded_is_kept() {
+    let (a, b) = (data([4096], DType::F32), data([4096], DType::F32));
+    let n_kept = |tensor: &Tensor, style: Style| {
+        // Of those that are written out again for the elements beside, the first.
+        let is_kept = |line: &&str| {
+            let name = line.trim().strip_prefix("let r").and_then(|rest| rest.split(' ').next());
+            name.is_some_and(|name| !name.contains('_')) && line.contains("kept_f32")
+        };
+        text(tensor, style).lines().filter(is_kept).count()
+    };
+    let chain = (0..20).fold(a.clone(), |x, i| x.mul(0.5 + i as f64).add(&b));
+    let many = a.add(&b).add(1.0).sub(2.0).mul(3.0).mul(4.0);
+    // A driver that uses fused multiply-adds, or regroups, could fold every step with the next.
+    for (tensor, alone, shared) in [
+        (&chain, 0, 39),
+        (&many, 0, 4),
+        (&a.add(1e8).sub(1e8), 1, 1),
+        (&a.sub(&b).mul(2.0).add(&b), 0, 2),
+        (&a.sub(&b).add(&b), 1, 1),
+        (&a.add(a.neg()), 1, 1),
+        (&a.mul(&b).add(a.mul(2.0)), 1, 2),
+        (&a.to_dtype(DType::I32).add(1).sub(1), 0, 0),
+    ] {
+        assert_eq!((n_kept(tensor, Style::Alone), n_kept(tensor, Style::Shared)), (alone, shared));
+    }
+}
+
+#[test]
 fn a_chain_of_three() {
     let (a, b, c) = (data([4096], DType::F32), data([4096], DType::F32), data([4096], DType::F32));
     insta::assert_snapshot!(text(&a.add(&b).mul(5.0).sub(&c), Style::Alone));
