@@ -262,7 +262,10 @@ impl<'a> Reduction<'a> {
                 }
                 let mut value = self.result(shader, *fold, &row.suffix);
                 if self.kept[*fold as usize] {
-                    value = value.kept_otherwise(shader);
+                    // Once, before any loop that uses it.
+                    let (name, kept) = (format!("kept{fold}{}", row.suffix), value.kept_otherwise(shader));
+                    shader.line(format!("let {name} = {};", kept.text));
+                    value = Value { text: name, ..kept };
                 }
                 row.eval.values[*fold as usize] = Some(value.clone());
                 row.steps.iter_mut().for_each(|step| step.values[*fold as usize] = Some(value.clone()));
