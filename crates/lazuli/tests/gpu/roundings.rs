@@ -152,7 +152,7 @@ fn chain(steps: &[(usize, Step)], constants: &[f32], inputs: &[Tensor; 2]) -> Te
     let mut values = vec![inputs[0].clone()];
     for (op, step) in steps {
         let x = &values[values.len() - 1];
-        let scalar = |i: usize| Tensor::scalar(constants[i], &x.device().unwrap());
+        let scalar = |i: usize| Tensor::scalar(constants[i], x.device().unwrap());
         let (x, y) = match *step {
             Step::Const(i, false) => (x.clone(), scalar(i)),
             Step::Const(i, true) => (scalar(i), x.clone()),
