@@ -150,6 +150,7 @@ fn caps(limits: &wgpu::Limits, quirks: &Quirks) -> Caps {
         max_shared_bytes: limits.max_compute_workgroup_storage_size as usize,
         max_trips: quirks.max_trips,
         long_texts: quirks.long_texts,
+        folds: quirks.folds,
         row_bytes: quirks.row_bytes,
         style: quirks.style,
         subgroup: None,

@@ -31,6 +31,8 @@ mod adapters;
 mod interop;
 #[cfg(all(test, target_os = "linux"))]
 mod driver_loss;
+#[cfg(test)]
+mod short_loops;
 
 use std::sync::{Arc, Mutex, PoisonError};
 

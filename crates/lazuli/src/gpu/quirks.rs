@@ -2,7 +2,7 @@
 //! the planner and capabilities for shader text; nothing else asks which driver it is.
 
 use crate::device::DeviceKind;
-use crate::wgsl::Style;
+use crate::wgsl::{Folds, Style};
 
 /// How a device is best used.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,6 +13,8 @@ pub struct Quirks {
     pub max_trips: usize,
     /// Whether texts that keep much in registers are compiled in good time.
     pub long_texts: bool,
+    /// What its compiler does to sums and products.
+    pub folds: Folds,
     /// Bytes of a row of a product's right matrix that eight invocations side by side should read at a time, where that
     /// is known.
     pub row_bytes: Option<usize>,
@@ -50,6 +52,9 @@ pub fn quirks(kind: DeviceKind, name: &str, driver: &str, processor: &str) -> Qu
         // SwiftShader takes minutes and gigabytes to compile sums of eight fours of columns, four exp of a row, or eight rows
         // of a product.
         long_texts: !is("swiftshader"),
+        // Mesa marks what it may fold of floats by name (`~fadd` in nir_opt_algebraic.py), and llvmpipe makes no fused
+        // multiply-adds of products and sums. Hardware has them, and its compilers use them; others were not looked into.
+        folds: if is_llvmpipe { Folds::Equal } else { Folds::Any },
         // A driver that runs on the CPU has its caches. On an AMD EPYC llvmpipe takes half as long again for 64 rows of
         // 1536² at 128 bytes, and a third longer for one of 4096² at 512; on an Intel Xeon 128 bytes were a seventh faster
         // for 64 rows. Other processors and drivers were not measured.

@@ -94,6 +94,10 @@ impl Built {
     /// Compiles these passes for a plan's launches.
     pub fn of(live: &Arc<Live>, plan: &Plan, programs: Vec<Program>) -> Result<Built> {
         let passes: Vec<&Pass> = programs.iter().flat_map(|p| &p.passes).collect();
+        if let Some(fault) = passes.iter().find_map(|pass| wgsl::verify(pass, &live.caps).err()) {
+            debug_assert!(false, "bug in wgsl: {fault}");
+            return Err(Error::unsupported("prepare", fault));
+        }
         let pipelines = live.pipelines.get(live, &passes).map_err(|error| blame(plan, error))?;
         let cuts = pace::cuts(plan, live.quirks.pace);
 

@@ -53,6 +53,15 @@ impl Value {
     }
 }
 
+/// Why a reduction is cut into pieces.
+#[derive(Clone, Copy, PartialEq)]
+enum Cut {
+    /// It is long, and there are few side by side.
+    Long,
+    /// Its columns are so long that pages are forgotten on the way.
+    Columns,
+}
+
 /// All kernels, in no particular order, and the values between them.
 pub struct Lowered {
     pub steps: Vec<Step>,
@@ -207,8 +216,8 @@ impl Lowering<'_> {
 
     fn reduce(&mut self, number: u32, group: &Group, full: Shape, axes: AxisSet, split: bool) {
         let rows = full.reduced(&axes, false);
-        let cut = if split { Some(self.limits.max_piece) } else { self.column_cut(group, &full, &axes) };
-        if cut.is_some_and(|max_len| self.split_reduce(number, group, full, axes, max_len)) {
+        let cut = if split { Some(Cut::Long) } else { self.column_cut(group, &full, &axes) };
+        if cut.is_some_and(|cut| self.split_reduce(number, group, (full, axes), cut)) {
             return;
         }
         let (full_map, row_map, outer, inner) = row_maps(&full, &axes);
@@ -218,9 +227,8 @@ impl Lowering<'_> {
         self.finish_loop(body);
     }
 
-    /// How long pieces of a reduction over columns should be, if it should be cut: they are long and many, and only their
-    /// results are stored.
-    fn column_cut(&self, group: &Group, full: &Shape, axes: &AxisSet) -> Option<usize> {
+    /// Whether a reduction over columns should be cut: they are long and many, and only their results are stored.
+    fn column_cut(&self, group: &Group, full: &Shape, axes: &AxisSet) -> Option<Cut> {
         let rows = full.reduced(axes, false);
         let length = full.n_elems().checked_div(rows.n_elems()).unwrap_or(0);
         let last = (0..full.rank()).rev().find(|axis| full[*axis] > 1)?;
@@ -228,12 +236,12 @@ impl Lowering<'_> {
             group.stores.iter().all(|store| self.graph.nodes[store.value as usize].shape.n_elems() == rows.n_elems());
         let max_len = self.limits.max_column;
         let is_large = length / 2 >= max_len && rows.n_elems() >= max_len;
-        (is_large && !axes.contains(last) && only_results).then_some(max_len)
+        (is_large && !axes.contains(last) && only_results).then_some(Cut::Columns)
     }
 
-    /// A long reduction: first many pieces side by side, then the pieces. False if the way its input lies does not
-    /// allow it.
-    fn split_reduce(&mut self, number: u32, group: &Group, full: Shape, axes: AxisSet, max_len: usize) -> bool {
+    /// A long reduction: first many pieces side by side, then the pieces. False if it is not the only one of its group, or
+    /// if the pieces would be read slowly where that is all they are for.
+    fn split_reduce(&mut self, number: u32, group: &Group, (full, axes): (Shape, AxisSet), cut: Cut) -> bool {
         let Some(reduce) = self.only_reduce(number, group) else { return false };
         let node = &self.graph.nodes[reduce as usize];
         let Op::Reduce(row, _) = node.op else { unreachable!("just found") };
@@ -251,10 +259,12 @@ impl Lowering<'_> {
         let reg = first.eval(self, reduce, map_id);
         let pieces = self.values.len() as ValueId;
         first.store(reg, pieces, dtype, row_map.into());
-        let Some((built, n_pieces)) = first.finish_in_pieces(max_len) else {
+        if cut == Cut::Columns && !first.cuts_by_strides() {
             self.checks.truncate(n_checks);
             return false;
-        };
+        }
+        let max_len = if cut == Cut::Long { self.limits.max_piece } else { self.limits.max_column };
+        let (built, n_pieces) = first.finish_in_pieces(max_len);
         let n_rows = rows.n_elems();
         let reason = Some("a long reduction with few results is cut into pieces that are combined afterwards");
         let value = self.add_value(Value { n_elems: n_pieces * n_rows, dtype, input: None, reason });

@@ -321,8 +321,8 @@ fn reach(launch: &Launch, access: u16, n_elems: usize, more: isize) -> Result<()
     }
     let (mut low, mut high) = (view.offset + more.min(0), view.offset + more.max(0));
     // The last piece of a cut reduction is short: its axes together end at the limit.
-    let ragged =
-        matches!(&launch.kernel, Kernel::Loop(b) if b.ragged) && view.shape.rank() == launch.args.outer.len() + 1;
+    let meets_pieces = map.views().len() == 1 && view.shape.rank() == launch.args.outer.len() + 1;
+    let ragged = matches!(&launch.kernel, Kernel::Loop(b) if b.ragged) && meets_pieces;
     for (axis, (&size, &stride)) in view.shape.iter().zip(&view.strides).enumerate() {
         let last_axis = axis + 1 == view.shape.rank();
         let count = match ragged {

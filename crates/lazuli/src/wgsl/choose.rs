@@ -2,10 +2,12 @@
 //! read for them, how a reduction is shared out. The only file where sizes and strides change a text; everything else
 //! that varies is a parameter.
 
+use super::convert::lane_name;
+use super::shader::Trips;
 use super::{Caps, Style};
 use crate::dtype::Lane;
-use crate::kernel::{AccessForm, Args, Body, InstOp, Order, Reg};
-use crate::ops::{Step, UnaryRow};
+use crate::kernel::{AccessForm, Args, Body, Inst, InstOp, Order, Reg};
+use crate::ops::{Step, UnaryRow, WGSL_COMMON};
 use crate::view::IndexMap;
 
 /// How an access meets the four elements that an invocation takes at once.
@@ -109,8 +111,10 @@ pub fn map_shape(body: &Body, args: &Args, caps: &Caps) -> MapShape {
     let four = Four { axis: args.outer.len().saturating_sub(1), aligned: last.is_multiple_of(4) };
     let too_short = n < 4 || (!n.is_multiple_of(4) && n < SHORT_MAP);
     let modes = modes(body, args, Some(four));
+    // A block is sixteen elements, and fours side by side are eight.
+    let too_long = trips_of_functions(body) > caps.max_trips / 16;
     // Where only some elements are stored, each is on its own.
-    if too_short || args.served.is_some() || !any_run(body, &modes) {
+    if too_short || too_long || args.served.is_some() || !any_run(body, &modes) {
         return MapShape { four: None, n_by_four: 0, beside: 1, block: None };
     }
     let light = body.insts.len() <= LIGHT_INSTS && n_functions(body) <= LIGHT_FUNCTIONS && !has_gathers(body);
@@ -226,7 +230,8 @@ pub fn reduce_shape(body: &Body, args: &Args, caps: &Caps) -> ReduceShape {
         _ => UNROLL,
     };
 
-    let lanes = reduce_lanes(body, caps, n_items, inner, by_four * unroll);
+    let columns_at_once = if four.is_some() && columns { 4 * beside } else { 1 };
+    let lanes = reduce_lanes(body, caps, n_items, inner, (by_four * unroll, columns_at_once));
     let items = match caps.style {
         Style::Alone => (8 / lanes).max(1),
         Style::Shared => (caps.max_invocations.min(256) / lanes).clamp(1, 64),
@@ -290,12 +295,18 @@ fn reduce_four(body: &Body, args: &Args, columns: bool) -> Option<Four> {
     ((whole || may_leave) && any_run(body, &modes(body, args, Some(four)))).then_some(four)
 }
 
-/// How many invocations share a row: as many as the device likes, and enough that none makes too many trips.
-fn reduce_lanes(body: &Body, caps: &Caps, n_items: usize, inner: usize, per_trip: usize) -> usize {
+/// How many invocations share a row: as many as the device likes, and enough that none makes too many trips, if that can
+/// be. A trip takes so many elements of so many rows.
+fn reduce_lanes(body: &Body, caps: &Caps, n_items: usize, inner: usize, (per_trip, n_rows): (usize, usize)) -> usize {
     let max_lanes = caps.max_invocations.min(256);
-    // One loop per stage and a last one, each with a few more trips for blocks and for what is left over.
-    let n_loops = body.stages().iter().max().map_or(1, |s| *s as usize) + 2;
-    let trips = |lanes: usize| n_loops * (inner.div_ceil(lanes * per_trip) * (1 + loops_of(body) * per_trip) * 2 + 16);
+    // One sweep per stage and a last one, each with a few more trips for blocks and for what is left over. How many they
+    // really are is counted when they are printed.
+    let n_sweeps = body.stages().iter().max().map_or(1, |s| *s as usize) + 2;
+    let of_functions = trips_of_functions(body);
+    let trips = |lanes: usize| {
+        let n_chunks = inner.div_ceil(lanes * per_trip);
+        n_sweeps.saturating_mul((n_chunks * 2 + 16).saturating_add((n_chunks + 1) * of_functions * per_trip * n_rows))
+    };
     let wanted = match caps.style {
         Style::Alone if n_items < 16 && inner >= 1024 => 8,
         Style::Alone => 1,
@@ -311,12 +322,23 @@ fn reduce_lanes(body: &Body, caps: &Caps, n_items: usize, inner: usize, per_trip
 }
 
 /// Loop iterations that the functions of a body's rows may make per element.
-fn loops_of(body: &Body) -> usize {
-    let functions = body.insts.iter().map(|inst| match &inst.op {
-        InstOp::Unary(row, _) => row.wgsl_fns,
-        InstOp::Binary(row, ..) => row.wgsl_fns,
-        _ => "",
-    });
-    // None makes more than one per bit.
-    functions.filter(|text| text.contains("for (")).count() * 32
+fn trips_of_functions(body: &Body) -> usize {
+    let mut known: Vec<(&str, usize)> = Vec::new();
+    let of_inst = |inst: &Inst| {
+        let (name, text, functions) = match &inst.op {
+            InstOp::Unary(row, _) => (row.name, row.wgsl, row.wgsl_fns),
+            InstOp::Binary(row, ..) => (row.name, row.wgsl, row.wgsl_fns),
+            _ => return 0,
+        };
+        if let Some((_, trips)) = known.iter().find(|k| k.0 == name) {
+            return *trips;
+        }
+        // Functions are named by lane: the longest counts.
+        let trips = Trips::of_texts(&[WGSL_COMMON, functions]);
+        let of_lane = |lane: Lane| trips.of_calls(&text.replace("$t", lane_name(lane)));
+        let most = [Lane::F32, Lane::I32, Lane::U32].map(of_lane).into_iter().max().unwrap_or(0);
+        known.push((name, most));
+        most
+    };
+    body.insts.iter().map(of_inst).sum()
 }

@@ -4,6 +4,7 @@
 use super::choose::Mode;
 use super::eval::reached;
 use super::index::Accesses;
+use super::keep;
 use super::memory::{Memory, StatusUse, Use};
 use super::{Caps, Place};
 use crate::dtype::DType;
@@ -41,6 +42,11 @@ impl<'a> Context<'a> {
         if text.len() > 240 { String::new() } else { text }
     }
 
+    /// Per register, whether its value is kept from being folded with others.
+    pub fn kept(&self) -> Vec<bool> {
+        keep::kept(self.body, self.caps)
+    }
+
     /// The memory of a part of the launch whose accesses go by these modes, and by these ones too.
     pub fn memory(&self, args: &Args, modes: &[&[Mode]]) -> Memory {
         let mut memory = self.memory_of(self.uses(args, modes));
@@ -67,7 +73,7 @@ impl<'a> Context<'a> {
         let spans = self.spans(args).into_iter().enumerate();
         let mut uses: Vec<Use> = spans.map(|(idx, span)| self.one_use(idx, span)).collect();
         for modes in modes {
-            let reached = reached(&Accesses { body: self.body, args, modes });
+            let reached = reached(&Accesses { body: self.body, args, modes, kept: &[] });
             for (one, (by_one, by_four)) in uses.iter_mut().zip(reached) {
                 one.by_one |= by_one;
                 one.by_four |= by_four;

@@ -141,7 +141,7 @@ impl<'a> Eval<'a> {
                 let text = row.wgsl.replace("$t", lane_name(lane_of(x)));
                 // Shifts take any integer on the right.
                 let y = match x == y && !row.commutes && lane_of(x) == Lane::F32 {
-                    true => operand(y).hidden(),
+                    true => operand(y).kept_otherwise(shader),
                     false => operand(y).reinterpreted(lane_of(x)),
                 };
                 apply(shader, row.name, &text, &["$x", "$y"], &[operand(x), y], lane)
@@ -169,9 +169,13 @@ impl<'a> Eval<'a> {
                 apply(shader, &name, &format!("{name}({})", holes.join(", ")), &holes, &args, lane)
             }
         };
+        let mut value = Value { text, lane, four };
+        if self.accesses.kept[reg as usize] {
+            value = value.kept(shader);
+        }
         let name = format!("r{reg}{}", self.spot.suffix);
-        shader.line(format!("let {name} = {};", without_parens(&text)));
-        Value { text: name, lane, four }
+        shader.line(format!("let {name} = {};", without_parens(&value.text)));
+        Value { text: name, ..value }
     }
 
     fn load(&mut self, shader: &mut Shader, input: u16, access: u16) -> (String, bool) {
@@ -276,6 +280,17 @@ fn fail(check: u32, index: u32) {
 }
 ";
 
+/// `kept_f32` of each component; and the least of other integers than it takes the least of. All numbers are less.
+const KEPT: &str = "\
+fn kept_f32x4(x: vec4<f32>) -> vec4<f32> {
+    return bitcast<vec4<f32>>(min(bitcast<vec4<u32>>(x), vec4<u32>(0xffc00000u)));
+}
+fn also_kept_f32(x: f32) -> f32 { return bitcast<f32>(min(bitcast<i32>(x), 0x7fc00000i)); }
+fn also_kept_f32x4(x: vec4<f32>) -> vec4<f32> {
+    return bitcast<vec4<f32>>(min(bitcast<vec4<i32>>(x), vec4<i32>(0x7fc00000i)));
+}
+";
+
 impl Value {
     /// As a vector of four.
     pub fn as_four(&self) -> String {
@@ -287,13 +302,21 @@ impl Value {
         if self.four { format!("{}{lane}", self.text) } else { self.text.clone() }
     }
 
-    /// The same float, though no compiler can tell: x − x is NaN for some x, which most of them would forget.
-    fn hidden(self) -> Value {
-        let text = match self.four {
-            true => format!("vec4<f32>({})", LANES.map(|lane| format!("kept_f32({}{lane})", self.text)).join(", ")),
-            false => format!("kept_f32({})", self.text),
-        };
-        Value { text, ..self }
+    /// The same float, though no compiler can tell: see [`keep`](super::keep).
+    pub fn kept(self, shader: &mut Shader) -> Value {
+        self.through(shader, "kept_f32")
+    }
+
+    /// The same, kept in another way: done twice, one way is no more than done once, and x − x, which is NaN for some x,
+    /// would be forgotten of an x that is kept.
+    pub fn kept_otherwise(self, shader: &mut Shader) -> Value {
+        self.through(shader, "also_kept_f32")
+    }
+
+    fn through(self, shader: &mut Shader, function: &str) -> Value {
+        shader.functions(KEPT);
+        let four = if self.four { "x4" } else { "" };
+        Value { text: format!("{function}{four}({})", without_parens(&self.text)), ..self }
     }
 
     /// The same bits as another lane.

@@ -55,6 +55,8 @@ pub struct Accesses<'a> {
     pub body: &'a Body,
     pub args: &'a Args,
     pub modes: &'a [Mode],
+    /// Per register, whether its value is kept.
+    pub kept: &'a [bool],
 }
 
 /// Names of the four lanes.

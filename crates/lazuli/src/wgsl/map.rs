@@ -40,7 +40,8 @@ pub fn passes(context: &Context, args: &Args) -> Vec<Pass> {
 fn pass(context: &Context, args: &Args, four: Option<Four>, beside: usize, positions: Range<usize>) -> Pass {
     let modes = choose::modes(context.body, args, four);
     let memory = context.memory(args, &[&modes]);
-    let accesses = Accesses { body: context.body, args, modes: &modes };
+    let kept = context.kept();
+    let accesses = Accesses { body: context.body, args, modes: &modes, kept: &kept };
     let group = GROUP.min(context.caps.max_invocations);
     let per = if four.is_some() { 4 } else { 1 };
     let mut shader = Shader::new(context.comment(), &args.consts, group);
@@ -76,7 +77,8 @@ fn pass(context: &Context, args: &Args, four: Option<Four>, beside: usize, posit
 fn block_pass(context: &Context, args: &Args, four: Four, axis: usize) -> Pass {
     let modes = choose::turned(context.body, args, &choose::modes(context.body, args, Some(four)), axis);
     let memory = context.memory(args, &[&modes]);
-    let accesses = Accesses { body: context.body, args, modes: &modes };
+    let kept = context.kept();
+    let accesses = Accesses { body: context.body, args, modes: &modes, kept: &kept };
     let mut shader = Shader::new(context.comment(), &args.consts, TILE * TILE);
     let n_axes = args.outer.len();
     let sizes: Vec<String> = (0..n_axes).map(|a| shader.param(&format!("outer{a}"), args.outer[a])).collect();

@@ -5,6 +5,7 @@ mod shader;
 mod convert;
 mod memory;
 mod choose;
+mod keep;
 mod index;
 mod eval;
 mod cut;
@@ -13,6 +14,7 @@ mod map;
 mod reduce;
 mod matmul;
 mod routines;
+mod verify;
 #[cfg(test)]
 mod tests;
 
@@ -21,7 +23,10 @@ use std::sync::Arc;
 use crate::kernel::{Args, Kernel};
 use crate::plan::{Launch, Slot, SlotId};
 use cut::Context;
+pub use keep::Folds;
 pub use matmul::variants::{Class, Operand, Tuned, VARIANTS, Variant, default_of, named};
+use spill::Spilled;
+pub use verify::verify;
 
 /// What a device can take and how it likes to work, as far as it changes a kernel's text.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,6 +43,8 @@ pub struct Caps {
     pub max_trips: usize,
     /// Whether texts that keep much in registers are compiled in good time.
     pub long_texts: bool,
+    /// What its compiler does to sums and products.
+    pub folds: Folds,
     /// How invocations should work together.
     pub style: Style,
     /// Bytes of a row of a product's right matrix that eight invocations side by side should read at a time, where that
@@ -86,6 +93,8 @@ pub struct Pass {
     /// Workgroups in all. They may be dispatched in any box that has at least as many: the text counts them row-major
     /// through `num_workgroups` and leaves out what is beyond.
     pub n_groups: usize,
+    /// Loop iterations that one invocation makes in all, at most: counted as the text was written, loop by loop.
+    pub trips: usize,
 }
 
 /// What a storage binding is.
@@ -122,13 +131,21 @@ pub fn program(launch: &Launch, slots: &[Slot], caps: &Caps) -> Program {
             let by_strides = context.by_strides();
             let context = Context { body: by_strides.as_ref().unwrap_or(body), ..context };
             match context.parts(&launch.args) {
-                Some(parts) => of_parts(&context, &parts),
-                None => spill::program(&context),
+                Some(parts) => {
+                    let program = of_parts(&context, &parts);
+                    if has_few_trips(&program, caps) { program } else { spill::program(&context, Spilled::Long) }
+                }
+                None => spill::program(&context, Spilled::Wide),
             }
         }
         Kernel::Routine(routine) => routines::program(launch, routine, caps)
             .unwrap_or_else(|| unreachable!("bug: no WGSL for the routine {}", routine.row.name)),
     }
+}
+
+/// Whether no invocation makes more loop iterations than it may.
+fn has_few_trips(program: &Program, caps: &Caps) -> bool {
+    program.passes.iter().all(|pass| pass.trips <= caps.max_trips)
 }
 
 /// The passes of the parts of a loop or a matmul.

@@ -28,7 +28,10 @@ pub fn pass(context: &Context, args: &Args) -> Pass {
     let memory = context.memory(args, modes);
     let mut shader = Shader::new(context.comment(), &args.consts, shape.items * shape.lanes);
     let columns = context.body.order == Order::OuterFast;
-    let reduction = Reduction { context, args, shape, columns, by_four: &by_four, by_one: &by_one, memory: &memory };
+    let kept = context.kept();
+    let by = (&by_four[..], &by_one[..]);
+    let reduction =
+        Reduction { context, args, shape, columns, by_four: by.0, by_one: by.1, kept: &kept, memory: &memory };
     reduction.write(&mut shader);
     let n_outer: usize = args.outer.iter().product();
     let per_item = reduction.per_item();
@@ -44,6 +47,7 @@ struct Reduction<'a> {
     columns: bool,
     by_four: &'a [Mode],
     by_one: &'a [Mode],
+    kept: &'a [bool],
     memory: &'a Memory,
 }
 
@@ -121,7 +125,7 @@ impl<'a> Reduction<'a> {
 
     /// Writes what is known of a row before it is read.
     fn start_row(&'a self, shader: &mut Shader, beside: usize) -> Row<'a> {
-        let accesses = Accesses { body: self.context.body, args: self.args, modes: self.by_four };
+        let accesses = Accesses { body: self.context.body, args: self.args, modes: self.by_four, kept: self.kept };
         let suffix =
             if beside == 0 { String::new() } else { format!("_{}", ["a", "b", "c", "d", "e", "f", "g", "h"][beside]) };
         if beside > 0 {
@@ -256,7 +260,13 @@ impl<'a> Reduction<'a> {
                     let largest = row.eval.value(of.max).text.clone();
                     self.scale(shader, of, &largest, &["all"]);
                 }
-                let value = self.result(shader, *fold, &row.suffix);
+                let mut value = self.result(shader, *fold, &row.suffix);
+                if self.kept[*fold as usize] {
+                    // Once, before any loop that uses it.
+                    let (name, kept) = (format!("kept{fold}{}", row.suffix), value.kept_otherwise(shader));
+                    shader.line(format!("let {name} = {};", kept.text));
+                    value = Value { text: name, ..kept };
+                }
                 row.eval.values[*fold as usize] = Some(value.clone());
                 row.steps.iter_mut().for_each(|step| step.values[*fold as usize] = Some(value.clone()));
             }
@@ -343,14 +353,16 @@ impl<'a> Reduction<'a> {
         }
         let blocked = self.shape.blocks && folds.iter().any(|r| self.rounds(*r));
         let per_chunk = self.shape.lanes * self.per_step() * self.shape.unroll;
+        let n_chunks = self.args.inner.iter().product::<usize>().div_ceil(per_chunk);
         if blocked {
             let block = per_chunk * BLOCK_TRIPS;
-            shader.open(format!("for (var block = 0u; block < n_whole; block += {block}u)"));
+            let n_blocks = n_chunks.div_ceil(BLOCK_TRIPS);
+            shader.open_loop(format!("for (var block = 0u; block < n_whole; block += {block}u)"), n_blocks);
             for row in rows {
                 folds.iter().for_each(|r| self.declare(shader, "sum", *r, &row.suffix, four));
             }
             shader.line(format!("let end = min(block + {block}u, n_whole);"));
-            shader.open(format!("for (var j = block; j < end; j += {per_chunk}u)"));
+            shader.open_loop(format!("for (var j = block; j < end; j += {per_chunk}u)"), n_chunks);
             rows.iter().for_each(|row| self.trip(shader, row, sweep, Take::Unrolled, "sum"));
             shader.close();
             for row in rows {
@@ -361,7 +373,7 @@ impl<'a> Reduction<'a> {
             }
             shader.close();
         } else {
-            shader.open(format!("for (var j = 0u; j < n_whole; j += {per_chunk}u)"));
+            shader.open_loop(format!("for (var j = 0u; j < n_whole; j += {per_chunk}u)"), n_chunks);
             rows.iter().for_each(|row| self.trip(shader, row, sweep, Take::Unrolled, "all"));
             shader.close();
         }
@@ -375,12 +387,14 @@ impl<'a> Reduction<'a> {
         if self.shape.rest {
             let per = self.per_step();
             let end = if self.shape.rest_of_four { "n_by_four" } else { &n };
-            shader.open(format!("for (var j = n_whole{}; j < {end}; j += {}u)", self.part(per), lanes * per));
+            let text = format!("for (var j = n_whole{}; j < {end}; j += {}u)", self.part(per), lanes * per);
+            shader.open_loop(text, self.shape.unroll);
             rows.iter().for_each(|row| self.trip(shader, row, sweep, Take::Step, "all"));
             shader.close();
         }
         if self.shape.rest_of_four {
-            shader.open(format!("for (var j = n_by_four{}; j < {n}; j += {lanes}u)", self.part(1)));
+            let text = format!("for (var j = n_by_four{}; j < {n}; j += {lanes}u)", self.part(1));
+            shader.open_loop(text, 3usize.div_ceil(lanes));
             rows.iter().for_each(|row| self.trip(shader, row, sweep, Take::One, "rest"));
             shader.close();
         }
@@ -578,7 +592,8 @@ impl<'a> Reduction<'a> {
         };
         shader.line(format!("{name}[lane] = {};", without_parens(&value.text)));
         shader.line("workgroupBarrier();");
-        shader.open(format!("for (var half = {}u; half > 0u; half >>= 1u)", lanes / 2));
+        let n_halves = lanes.ilog2() as usize;
+        shader.open_loop(format!("for (var half = {}u; half > 0u; half >>= 1u)", lanes / 2), n_halves);
         shader.open("if (part < half)");
         let cell = |at: &str| Value { text: format!("{name}[{at}]"), ..value.clone() };
         let (text, _) = self.combine(shader, fold, &cell("lane"), &cell(&format!("lane + {apart}")));

@@ -18,8 +18,18 @@ pub struct Shader {
     params: Vec<(String, u32)>,
     globals: Vec<String>,
     functions: Vec<Function>,
-    lines: Vec<String>,
-    depth: usize,
+    lines: Vec<Line>,
+    /// Per block that is open, how often it is run in all, at most.
+    times: Vec<usize>,
+    /// Iterations of the loops of `main`.
+    trips: usize,
+}
+
+/// A line of `main`.
+struct Line {
+    text: String,
+    /// How often it is run in all, at most.
+    times: usize,
 }
 
 /// A WGSL function.
@@ -74,19 +84,35 @@ impl Shader {
 
     /// Adds a line to `main`.
     pub fn line(&mut self, text: impl AsRef<str>) {
-        self.lines.push(format!("{:1$}{2}", "", 4 * (self.depth + 1), text.as_ref()));
+        let text = format!("{:1$}{2}", "", 4 * (self.times.len() + 1), text.as_ref());
+        self.lines.push(Line { text, times: self.times() });
     }
 
-    /// Adds a line that opens a block.
+    /// Adds a line that opens a block, which is not a loop.
     pub fn open(&mut self, text: impl AsRef<str>) {
+        debug_assert!(own_trips(text.as_ref()) == 0, "the iterations of a loop are counted: {}", text.as_ref());
+        let times = self.times();
         self.line(format!("{} {{", text.as_ref()));
-        self.depth += 1;
+        self.times.push(times);
+    }
+
+    /// Adds a line that opens a loop whose body is run so many times in all, at most: within a loop, by all iterations of
+    /// that one together.
+    pub fn open_loop(&mut self, text: impl AsRef<str>, times: usize) {
+        // Drivers that count iterations count the one that finds the end, each time that the loop is entered.
+        self.trips = self.trips.saturating_add(times).saturating_add(self.times());
+        self.line(format!("{} {{", text.as_ref()));
+        self.times.push(times);
     }
 
     /// Closes the innermost block.
     pub fn close(&mut self) {
-        self.depth -= 1;
+        self.times.pop();
         self.line("}");
+    }
+
+    fn times(&self) -> usize {
+        self.times.last().copied().unwrap_or(1)
     }
 
     /// Starts `main`: the number of its workgroup in `group_idx`, counted row-major through the dispatch. Whoever
@@ -99,14 +125,22 @@ impl Shader {
     pub fn finish(self, label: String, memory: &Memory, n_groups: usize) -> Pass {
         let (declarations, binds) = memory.bindings();
         let text = self.text(&declarations);
+        let trips = self.trips.saturating_add(self.trips_of_calls());
         let params = self.params.iter().map(|p| p.1).collect();
-        Pass { label, text, consts: self.consts, params, binds, n_groups }
+        Pass { label, text, consts: self.consts, params, binds, n_groups, trips }
+    }
+
+    /// Iterations of the loops of all functions that `main` calls.
+    fn trips_of_calls(&self) -> usize {
+        let of_functions = Trips::of(self.functions.iter().map(|f| (&*f.name, &*f.text)));
+        let of_line = |line: &Line| of_functions.of_calls(&line.text).saturating_mul(line.times);
+        self.lines.iter().map(of_line).fold(0, usize::saturating_add)
     }
 
     fn text(&self, declarations: &[String]) -> Arc<str> {
         let mut main = String::new();
         for line in &self.lines {
-            main.push_str(line);
+            main.push_str(&line.text);
             main.push('\n');
         }
         let mut text = String::new();
@@ -152,6 +186,60 @@ impl Shader {
     }
 }
 
+/// Iterations that the loops of functions make per call, at most; of those that make any.
+pub struct Trips<'a> {
+    functions: Vec<(&'a str, usize)>,
+}
+
+/// Iterations of a loop whose header does not say how many: none makes more than one per bit of a number.
+const TRIPS_BY_BITS: usize = 32;
+
+impl<'a> Trips<'a> {
+    /// Of these functions, by name and text.
+    pub fn of(functions: impl Iterator<Item = (&'a str, &'a str)>) -> Trips<'a> {
+        let texts: Vec<(&str, &str)> = functions.collect();
+        let mut trips = Trips { functions: Vec::new() };
+        // Functions call functions, so what is known of some says more of others, until nothing is new.
+        loop {
+            let of_text = |text: &str| own_trips(text).saturating_add(trips.of_calls(text));
+            let is_new = |name: &str, n: usize| n > 0 && !trips.functions.contains(&(name, n));
+            let found: Vec<(&str, usize)> =
+                texts.iter().map(|(name, text)| (*name, of_text(body_of(text)))).filter(|f| is_new(f.0, f.1)).collect();
+            if found.is_empty() {
+                return trips;
+            }
+            trips.functions.retain(|(name, _)| found.iter().all(|f| f.0 != *name));
+            trips.functions.extend(found);
+        }
+    }
+
+    /// Of the functions of these texts.
+    pub fn of_texts(texts: &[&'a str]) -> Trips<'a> {
+        Trips::of(texts.iter().flat_map(|text| split_functions(text)).map(|text| (name_of(text), text)))
+    }
+
+    /// Those of the calls in a text.
+    pub fn of_calls(&self, text: &str) -> usize {
+        let of_one = |(name, trips): &(&str, usize)| calls_of(text, name).count().saturating_mul(*trips);
+        self.functions.iter().map(of_one).fold(0, usize::saturating_add)
+    }
+}
+
+/// Iterations of the loops in a function's own text. None of them is within another, and none calls another.
+fn own_trips(text: &str) -> usize {
+    let of_loop = |header: &str| {
+        let bound = header.split(';').nth(1).and_then(|condition| condition.split('<').nth(1));
+        let bound = bound.and_then(|bound| bound.trim().trim_end_matches('u').parse::<usize>().ok());
+        bound.unwrap_or(TRIPS_BY_BITS) + 1
+    };
+    text.split("for (").skip(1).map(of_loop).fold(0, usize::saturating_add)
+}
+
+/// A function's text without its first line, which names it.
+fn body_of(function: &str) -> &str {
+    function.find('{').map_or("", |at| &function[at..])
+}
+
 /// The functions of a text, each from its `fn` to the next.
 fn split_functions(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text.trim_start();
@@ -173,11 +261,17 @@ fn name_of(function: &str) -> &str {
 
 /// Whether `text` calls the function of this name.
 fn calls(text: &str, name: &str) -> bool {
-    text.match_indices(name).any(|(at, _)| {
-        let before = text[..at].chars().next_back();
+    calls_of(text, name).next().is_some()
+}
+
+/// Where it does.
+fn calls_of<'t>(text: &'t str, name: &'t str) -> impl Iterator<Item = usize> + 't {
+    let is_call = move |at: &usize| {
+        let before = text[..*at].chars().next_back();
         let is_word = |c: char| c.is_alphanumeric() || c == '_';
         text[at + name.len()..].starts_with('(') && !before.is_some_and(is_word)
-    })
+    };
+    text.match_indices(name).map(|(at, _)| at).filter(is_call)
 }
 
 /// What `memory` binds: a line of text each, and what the runtime is told.

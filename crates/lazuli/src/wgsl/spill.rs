@@ -1,12 +1,13 @@
 //! Launches that touch more windows than there are bindings, however small the part of the index space: a table that is
-//! looked up anywhere, columns that go through all of memory, many far places of one tensor. What takes too much is made
-//! first and left in scratch memory, piece by piece: lookups by ranges of their indices, reductions and contractions by
-//! pieces of what they run along, values of many loads one part after another. Knows bodies; writes no text.
+//! looked up anywhere, columns that go through all of memory, many far places of one tensor. And launches whose loops are
+//! longer than a driver lets them be. What takes too much is made first and left in scratch memory, piece by piece:
+//! lookups by ranges of their indices, reductions and contractions by pieces of what they run along, values of many loads
+//! one part after another. Knows bodies; writes no text.
 
 use std::collections::BTreeSet;
 
 use super::cut::{Context, part, strided};
-use super::{Pass, Place, Program, of_parts};
+use super::{Pass, Place, Program, has_few_trips, of_parts};
 use crate::dtype::{DType, Lane};
 use crate::kernel::{AccessForm, Args, Body, Inst, InstOp, Kernel, OperandArgs, Order, Reg, Scope, Store};
 use crate::ops::{ReduceRow, SUM};
@@ -14,9 +15,18 @@ use crate::plan::{Launch, Slot, SlotId, SlotKind};
 use crate::shape::Shape;
 use crate::view::{IndexMap, View};
 
+/// Why a launch does not fit as it is.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Spilled {
+    /// One index touches more windows than there are bindings.
+    Wide,
+    /// An invocation makes more loop iterations than it may.
+    Long,
+}
+
 /// The passes of a launch that does not fit as it is.
-pub fn program(context: &Context) -> Program {
-    let mut spill = Spill { context, slots: context.slots.to_vec(), passes: Vec::new() };
+pub fn program(context: &Context, why: Spilled) -> Program {
+    let mut spill = Spill { context, why, slots: context.slots.to_vec(), passes: Vec::new() };
     for args in even_pieces(context.body, &context.launch.args) {
         let known = vec![None; context.body.insts.len()];
         Nest { body: context.body, args: &args, reads: &context.launch.reads, known }.write(&mut spill);
@@ -43,6 +53,7 @@ fn even_pieces(body: &Body, args: &Args) -> Vec<Args> {
 /// The passes so far, and the memory they use.
 struct Spill<'a> {
     context: &'a Context<'a>,
+    why: Spilled,
     /// The plan's slots, then scratch memory.
     slots: Vec<Slot>,
     passes: Vec<Pass>,
@@ -91,7 +102,7 @@ enum Along {
 
 impl Nest<'_> {
     fn write(&mut self, spill: &mut Spill) {
-        for reg in self.made_first(spill.context) {
+        for reg in self.made_first(spill) {
             let slot = self.make(spill, reg);
             self.known[reg as usize] = Some(slot);
         }
@@ -108,7 +119,8 @@ impl Nest<'_> {
 
     /// The registers that are left in scratch memory, in order: what can be cut by other things than the index space, and
     /// what keeps others from touching too many places at one index.
-    fn made_first(&self, context: &Context) -> BTreeSet<Reg> {
+    fn made_first(&self, spill: &Spill) -> BTreeSet<Reg> {
+        let context = spill.context;
         // The result, a place for checks, and a table.
         let max_places = context.caps.max_bindings.saturating_sub(3).max(2);
         let mut made = BTreeSet::new();
@@ -135,7 +147,8 @@ impl Nest<'_> {
                 here = needs.iter().flat_map(|r| places[*r as usize].iter().copied()).collect();
             }
             let is_made = match inst.op {
-                InstOp::Gather { .. } | InstOp::Reduce(..) | InstOp::Acc => true,
+                InstOp::Reduce(..) | InstOp::Acc => true,
+                InstOp::Gather { .. } => spill.why == Spilled::Wide,
                 // Of memory so large that two of its places may be too far apart for one kernel.
                 InstOp::Load { input, .. } => self.is_far(context, input as usize),
                 _ => false,
@@ -166,7 +179,7 @@ impl Nest<'_> {
         match inst.op {
             InstOp::Reduce(row, _) => {
                 let cone = self.cone(reg, Space::Folded);
-                self.make_in_pieces(spill, Kernel::Loop, cone, Along::Inner, row, lane)
+                cone.make_in_pieces(spill, Kernel::Loop, Along::Inner, row, lane)
             }
             InstOp::Acc => {
                 let mut cone = self.cone(reg, Space::Rows);
@@ -174,7 +187,7 @@ impl Nest<'_> {
                 if self.reads[0] == self.reads[1] && self.is_far(spill.context, 0) {
                     cone.copy_operand(spill);
                 }
-                self.make_in_pieces(spill, Kernel::Matmul, cone, Along::K, &SUM, lane)
+                cone.make_in_pieces(spill, Kernel::Matmul, Along::K, &SUM, lane)
             }
             ref op => {
                 let (space, along) = match (inst.scope, op) {
@@ -194,58 +207,6 @@ impl Nest<'_> {
                 slot
             }
         }
-    }
-
-    /// Makes what is folded or contracted: pieces side by side for each outer index, then those folded.
-    fn make_in_pieces(
-        &self,
-        spill: &mut Spill,
-        kernel: fn(Body) -> Kernel,
-        mut cone: Cone,
-        along: Along,
-        row: &'static ReduceRow,
-        lane: Lane,
-    ) -> SlotId {
-        let axes = contiguous(&self.args.outer);
-        let stored = cone.store(View::from_axes(axes.iter().copied(), 0), lane);
-        let n_rows: usize = self.args.outer.iter().product();
-        // How many pieces there are does not depend on where they are put.
-        let trial = spill.launch(kernel(cone.body.clone()), cone.reads.clone(), spill.context.launch.writes[0]);
-        let pieces = spill.pieces(&trial, cone.args, along);
-        let n_pieces = pieces.len();
-        let slot = spill.scratch(n_rows * n_pieces);
-        let launch = spill.launch(kernel(cone.body), cone.reads, slot);
-        for (idx, mut args) in pieces.into_iter().enumerate() {
-            let apart = axes.iter().map(|(size, stride)| (*size, stride * n_pieces as isize));
-            args.accesses[stored as usize] = View::from_axes(apart, idx as isize).into();
-            spill.add(&launch, &args);
-        }
-        if n_pieces == 1 {
-            return slot;
-        }
-        let folded = spill.scratch(n_rows);
-        let dtype = stored_as(lane);
-        let inst = |op: InstOp, scope: Scope| Inst { op, dtype, scope };
-        let body = Body {
-            outer_rank: 1,
-            inner_rank: 1,
-            order: Order::InnerFast,
-            ragged: false,
-            inputs: vec![dtype],
-            outputs: vec![dtype],
-            accesses: vec![AccessForm::Strided; 2],
-            insts: vec![
-                inst(InstOp::Load { input: 0, access: 0 }, Scope::Inner),
-                inst(InstOp::Reduce(row, 0), Scope::Outer),
-            ],
-            stores: vec![Store { value: 1, output: 0, access: 1 }],
-        };
-        let from = View::from_axes([(n_rows, n_pieces as isize), (n_pieces, 1)].into_iter(), 0);
-        let to = View::from_axes([(n_rows, 1)].into_iter(), 0);
-        let accesses = vec![from.into(), to.into()];
-        let args = Args { outer: vec![n_rows], inner: vec![n_pieces], accesses, ..Args::default() };
-        spill.run(Kernel::Loop(body), args, vec![slot], folded);
-        folded
     }
 
     /// What a register is made of, down to what is in scratch memory already.
@@ -320,6 +281,59 @@ impl Nest<'_> {
 }
 
 impl Cone {
+    /// Makes what is folded or contracted: pieces side by side for each outer index, then those folded.
+    fn make_in_pieces(
+        mut self,
+        spill: &mut Spill,
+        kernel: fn(Body) -> Kernel,
+        along: Along,
+        row: &'static ReduceRow,
+        lane: Lane,
+    ) -> SlotId {
+        let axes = contiguous(&self.args.outer);
+        let stored = self.store(View::from_axes(axes.iter().copied(), 0), lane);
+        let n_rows: usize = self.args.outer.iter().product();
+        let length = self.args.matmul.as_ref().map_or(self.args.inner.iter().product(), |m| m.k);
+        // How many pieces there are does not depend on where they are put.
+        let trial = spill.launch(kernel(self.body.clone()), self.reads.clone(), spill.context.launch.writes[0]);
+        let pieces = spill.pieces(&trial, self.args, along);
+        let n_pieces = pieces.len();
+        let slot = spill.scratch(n_rows * n_pieces);
+        let launch = spill.launch(kernel(self.body), self.reads, slot);
+        for (idx, mut args) in pieces.into_iter().enumerate() {
+            let apart = axes.iter().map(|(size, stride)| (*size, stride * n_pieces as isize));
+            args.accesses[stored as usize] = View::from_axes(apart, idx as isize).into();
+            spill.add(&launch, &args);
+        }
+        if n_pieces == 1 {
+            return slot;
+        }
+        let dtype = stored_as(lane);
+        let inst = |op: InstOp, scope: Scope| Inst { op, dtype, scope };
+        let body = Body {
+            outer_rank: 1,
+            inner_rank: 1,
+            inputs: vec![dtype],
+            accesses: vec![AccessForm::Strided],
+            insts: vec![
+                inst(InstOp::Load { input: 0, access: 0 }, Scope::Inner),
+                inst(InstOp::Reduce(row, 0), Scope::Outer),
+            ],
+            ..Body::default()
+        };
+        let from = View::from_axes([(n_rows, n_pieces as isize), (n_pieces, 1)].into_iter(), 0);
+        let args = Args { outer: vec![n_rows], inner: vec![n_pieces], accesses: vec![from.into()], ..Args::default() };
+        let mut fold = Cone { body, args, reads: vec![slot], value: 1 };
+        if n_pieces < length {
+            // They may be many, too, but there are fewer each time.
+            return fold.make_in_pieces(spill, Kernel::Loop, Along::Inner, row, lane);
+        }
+        let folded = spill.scratch(n_rows);
+        fold.store(View::from_axes([(n_rows, 1)].into_iter(), 0), lane);
+        spill.run(Kernel::Loop(fold.body), fold.args, fold.reads, folded);
+        folded
+    }
+
     /// Takes the smaller matrix from a copy, where both are one tensor and may be too far apart for one kernel.
     fn copy_operand(&mut self, spill: &mut Spill) {
         let Some(m) = &mut self.args.matmul else { return };
@@ -415,7 +429,8 @@ impl Spill<'_> {
         let mut pieces = Vec::new();
         let mut stack = vec![args];
         while let Some(args) = stack.pop() {
-            match halves(&context, &args, along).filter(|_| context.parts(&args).is_none()) {
+            let is_short = |parts: &Vec<Args>| has_few_trips(&of_parts(&context, parts), context.caps);
+            match halves(&context, &args, along).filter(|_| !context.parts(&args).is_some_and(|p| is_short(&p))) {
                 Some(halves) => stack.extend(halves.into_iter().rev()),
                 None => pieces.push(args),
             }

@@ -1,6 +1,6 @@
 //! No limit that a user can hit: many workgroups, tensors larger than a binding, larger than a buffer.
 
-use lazuli::{DType, Tensor};
+use lazuli::{DType, Device, Tensor};
 
 use crate::{alone, gpus, own};
 
@@ -76,6 +76,44 @@ fn reductions_beyond_a_drivers_loop_budget() {
         let k = 200_000;
         let (a, b) = (Tensor::from_vec(vec![0.5f32; 2 * k], [2, k], &gpu), Tensor::ones([k, 2], DType::F32, &gpu));
         assert_eq!(a.matmul(&b).to_vec::<f32>().unwrap(), [k as f32 * 0.5; 4]);
+    }
+}
+
+/// One number that a GPU makes of no memory, or almost none.
+#[track_caller]
+fn check_one(what: &str, right: f32, f: impl Fn(&Device) -> Tensor) {
+    for gpu in gpus() {
+        let got = f(&gpu).to_dtype(DType::F32).item::<f32>().unwrap();
+        assert_eq!(got, right, "{what} on {}", gpu.info());
+    }
+}
+
+#[test]
+fn long_reductions_of_what_is_not_memory_are_whole() {
+    let _turn = alone();
+    check_one("the sum of a diagonal", 8192.0, |d| Tensor::eye(8192, DType::I32, d).sum(..));
+    check_one("the sum of a triangle", 33_558_528.0, |d| Tensor::ones([8192, 8192], DType::I32, d).tril().sum(..));
+    check_one("the largest of a pad", 69_999_990.0, |d| {
+        Tensor::full([20], 2.0f32, d)
+            .add(Tensor::arange(0.0f32, 20.0, 1.0, d).eq(10.0).to_dtype(DType::F32))
+            .pad(&[(69_999_980, 0)], 1.0f32)
+            .argmax(..)
+    });
+    check_one("the variance of a broadcast", 6.25, |d| {
+        Tensor::from_slice(&[-2.5f32, 2.5], [2, 1], d).broadcast_to([2, 75_000_000]).var(.., 0)
+    });
+}
+
+#[test]
+fn the_mean_distance_of_many_points_is_right() {
+    let _turn = alone();
+    // Of n whole numbers in a row it is (n² − 1) / 3n.
+    let n = 16_384.0f64;
+    let right = ((n * n - 1.0) / (3.0 * n)) as f32;
+    for gpu in gpus() {
+        let x = Tensor::arange(0.0f32, n as f32, 1.0, &gpu).compute().unwrap();
+        let got = x.unsqueeze(0).sub(x.unsqueeze(1)).abs().mean(..).item::<f32>().unwrap();
+        assert!((got - right).abs() <= right * 1e-6, "{got} for {right} on {}", gpu.info());
     }
 }
 

@@ -12,6 +12,7 @@ mod interop;
 mod kernels;
 mod limits;
 mod matmuls;
+mod roundings;
 mod steady;
 mod threads;
 mod training;

@@ -256,13 +256,18 @@ impl<'a> Tiles<'a> {
         }
     }
 
+    /// How much of k an invocation sums up at most.
+    fn k_len(&self) -> usize {
+        if self.sums == Sums::Parts { self.shape.k_per_split } else { self.matmul.k }
+    }
+
     /// The sum of all parts, in `all0_0`.
     fn write_added(&self, shader: &mut Shader) {
         let n_parts = shader.param("n_parts", self.shape.splits);
         let n_elems = shader.param("n_elems", self.args.outer.iter().product());
         shader.line(format!("var all0_0 = {}();", self.value_type()));
         shader.line(format!("let first = ({}row) * params.n + col;", self.rows_before()));
-        shader.open(format!("for (var part = 0u; part < {n_parts}; part++)"));
+        shader.open_loop(format!("for (var part = 0u; part < {n_parts}; part++)"), self.shape.splits);
         let (idx, at) = (self.scratch_idx(), format!("first + part * {n_elems}"));
         let value = match self.shape.variant.cols {
             Cols::One => self.memory.load(shader, idx, &at),
@@ -283,7 +288,8 @@ impl<'a> Tiles<'a> {
     /// What follows the sums, value by value of the tile.
     fn write_rest(&self, shader: &mut Shader) {
         let body = self.context.body;
-        let accesses = Accesses { body, args: self.args, modes: &self.modes };
+        let kept = self.context.kept();
+        let accesses = Accesses { body, args: self.args, modes: &self.modes, kept: &kept };
         let mut eval = Eval::new(accesses, &self.memory, Spot { coordinates: vec![Vec::new()], ..Spot::default() });
         if self.sums != Sums::Parts {
             let uniform = (0..body.insts.len() as Reg).filter(|r| body.insts[*r as usize].scope == Scope::Uniform);
@@ -299,7 +305,7 @@ impl<'a> Tiles<'a> {
         if names.len() > 1 && names.len() * body.insts.len() > WRITTEN_OUT {
             // In memory, to be counted through: what follows is long, and should be compiled once.
             shader.line(format!("var all = array<{}, {}>({});", self.value_type(), names.len(), names.join(", ")));
-            shader.open(format!("for (var v = 0u; v < {}u; v++)", names.len()));
+            shader.open_loop(format!("for (var v = 0u; v < {}u; v++)", names.len()), names.len());
             shader.line(format!("let row_v = row + v / {n_cols}u;"));
             shader.line(format!("let col_v = col + v % {n_cols}u * {apart}u;"));
             shader.open("if (row_v < params.m && col_v < params.col_end)");

@@ -67,23 +67,26 @@ impl Tiles<'_> {
         };
         let by_four = if lanes > 1 { format!(" + k_lane * {K_UNROLL}u") } else { String::new() };
         let (per_block, per_trip) = (K_BLOCK * lanes, K_UNROLL * lanes);
+        let n_trips = self.k_len().div_ceil(per_trip);
         if self.shape.one_run {
-            shader.open(format!("for (var k = k_start{by_four}; k < k_whole; k += {per_trip}u)"));
+            shader.open_loop(format!("for (var k = k_start{by_four}; k < k_whole; k += {per_trip}u)"), n_trips);
             self.write_products(shader, K_UNROLL, "all");
             shader.close();
         } else {
             let sums = self.names("sum");
-            shader.open(format!("for (var block = k_start; block < k_whole; block += {per_block}u)"));
+            let n_blocks = self.k_len().div_ceil(per_block);
+            shader.open_loop(format!("for (var block = k_start; block < k_whole; block += {per_block}u)"), n_blocks);
             sums.iter().for_each(|name| shader.line(format!("var {name} = {value}();")));
             shader.line(format!("let block_end = min(block + {per_block}u, k_whole);"));
-            shader.open(format!("for (var k = block{by_four}; k < block_end; k += {per_trip}u)"));
+            shader.open_loop(format!("for (var k = block{by_four}; k < block_end; k += {per_trip}u)"), n_trips);
             self.write_products(shader, K_UNROLL, "sum");
             shader.close();
             all.iter().zip(&sums).for_each(|(all, sum)| shader.line(format!("{all} += {sum};")));
             shader.close();
         }
         if rest {
-            shader.open(format!("for (var k = k_whole{first}; k < k_end; k += {lanes}u)"));
+            let n_left = (K_UNROLL - 1).div_ceil(lanes);
+            shader.open_loop(format!("for (var k = k_whole{first}; k < k_end; k += {lanes}u)"), n_left);
             self.write_products(shader, 1, "all");
             shader.close();
         }
@@ -100,7 +103,8 @@ impl Tiles<'_> {
             shader.line(format!("sh_sums[lane] = {name};"));
             // What everyone has is there.
             shader.line("workgroupBarrier();");
-            shader.open(format!("for (var half = {}u; half > 0u; half /= 2u)", lanes / 2));
+            let n_halves = lanes.ilog2() as usize;
+            shader.open_loop(format!("for (var half = {}u; half > 0u; half /= 2u)", lanes / 2), n_halves);
             shader.line("if (k_lane < half) { sh_sums[lane] += sh_sums[lane + half]; }");
             shader.line("workgroupBarrier();");
             shader.close();

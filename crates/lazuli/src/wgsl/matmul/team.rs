@@ -68,14 +68,16 @@ impl Tiles<'_> {
         let value = self.value_type();
         let (all, sums) = (self.names("all"), self.names("sum"));
         all.iter().for_each(|name| shader.line(format!("var {name} = {value}();")));
-        shader.open(format!("for (var block = k_start; block < k_end; block += {K_BLOCK}u)"));
+        let n_blocks = self.k_len().div_ceil(K_BLOCK);
+        shader.open_loop(format!("for (var block = k_start; block < k_end; block += {K_BLOCK}u)"), n_blocks);
         sums.iter().for_each(|name| shader.line(format!("var {name} = {value}();")));
         shader.line(format!("let block_end = min(block + {K_BLOCK}u, k_end);"));
-        shader.open(format!("for (var first = block; first < block_end; first += {k_steps}u)"));
-        sides.iter().for_each(|side| self.write_bring(shader, side, k_steps));
+        let n_brought = n_blocks * K_BLOCK.div_ceil(k_steps);
+        shader.open_loop(format!("for (var first = block; first < block_end; first += {k_steps}u)"), n_brought);
+        sides.iter().for_each(|side| self.write_bring(shader, side, k_steps, n_brought));
         // All of it is there.
         shader.line("workgroupBarrier();");
-        shader.open(format!("for (var step = 0u; step < {k_steps}u; step++)"));
+        shader.open_loop(format!("for (var step = 0u; step < {k_steps}u; step++)"), n_brought * k_steps);
         for four in 0..rows / 4 {
             shader.line(format!("let x{four} = sh_a[step * {}u + down * {}u + {four}u];", n_rows / 4, rows / 4));
         }
@@ -98,13 +100,14 @@ impl Tiles<'_> {
 
     /// Brings the next steps of one matrix to workgroup memory. Steps beyond the end are zeros; rows (or columns)
     /// beyond the end are those at the end again, and what becomes of them is not stored.
-    fn write_bring(&self, shader: &mut Shader, side: &Side, k_steps: usize) {
+    fn write_bring(&self, shader: &mut Shader, side: &Side, k_steps: usize, n_brought: usize) {
         let group = self.shape.variant.group(self.context.caps);
         let (name, fours) = (side.name, side.size / 4);
         // What lies side by side in memory is brought by neighbours.
         let along_k = side.read == Read::AlongK;
         let n_units = if along_k { fours * k_steps / 4 } else { fours * k_steps };
-        shader.open(format!("for (var unit = lane; unit < {n_units}u; unit += {group}u)"));
+        let n_trips = n_brought * n_units.div_ceil(group);
+        shader.open_loop(format!("for (var unit = lane; unit < {n_units}u; unit += {group}u)"), n_trips);
         match along_k {
             true => {
                 shader.line(format!("let four = unit / {}u;", k_steps / 4));

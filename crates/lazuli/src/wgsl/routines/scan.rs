@@ -106,7 +106,7 @@ impl Scan {
         let (start, end) = (shader.param("step_start", step.start), shader.param("step_end", step.end));
         shader.line(format!("let end = select({end}, min({end}, {n_last}), block == {last});"));
         let block = shader.param("block", self.block);
-        shader.open(format!("for (var k = {start}; k < end; k++)"));
+        shader.open_loop(format!("for (var k = {start}; k < end; k++)"), step.len());
         shader.line(format!("let at = block * {block} + k;"));
     }
 
@@ -137,7 +137,7 @@ impl Scan {
             let sum = Sum::of(job.routine.outputs[0], shader);
             let n_blocks = shader.param("n_blocks", self.n_blocks);
             sum.start(shader);
-            shader.open(format!("for (var block = 0u; block < {n_blocks}; block++)"));
+            shader.open_loop(format!("for (var block = 0u; block < {n_blocks}; block++)"), self.n_blocks);
             shader.line(format!("let at = line * {n_blocks} + block;"));
             shader.line("let before = sum;");
             sum.add_saved(shader, memory, 0, "at");

@@ -91,8 +91,8 @@ struct Sums<'a> {
 
 impl Sums<'_> {
     fn new<'a>(job: &'a Job, batch: &'a Batch) -> Sums<'a> {
-        // A power of two, so that chunks do not lie across windows.
-        let chunk = 1 << CHUNK.min(job.caps.max_trips).ilog2();
+        // A power of two, so that chunks do not lie across windows; finding the end of a loop takes an iteration, too.
+        let chunk = 1 << CHUNK.min(job.caps.max_trips - 1).ilog2();
         Sums { job, batch, chunk, n_chunks: batch.lines.n.div_ceil(chunk) }
     }
 
@@ -149,16 +149,16 @@ impl Sums<'_> {
                 sum.resume(shader, memory, 3, "carried_in");
                 shader.close();
             }
-            let n = shader.param("chunk_len", n);
+            let len = shader.param("chunk_len", n);
             shader.line("var k = at;");
-            shader.open(format!("for (; k < {n}; k++)"));
+            shader.open_loop(format!("for (; k < {len}; k++)"), n);
             let key = memory.load(shader, 1, "start + k");
             shader.line(format!("if ({key} != wanted) {{ break; }}"));
             let term = memory.load(shader, 2, "start + k");
             sum.add(shader, &term);
             shader.close();
             if carries {
-                shader.open(format!("if (k == {n})"));
+                shader.open(format!("if (k == {len})"));
                 sum.save(shader, memory, 3, "carried_out");
                 shader.close();
             }

@@ -23,6 +23,7 @@ fn caps(style: Style) -> Caps {
         max_shared_bytes: 16 << 10,
         max_trips: 65535,
         long_texts: true,
+        folds: if style == Style::Alone { Folds::Equal } else { Folds::Any },
         row_bytes: None,
         style,
         subgroup: None,
@@ -30,8 +31,8 @@ fn caps(style: Style) -> Caps {
     }
 }
 
-fn plan(outputs: &[&Tensor]) -> Plan {
-    let limits = Limits {
+fn limits() -> Limits {
+    Limits {
         max_bindings: 30,
         max_insts: 512,
         max_reduce: 16384,
@@ -41,11 +42,18 @@ fn plan(outputs: &[&Tensor]) -> Plan {
         panels: None,
         custom_may_fail: false,
         fuse: true,
-    };
+    }
+}
+
+fn plan(outputs: &[&Tensor]) -> Plan {
+    plan_with(outputs, &limits())
+}
+
+fn plan_with(outputs: &[&Tensor], limits: &Limits) -> Plan {
     let nodes: Vec<&NodeRef> = outputs.iter().map(|t| t.node().expect("a good tensor")).collect();
     let device = nodes[0].device.clone();
     let _lock = device.cache().lock();
-    compile(&capture(&nodes).graph(), &limits)
+    compile(&capture(&nodes).graph(), limits)
 }
 
 /// Memory of ones.
@@ -55,7 +63,9 @@ pub(in crate::wgsl) fn data(shape: impl Into<crate::Shape>, dtype: DType) -> Ten
 
 /// The texts of one launch after another.
 fn passes(plan: &Plan, caps: &Caps) -> Vec<Pass> {
-    plan.launches.iter().flat_map(|launch| program(launch, &plan.slots, caps).passes).collect()
+    let passes: Vec<Pass> = plan.launches.iter().flat_map(|launch| program(launch, &plan.slots, caps).passes).collect();
+    passes.iter().for_each(|pass| verify(pass, caps).unwrap_or_else(|fault| panic!("{fault}\n{}", pass.text)));
+    passes
 }
 
 /// Refuses a text that is no shader.

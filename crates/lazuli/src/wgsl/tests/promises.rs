@@ -88,6 +88,59 @@ fn a_row_too_long_for_one_invocation_is_shared() {
     assert!(passes[0].text.contains("workgroupBarrier"), "{}", passes[0].text);
 }
 
+/// Reductions, products and routines of many kinds, over memory and over what is not.
+fn long_ones() -> Vec<Tensor> {
+    let cpu = Device::cpu();
+    let (x, at) = (data([300, 4099], DType::F32), data([5000], DType::I32));
+    let bytes = data([3, 70_001], DType::U8);
+    let wide = data([1], DType::F32).broadcast_to([300, 9_000_001]);
+    let far = data([16_384], DType::F32);
+    vec![
+        x.sum(..),
+        x.var(-1, 0),
+        x.softmax(0),
+        x.t().reshape([4099, 300]).sum(0),
+        x.pad(&[(1, 1), (2, 3)], 1).argmax(..),
+        x.index_select(0, &at.rem(300)).max(..),
+        x.rem(3.0).sum(-1),
+        x.sin().prod(-1),
+        x.matmul(&x.t()).sin().sin(),
+        data([2, 300_000], DType::F32).matmul(&data([300_000, 4], DType::F32)),
+        bytes.sum(-1).add(&bytes.max(-1).to_dtype(DType::U32)),
+        bytes.sort(-1, false),
+        bytes.cumsum(1),
+        data([300], DType::F32).scatter_add(0, &at, &data([5000], DType::F32)),
+        Tensor::eye(100_000, DType::I32, &cpu).sum(..),
+        wide.sum(-1),
+        wide.softmax(-1).max(-1),
+        far.unsqueeze(0).sub(far.unsqueeze(1)).abs().mean(..),
+    ]
+}
+
+#[test]
+fn no_invocation_makes_more_trips_than_it_may() {
+    let uncut = Limits { max_reduce: usize::MAX, max_column: usize::MAX, ..limits() };
+    for style in [Style::Shared, Style::Alone] {
+        let caps = Caps { max_trips: 4096, ..caps(style) };
+        for tensor in long_ones() {
+            // Verified there.
+            passes(&plan(&[&tensor]), &caps);
+            passes(&plan_with(&[&tensor], &uncut), &caps);
+        }
+    }
+}
+
+#[test]
+fn a_pass_that_makes_more_trips_than_it_may_is_refused() {
+    let plan = plan(&[&data([300, 4099], DType::F32).sum(-1)]);
+    let pass = &passes(&plan, &caps(Style::Alone))[0];
+    assert!(pass.trips > 16, "{}", pass.text);
+    let fault = verify(pass, &Caps { max_trips: pass.trips - 1, ..caps(Style::Alone) }).unwrap_err();
+    assert!(fault.contains("loop iterations of one invocation"), "{fault}");
+    let uncounted = Pass { trips: 0, ..pass.clone() };
+    assert!(verify(&uncounted, &caps(Style::Alone)).is_err());
+}
+
 #[test]
 fn a_long_contraction_is_cut() {
     let plan = plan(&[&data([2, 300_000], DType::F32).matmul(&data([300_000, 4], DType::F32))]);
@@ -95,6 +148,34 @@ fn a_long_contraction_is_cut() {
     // Sums over parts, and their sum.
     assert_eq!(program.passes.len(), 2);
     assert_eq!(program.scratch.len(), 1);
+}
+
+#[test]
+fn only_what_could_be_folded_is_kept() {
+    let (a, b) = (data([4096], DType::F32), data([4096], DType::F32));
+    let n_kept = |tensor: &Tensor, style: Style| {
+        // Of those that are written out again for the elements beside, the first.
+        let is_kept = |line: &&str| {
+            let name = line.trim().strip_prefix("let r").and_then(|rest| rest.split(' ').next());
+            name.is_some_and(|name| !name.contains('_')) && line.contains("kept_f32")
+        };
+        text(tensor, style).lines().filter(is_kept).count()
+    };
+    let chain = (0..20).fold(a.clone(), |x, i| x.mul(0.5 + i as f64).add(&b));
+    let many = a.add(&b).add(1.0).sub(2.0).mul(3.0).mul(4.0);
+    // A driver that uses fused multiply-adds, or regroups, could fold every step with the next.
+    for (tensor, alone, shared) in [
+        (&chain, 0, 39),
+        (&many, 0, 4),
+        (&a.add(1e8).sub(1e8), 1, 1),
+        (&a.sub(&b).mul(2.0).add(&b), 0, 2),
+        (&a.sub(&b).add(&b), 1, 1),
+        (&a.add(a.neg()), 1, 1),
+        (&a.mul(&b).add(a.mul(2.0)), 1, 2),
+        (&a.to_dtype(DType::I32).add(1).sub(1), 0, 0),
+    ] {
+        assert_eq!((n_kept(tensor, Style::Alone), n_kept(tensor, Style::Shared)), (alone, shared));
+    }
 }
 
 #[test]

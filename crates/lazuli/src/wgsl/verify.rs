@@ -1,0 +1,21 @@
+//! Refuses passes that a device would not run as they are written. Looks only at what was printed: it shares nothing with
+//! what decides how a launch is cut.
+
+use super::{Caps, Pass};
+
+/// Says what is wrong with a pass on a device, if anything.
+pub fn verify(pass: &Pass, caps: &Caps) -> Result<(), String> {
+    let main = pass.text.split("fn main(").nth(1).unwrap_or_default();
+    let has_loop = ["for (", "while (", "loop {"].iter().any(|word| main.contains(word));
+    if has_loop && pass.trips == 0 {
+        return Err(format!("{}: a loop whose iterations were not counted", pass.label));
+    }
+    if pass.trips > caps.max_trips {
+        let (trips, max) = (pass.trips, caps.max_trips);
+        return Err(format!(
+            "{}: {trips} loop iterations of one invocation, of which this device makes {max}",
+            pass.label
+        ));
+    }
+    Ok(())
+}
