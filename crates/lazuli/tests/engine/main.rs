@@ -5,6 +5,7 @@ mod custom;
 mod device;
 mod errors;
 mod fusion;
+mod lengths;
 #[path = "../random/methods.rs"]
 mod methods;
 mod regressions;
