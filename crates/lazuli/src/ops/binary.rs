@@ -225,7 +225,9 @@ fn pow_f32(x: f32, y: f32) -> f32 {
     let y_is_odd = y_is_integer && abs(y) < 16777216.0 && (i32(y) & 1i) != 0i;
     if (x < 0.0 && !is_inf_f32(x) && !y_is_integer) { return nan_f32(); }
     let size = pow_positive_f32(abs(x), y);
-    return select(size, copysign_f32(size, x), y_is_odd);
+    // The sign is chosen before it is set: llvmpipe (Mesa 22.3) makes nonsense of a choice between a value and
+    // the same value with the sign of a widened bf16.
+    return copysign_f32(size, select(1.0, x, y_is_odd));
 }
 fn pow_positive_f32(x: f32, y: f32) -> f32 {
     if (is_inf_f32(y) && x == 1.0) { return 1.0; }

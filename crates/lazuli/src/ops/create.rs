@@ -323,33 +323,151 @@ fn ramp(op: &str, n: usize, start: f64, step: f64, dtype: DType, device: &Device
         }
         return Ok(y.to_dtype(dtype));
     }
-    let i = Tensor::source(Op::Index, shape, DType::I32, device, at).to_dtype(DType::F32);
-    // The step in two parts, step = high + low, where high has 12 significant bits: i · high is exact for i < 4096,
-    // and start + i · step is rounded only where its parts are added.
-    let high = f32::from_bits((step as f32).to_bits() & !0xfff);
-    let low = step - high as f64;
-    let mut y = if high == 1.0 { i.clone() } else { i.mul(high) };
-    match (low as f32 != 0.0, start != 0.0) {
-        (true, true) => y = y.add(i.mul(low).add(start)),
-        (true, false) => y = y.add(i.mul(low)),
-        (false, true) => y = y.add(start),
-        (false, false) => {}
+    let i = Tensor::source(Op::Index, shape, DType::I32, device, at);
+    Ok(float_ramp(&i, Ramp::new(n, start, step)).to_dtype(dtype))
+}
+
+/// `start + i · step` without cancellation. Values that move towards zero are counted from the last one on that side, the
+/// others from the first of them: each is `±(least + j · step)` with all terms of one sign, so that every rounding is
+/// relative to the value itself.
+struct Ramp {
+    n: usize,
+    step: f64,
+    /// Values before zero is reached or passed, and the last of them; 0 if they move away from zero.
+    n_before: usize,
+    last_before: f64,
+    /// The first of the others.
+    first_after: f64,
+}
+
+impl Ramp {
+    fn new(n: usize, start: f64, step: f64) -> Ramp {
+        // One rounding of the exact value, for i is exact.
+        let value = |i: usize| step.mul_add(i as f64, start);
+        let before = |i: usize| i < n && value(i) != 0.0 && (value(i) > 0.0) == (start > 0.0);
+        let mut n_before = 0;
+        if start != 0.0 && (start > 0.0) != (step > 0.0) && step != 0.0 {
+            n_before = ((-start / step).ceil().max(0.0) as usize).min(n);
+            while n_before > 0 && !before(n_before - 1) {
+                n_before -= 1;
+            }
+            while before(n_before) {
+                n_before += 1;
+            }
+        }
+        Ramp { n, step, n_before, last_before: value(n_before.saturating_sub(1)), first_after: value(n_before) }
     }
-    Ok(y.to_dtype(dtype))
+}
+
+/// The values of a ramp, as f32, at the places `i` (i32).
+fn float_ramp(i: &Tensor, ramp: Ramp) -> Tensor {
+    // Values are scaled by a power of two where their parts would be too large or too small for f32.
+    let largest =
+        [ramp.last_before, ramp.first_after, ramp.step * ramp.n as f64].map(f64::abs).into_iter().fold(0.0, f64::max);
+    let power = if largest == 0.0 || (1e-18..1e36).contains(&largest) { 0 } else { largest.log2().floor() as i32 };
+    let scale = f64::powi(2.0, -power);
+    let Ramp { n, n_before, .. } = ramp;
+    let (down, up) = (ramp.last_before.abs() * scale, ramp.first_after.abs() * scale);
+    let step = ramp.step.abs() * scale;
+    let sign = |value: f64, x: Tensor| if value < 0.0 { x.neg() } else { x };
+    let rising = |first: f64, j: &Tensor| first_and_steps(first, step, n, j);
+    let y = match n_before {
+        0 => sign(if ramp.first_after != 0.0 { ramp.first_after } else { ramp.step }, rising(up, i)),
+        _ => {
+            let last = n_before as i32 - 1;
+            let before = sign(ramp.last_before, rising(down, &i.neg().add(last)));
+            match n_before < n {
+                true => i.le(last).select(&before, &sign(ramp.step, rising(up, &i.sub(n_before as i32)))),
+                false => before,
+            }
+        }
+    };
+    // In two steps, as 2ⁿ alone may be too large or too small.
+    match power {
+        0 => y,
+        _ => y.mul(f64::powi(2.0, power / 2)).mul(f64::powi(2.0, power - power / 2)),
+    }
+}
+
+/// `first + j · step` for `j` from 0 to `n`, within one ULP; neither is negative.
+fn first_and_steps(first: f64, step: f64, n: usize, j: &Tensor) -> Tensor {
+    /// Bits of j that are multiplied apart from those above.
+    const LOW_BITS: u32 = 12;
+    // The step in two parts: the first has so few bits that its products with both parts of j are exact. What is rounded
+    // on the way is small; terms are added up from the least on.
+    let high_bits = 24 - LOW_BITS.max((usize::BITS - n.leading_zeros()).saturating_sub(LOW_BITS));
+    let high = f32::from_bits((step as f32).to_bits() >> (24 - high_bits) << (24 - high_bits)) as f64;
+    let (low, first_high) = ((step - high) as f32, first as f32);
+    let first_low = (first - first_high as f64) as f32;
+    let float = |j: &Tensor| j.to_dtype(DType::F32);
+    let times = |j: &Tensor, factor: f64| if factor == 1.0 { float(j) } else { float(j).mul(factor) };
+    let mut terms = match n <= 1 << LOW_BITS || is_exact(0.0, high, n) {
+        true => vec![times(j, high)],
+        false => vec![times(&j.bit_and(-1 << LOW_BITS), high), times(&j.bit_and((1 << LOW_BITS) - 1), high)],
+    };
+    if is_exact(first, step, n) && terms.len() == 1 {
+        let y = terms.swap_remove(0);
+        return if first == 0.0 { y } else { y.add(first) };
+    }
+    // What additions round away is added with the small terms at the end: then only the last one counts.
+    let mut rest = float(j).mul(low);
+    if first_low != 0.0 {
+        rest = rest.add(first_low);
+    }
+    let mut y = terms[0].clone();
+    for term in terms[1..].iter().cloned().chain((first_high != 0.0).then(|| y.ones_like().mul(first_high))) {
+        let (sum, lost) = two_sum(&y, &term);
+        (y, rest) = (sum, rest.add(lost));
+    }
+    y.add(rest)
+}
+
+/// `a + b`, and what its rounding lost (Knuth's two-sum).
+fn two_sum(a: &Tensor, b: &Tensor) -> (Tensor, Tensor) {
+    let sum = a.add(b);
+    let added = sum.sub(a);
+    let lost = a.sub(sum.sub(&added)).add(b.sub(added));
+    (sum, lost)
+}
+
+/// Whether every `first + j · step` for `j` up to `n` is exact in f32, and so is each product: all are multiples of a
+/// unit, and none is more than 2²⁴ of them.
+fn is_exact(first: f64, step: f64, n: usize) -> bool {
+    let unit_of = |x: f64| {
+        let (bits, exponent) = (x.to_bits() & ((1 << 52) - 1) | 1 << 52, (x.to_bits() >> 52 & 0x7ff) as i32 - 1075);
+        if x == 0.0 { i32::MAX } else { exponent + bits.trailing_zeros() as i32 }
+    };
+    let unit = unit_of(first).min(unit_of(step));
+    (-100..100).contains(&unit) && (first + step * n as f64) * f64::powi(2.0, -unit) <= (1 << 24) as f64
 }
 
 /// 24 random bits per element, as u32. Streams of one seed are independent of each other.
 fn random_24(shape: &Shape, seed: u64, stream: u64, device: &Device, at: &'static Location<'static>) -> Tensor {
     let key = scramble(seed.wrapping_add(scramble(stream)));
     let mut bits = Tensor::source(Op::Index, *shape, DType::U32, device, at);
-    for half in [key as u32, (key >> 32) as u32] {
-        let half = Tensor::source(Op::Const(half as f64), *shape, DType::U32, device, at);
-        bits = match (bits.node(), half.node()) {
+    // The words that an element's number is mixed with. A number has 32 bits: what is above them, where a tensor has so
+    // many elements, is a word of its own.
+    let fixed = [key as u32, (key >> 32) as u32];
+    let words = fixed.iter().map(|half| Tensor::source(Op::Const(*half as f64), *shape, DType::U32, device, at));
+    for word in words.chain(index_above_32(shape, device, at)) {
+        bits = match (bits.node(), word.node()) {
             (Ok(x), Ok(y)) => Tensor::record(Op::Binary(&RANDOM), &[x, y], *shape, DType::U32, at),
-            _ => unreachable!("sources carry no error"),
+            (Err(error), _) | (_, Err(error)) => return Tensor::new(Err(error)),
         };
     }
     bits.shr(8)
+}
+
+/// For each element of a tensor of more than 2³² elements, its number divided by 2³² (u32).
+fn index_above_32(shape: &Shape, device: &Device, at: &'static Location<'static>) -> Option<Tensor> {
+    // Where sizes have 32 bits themselves, there are no such tensors.
+    let per_row = usize::try_from(1u64 << 32).ok()?;
+    let n = shape.n_elems();
+    let n_rows = n.div_ceil(per_row);
+    (n_rows > 1).then(|| {
+        let rows = coordinate(&Shape::from([n_rows, per_row]), 0, device, at).to_dtype(DType::U32);
+        rows.flatten().narrow(0, 0, n).reshape(*shape)
+    })
 }
 
 /// A bijection of 64 bits in which each bit depends on all (the finaliser of splitmix64), so that seeds that differ

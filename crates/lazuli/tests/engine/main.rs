@@ -1,6 +1,7 @@
 //! The engine's promises, each as a test named after it, through the public API on the device under test.
 
 mod accuracy;
+mod creation;
 mod custom;
 mod device;
 mod donation;
@@ -8,6 +9,7 @@ mod errors;
 mod fusion;
 mod futures;
 mod kept;
+mod lengths;
 #[path = "../random/methods.rs"]
 mod methods;
 mod regressions;

@@ -19,8 +19,8 @@ pub type Axis = (&'static str, usize);
 /// How the invocations of a grid reach a piece of memory.
 pub struct Reach<'a> {
     memory: Use,
-    /// Elements from which on it is reached, per axis how far the next coordinate's are, and how many there are each time.
-    firsts: Vec<isize>,
+    /// The element from which on it is reached, per axis how far the next coordinate's is, and how many there are.
+    first: isize,
     strides: Vec<usize>,
     len: usize,
     /// What coordinates of the first axis are counted as, if not as they are.
@@ -32,19 +32,12 @@ pub struct Reach<'a> {
 impl<'a> Reach<'a> {
     /// One element: of `coordinates · strides`.
     pub fn at(memory: Use, strides: &[usize]) -> Reach<'a> {
-        Reach { memory, firsts: vec![0], strides: strides.to_vec(), len: 1, counted: None, places: None }
+        Reach { memory, first: 0, strides: strides.to_vec(), len: 1, counted: None, places: None }
     }
 
     /// The same so much further on.
-    pub fn from(mut self, first: isize) -> Reach<'a> {
-        self.firsts.iter_mut().for_each(|from| *from += first);
-        self
-    }
-
-    /// The same, and as much again so much further on.
-    pub fn and_from(mut self, further: usize) -> Reach<'a> {
-        self.firsts.extend(self.firsts.iter().map(|first| first + further as isize).collect::<Vec<_>>());
-        self
+    pub fn from(self, first: isize) -> Reach<'a> {
+        Reach { first: self.first + first, ..self }
     }
 
     /// So many elements from there on.
@@ -63,8 +56,8 @@ impl<'a> Reach<'a> {
         Reach { places: Some((n, stride)), ..self }
     }
 
-    /// Where the first and the last element that a part reaches start, in bytes, each time.
-    fn bytes(&self, part: &Part) -> Vec<(usize, usize)> {
+    /// Where the first and the last element that a part reaches start, in bytes.
+    fn bytes(&self, part: &Part) -> (usize, usize) {
         let size = self.memory.dtype.size();
         let last = (self.memory.size_bytes / size).saturating_sub(1) as isize;
         let (mut low, mut high) = (0, self.len - 1);
@@ -77,8 +70,8 @@ impl<'a> Reach<'a> {
             (low, high) = (low + part.served.start * stride, high + (part.served.end - 1) * stride);
         }
         // What lies beyond the ends is not there to be touched.
-        let byte = |first: isize, at: usize| (first + at as isize).clamp(0, last) as usize * size;
-        self.firsts.iter().map(|first| (byte(*first, low), byte(*first, high))).collect()
+        let byte = |at: usize| (self.first + at as isize).clamp(0, last) as usize * size;
+        (byte(low), byte(high))
     }
 }
 
@@ -194,16 +187,9 @@ impl Job<'_> {
 
     /// The memory that a part reaches.
     fn memory(&self, reaches: &[Reach], part: &Part, with_status: bool) -> Memory {
-        let ranges: Vec<Vec<(usize, usize)>> = reaches.iter().map(|reach| reach.bytes(part)).collect();
-        let one = |(reach, ranges): (&Reach, &Vec<(usize, usize)>)| {
-            let all = ranges.iter().copied().reduce(|all, range| (all.0.min(range.0), all.1.max(range.1)));
-            Use { touched: all.unwrap_or((0, 0)), ..reach.memory.clone() }
-        };
-        let uses: Vec<Use> = reaches.iter().zip(&ranges).map(one).collect();
+        let one = |reach: &Reach| Use { touched: reach.bytes(part), ..reach.memory.clone() };
         let status = if with_status { StatusUse::Notes } else { StatusUse::None };
-        let mut memory = Memory::new(&uses, status, self.caps);
-        ranges.iter().enumerate().for_each(|(idx, ranges)| memory.leave_out_all_but(idx, ranges));
-        memory
+        Memory::new(&reaches.iter().map(one).collect::<Vec<Use>>(), status, self.caps)
     }
 }
 

@@ -3,6 +3,7 @@
 //! kernels. `grid` cuts passes that touch more memory than a kernel may bind.
 
 mod grid;
+mod radix;
 mod sum;
 mod scan;
 mod scatter;

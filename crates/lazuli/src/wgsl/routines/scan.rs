@@ -93,10 +93,10 @@ impl Scan {
         Reach::at(self.kept(writes), &[self.lines.inner * per_line, self.words, per_line]).run(self.words)
     }
 
-    /// The expression for the number of an invocation's sum among those that are kept.
+    /// The expression for the first word of an invocation's sum among those that are kept.
     fn kept_at(&self, shader: &mut Shader) -> String {
         let (step, n_blocks) = (shader.param("line_step", self.lines.inner), shader.param("n_blocks", self.n_blocks));
-        format!("(outer * {step} + inner) * {n_blocks} + block")
+        format!("((outer * {step} + inner) * {n_blocks} + block) * {}u", self.words)
     }
 
     /// Opens a loop over the positions of a step that the block has.
@@ -138,7 +138,7 @@ impl Scan {
             let n_blocks = shader.param("n_blocks", self.n_blocks);
             sum.start(shader);
             shader.open_loop(format!("for (var block = 0u; block < {n_blocks}; block++)"), self.n_blocks);
-            shader.line(format!("let at = line * {n_blocks} + block;"));
+            shader.line(format!("let at = (line * {n_blocks} + block) * {}u;", self.words));
             shader.line("let before = sum;");
             sum.add_saved(shader, memory, 0, "at");
             shader.line("let after = sum;");

@@ -1,22 +1,24 @@
 //! Adding at named places. The index is sorted along its axis, so that what meets in one place lies side by side, in
-//! order, and so is what is added; then the first of each run of equal indices adds them up. No two invocations write
-//! to one place, and the order of additions does not depend on who runs first.
+//! order, and so is what is added; then runs of equal indices are summed up as a tree of blocks. No two invocations
+//! write to one place, and the order of additions does not depend on who runs first.
 
 use std::ops::Range;
 
 use super::grid::Reach;
-use super::sort::Batch;
+use super::sort::{Batch, Side};
 use super::sum::Sum;
-use super::{Job, scratch, whole};
-use crate::dtype::{DType, Lane};
+use super::{Job, scratch};
 use crate::shape::Lines;
 use crate::wgsl::eval::FAIL;
-use crate::wgsl::memory::Use;
+use crate::wgsl::memory::{Memory, Use};
 use crate::wgsl::shader::Shader;
-use crate::wgsl::{Pass, Place, Program};
+use crate::wgsl::{Pass, Program};
 
-/// Pairs of a line that one pass adds up at most.
-const CHUNK: usize = 1 << 16;
+/// Terms that an invocation adds up at most.
+const BLOCK: usize = 64;
+
+/// The key of what adds to nothing.
+const NONE: u32 = u32::MAX;
 
 /// `y = x`, then `y[…, index[…, i, …], …] += src[…, i, …]` along an axis.
 pub fn scatter_add(job: &Job) -> Program {
@@ -28,20 +30,23 @@ pub fn scatter_add(job: &Job) -> Program {
     let batches = Batch::all(from);
     let bound = job.args.output_shape[job.axis()];
     passes.extend(check(job, from, bound));
-    let mut scratch = Batch::scratch(&batches);
-    let more = [terms(job, &batches[0], true), Sums::new(job, &batches[0]).carried(true)];
-    scratch.extend(more.iter().map(|one| one.size_bytes).filter(|bytes| *bytes > 0));
+    let mut scratch = Batch::scratch(&batches, job);
+    let n_sorting = scratch.len() as u32;
     for batch in &batches {
+        // An index out of range was noted; the bound stands for it, and is the largest key.
         passes.extend(batch.fill(job, job.input(1, "index"), |shader, index| {
             let bound = shader.param("bound", bound);
-            format!("select(0xffffffffu, bitcast<u32>({index}), bitcast<u32>({index}) < {bound})")
+            format!("min(bitcast<u32>({index}), {bound})")
         }));
-        passes.extend(batch.network(job));
-        let terms = batch.of_pairs(terms(job, batch, true));
-        passes.extend(batch.look_up(job, "terms", job.input(2, "src"), terms, |shader| batch.pair(shader, "at")));
-        let sums = Sums::new(job, batch);
-        passes.extend((0..sums.n_chunks).flat_map(|chunk| sums.add(chunk)));
+        let n_bits = (usize::BITS - bound.leading_zeros()).max(1) as usize;
+        let (sorted, side) = batch.radix_sort(job, n_bits);
+        passes.extend(sorted);
+        let sums = Sums { job, batch, terms: side.other(), block: block(job), n_sorting };
+        passes.extend(sums.look_up(side));
+        passes.extend((0..sums.n_levels()).flat_map(|level| sums.add(level)));
     }
+    let first = Sums { job, batch: &batches[0], terms: Side::First, block: block(job), n_sorting };
+    scratch.extend((1..first.n_levels()).map(|level| first.terms(level, true).size_bytes));
     Program { passes, scratch, ..Program::default() }
 }
 
@@ -70,115 +75,179 @@ fn check(job: &Job, from: Lines, bound: usize) -> Vec<Pass> {
     })
 }
 
-/// What is added, in the order of the sorted index.
-fn terms(job: &Job, batch: &Batch, writes: bool) -> Use {
-    let dtype = match job.routine.outputs[0].lane() {
-        Lane::F32 => DType::F32,
-        Lane::I32 => DType::I32,
-        Lane::U32 => DType::U32,
-    };
-    whole(Place::Scratch(2), "terms", dtype, batch.n_pairs(), writes)
+/// Terms that an invocation adds up.
+fn block(job: &Job) -> usize {
+    BLOCK.min(job.caps.max_trips - 1).max(4)
 }
 
-/// The sums of a batch, which go through its lines in chunks. A sum that is not at its end when the chunk is, is carried
-/// over to the next.
+/// The sums of a batch, a tree of blocks. A term is a key and a number. At the lowest level there is one for each pair. An
+/// invocation goes through a block of a line and adds up runs of equal keys. A run that lies inside the block is added to
+/// the output. Of one that begins before the block, or goes on after it, the sum is a term of the next level: each block
+/// has two there, since there can be one such run at either end.
 struct Sums<'a> {
     job: &'a Job<'a>,
     batch: &'a Batch,
-    chunk: usize,
-    n_chunks: usize,
+    /// Where the terms of the lowest level lie: beside the sorted pairs.
+    terms: Side,
+    block: usize,
+    /// Pieces of scratch memory that sorting takes.
+    n_sorting: u32,
 }
 
 impl Sums<'_> {
-    fn new<'a>(job: &'a Job, batch: &'a Batch) -> Sums<'a> {
-        // A power of two, so that chunks do not lie across windows; finding the end of a loop takes an iteration, too.
-        let chunk = 1 << CHUNK.min(job.caps.max_trips - 1).ilog2();
-        Sums { job, batch, chunk, n_chunks: batch.lines.n.div_ceil(chunk) }
+    /// Terms of a line at a level.
+    fn n_terms(&self, level: usize) -> usize {
+        (0..level).fold(self.batch.lines.n, |n, _| 2 * n.div_ceil(self.block))
     }
 
-    /// Two sums for each line, if there are chunks: what the last chunk carried over, and what this one does.
-    fn carried(&self, writes: bool) -> Use {
-        let n = if self.n_chunks > 1 { 2 * self.batch.outer.1 * self.batch.inner.1 } else { 0 };
-        scratch(3, "carried", n * Sum::words(self.job.routine.outputs[0]), writes)
+    fn n_levels(&self) -> usize {
+        (0..).take_while(|level| *level == 0 || self.n_terms(level - 1) > self.block).count()
     }
 
-    /// What an invocation reaches of pairs: the one before it, and all to the end of the chunk.
-    fn rest(&self, memory: Use, chunk: usize) -> Reach<'static> {
-        let Batch { width, inner, .. } = self.batch;
-        let first = (chunk * self.chunk) as isize - 1;
-        Reach::at(memory, &[inner.1 * width, *width, 0]).from(first).run(self.chunk + 1)
+    /// Words of a term: its key, and an element at the lowest level, a sum above.
+    fn words(&self, level: usize) -> usize {
+        1 + if level == 0 { 1 } else { Sum::words(self.job.routine.outputs[0]) }
     }
 
-    /// Adds what one chunk of the pairs of each line adds.
-    fn add(&self, chunk: usize) -> Vec<Pass> {
-        let (job, batch) = (self.job, self.batch);
-        let (start, bound) = (chunk * self.chunk, job.args.output_shape[job.axis()]);
-        let n = self.chunk.min(batch.lines.n - start);
-        let carries = self.n_chunks > 1;
-        let to = Lines::new(&job.args.output_shape, job.axis());
-        let y = Reach::at(job.output(), &[to.n * to.inner, 0, 0]).run(to.inner).anywhere(to.n, to.inner);
-        let y = y.counted(|outer| outer_in_output(job, batch.outer.0 + outer));
-        let (keys, terms) = (batch.keys(false), terms(job, batch, false));
-        let mut reaches = vec![y, self.rest(keys, chunk), self.rest(terms, chunk)];
-        if carries {
-            let carried = self.carried(true);
-            let n = carried.size_bytes / 4;
-            reaches.push(Reach::at(carried, &[0, 0, 0]).run(n));
+    fn terms(&self, level: usize, writes: bool) -> Use {
+        if level == 0 {
+            return self.batch.pairs(self.terms, writes);
         }
-        job.passes("sums", &batch.axes(n), &reaches, |shader, memory| {
-            let sum = Sum::of(job.routine.outputs[0], shader);
-            let (bound, start) = (shader.param("bound", bound), shader.param("start", start));
-            let pair = batch.pair(shader, &start);
-            shader.line(format!("let start = {pair};"));
-            let key = memory.load(shader, 1, "start + at");
-            shader.line(format!("let wanted = {key};"));
-            shader.line(format!("if (wanted >= {bound}) {{ return; }}"));
-            // The first of its run, or of what this chunk has of it.
-            let before = memory.load(shader, 1, "start + at - 1u");
-            shader.line("var goes_on = false;");
-            shader.line(format!("if (at + {start} > 0u) {{ goes_on = {before} == wanted; }}"));
-            shader.line("if (goes_on && at > 0u) { return; }");
-            shader.line("if (!is_served(wanted)) { return; }");
-            place_in_output(shader, job, batch);
-            sum.start(shader);
-            let before = memory.load(shader, 0, "element");
-            sum.add(shader, &before);
-            if carries {
-                self.carry(shader, chunk);
-                shader.open("if (goes_on)");
-                sum.resume(shader, memory, 3, "carried_in");
-                shader.close();
+        let n = self.batch.n_lines() * self.n_terms(level) * self.words(level);
+        scratch(self.n_sorting + level as u32 - 1, if writes { "terms_up" } else { "terms" }, n, writes)
+    }
+
+    /// The terms that an invocation reaches, so many for each.
+    fn reach(&self, level: usize, len: usize, writes: bool) -> Reach<'static> {
+        let line = self.n_terms(level) * self.words(level);
+        let beside = self.batch.inner.1 * line;
+        Reach::at(self.terms(level, writes), &[beside, line, len * self.words(level)])
+    }
+
+    /// The terms of the lowest level: what is added, in the order of the sorted pairs.
+    fn look_up(&self, sorted: Side) -> Vec<Pass> {
+        let (job, batch) = (self.job, self.batch);
+        let to = self.reach(0, 1, true).run(2);
+        batch.look_up(job, "terms", sorted, job.input(2, "src"), to, |shader, memory, src| {
+            let pair = batch.pair(shader, "at");
+            shader.line(format!("let pair = {pair};"));
+            let key = memory.load(shader, 2, "2u * pair");
+            for (at, word) in [("2u * pair", &*key), ("2u * pair + 1u", &*format!("bitcast<u32>({src})"))] {
+                let store = memory.store(shader, 1, at, word);
+                shader.line(store);
             }
-            let len = shader.param("chunk_len", n);
-            shader.line("var k = at;");
-            shader.open_loop(format!("for (; k < {len}; k++)"), n);
-            let key = memory.load(shader, 1, "start + k");
-            shader.line(format!("if ({key} != wanted) {{ break; }}"));
-            let term = memory.load(shader, 2, "start + k");
-            sum.add(shader, &term);
-            shader.close();
-            if carries {
-                shader.open(format!("if (k == {len})"));
-                sum.save(shader, memory, 3, "carried_out");
-                shader.close();
-            }
-            let store = memory.store(shader, 0, "element", sum.value());
-            shader.line(store);
         })
     }
 
-    /// Writes where the line's sum comes from and where it goes, among those carried over.
-    fn carry(&self, shader: &mut Shader, chunk: usize) {
-        let n_lines = self.batch.outer.1 * self.batch.inner.1;
-        let beside = shader.param("beside", self.batch.inner.1);
-        let (from, to) = ((chunk + 1) % 2 * n_lines, chunk % 2 * n_lines);
-        let (from, to) = (shader.param("carried_from", from), shader.param("carried_to", to));
-        shader.line(format!("let carried_in = {from} + outer * {beside} + inner;"));
-        shader.line(format!("let carried_out = {to} + outer * {beside} + inner;"));
+    /// Adds up the blocks of a level.
+    fn add(&self, level: usize) -> Vec<Pass> {
+        let (job, batch, block) = (self.job, self.batch, self.block);
+        let (n, bound) = (self.n_terms(level), job.args.output_shape[job.axis()]);
+        let to = Lines::new(&job.args.output_shape, job.axis());
+        let y = Reach::at(job.output(), &[to.n * to.inner, 0, 0]).run(to.inner).anywhere(to.n, to.inner);
+        let y = y.counted(|outer| outer_in_output(job, batch.outer.0 + outer));
+        // The keys before and after the block tell whether its first run begins, and its last run ends, inside it.
+        let words = self.words(level);
+        let terms = self.reach(level, block, false).from(-(words as isize)).run((block + 2) * words);
+        let mut reaches = vec![y, terms];
+        let is_last = level + 1 == self.n_levels();
+        if !is_last {
+            reaches.push(self.reach(level + 1, 2, true).run(2 * self.words(level + 1)));
+        }
+        let key_at =
+            |memory: &Memory, shader: &mut Shader, at: &str| memory.load(shader, 1, &format!("{words}u * ({at})"));
+        job.passes("sums", &batch.axes(n.div_ceil(block)), &reaches, |shader, memory| {
+            let sum = Sum::of(job.routine.outputs[0], shader);
+            let (n, bound) = (shader.param("n_terms", n), shader.param("bound", bound));
+            let (len, beside) = (shader.param("block_len", block), shader.param("beside", batch.inner.1));
+            shader.line(format!("let first = (outer * {beside} + inner) * {n} + at * {len};"));
+            shader.line(format!("let last = first + min({len}, {n} - at * {len});"));
+            if !is_last {
+                let n_up = shader.param("n_up", self.n_terms(level + 1));
+                shader.line(format!("let up = (outer * {beside} + inner) * {n_up} + 2u * at;"));
+            }
+            place_in_output(shader, job, batch);
+            let key = key_at(memory, shader, "first");
+            shader.line(format!("var key = {key};"));
+            // Whether the run that is being added up begins before the block.
+            shader.line("var begins_before = false;");
+            let before = key_at(memory, shader, "first - 1u");
+            shader.line(format!("if (at > 0u) {{ begins_before = {before} == key; }}"));
+            sum.start(shader);
+            if !is_last {
+                shader.open("if (!begins_before)");
+                leave(shader, memory, "up", &format!("{NONE}u"), &sum);
+                shader.close();
+            }
+            shader.open_loop("for (var k = first; k < last; k++)", block);
+            let next = key_at(memory, shader, "k");
+            shader.line(format!("let next = {next};"));
+            shader.open("if (next != key)");
+            shader.open("if (begins_before)");
+            if !is_last {
+                leave(shader, memory, "up", "key", &sum);
+            }
+            shader.line("begins_before = false;");
+            or_add_to_output(shader, memory, &sum, &bound);
+            shader.line("key = next;");
+            sum.restart(shader);
+            shader.close();
+            match level {
+                0 => {
+                    let term = memory.load(shader, 1, "2u * k + 1u");
+                    sum.add_bits(shader, &term);
+                }
+                _ => sum.add_saved(shader, memory, 1, &format!("{words}u * k + 1u")),
+            }
+            shader.close();
+            // The last run of the block.
+            shader.line("var goes_on = false;");
+            let after = key_at(memory, shader, "last");
+            shader.line(format!("if (at * {len} + (last - first) < {n}) {{ goes_on = {after} == key; }}"));
+            shader.open("if (begins_before)");
+            if !is_last {
+                // All of the block is one run: its sum is the first term, and the second adds nothing to it.
+                leave(shader, memory, "up", "key", &sum);
+                sum.restart(shader);
+                leave(shader, memory, "up + 1u", &format!("select({NONE}u, key, goes_on)"), &sum);
+            }
+            shader.close();
+            shader.open("else if (goes_on)");
+            if !is_last {
+                leave(shader, memory, "up + 1u", "key", &sum);
+            }
+            or_add_to_output(shader, memory, &sum, &bound);
+            if !is_last {
+                shader.open("if (!begins_before && !goes_on)");
+                leave(shader, memory, "up + 1u", &format!("{NONE}u"), &sum);
+                shader.close();
+            }
+        })
     }
 }
 
-/// Writes the element of the output that a line of the index, which may be smaller along the other axes, adds to.
+/// Writes a term of the next level: the key, and the sum if there is one.
+fn leave(shader: &mut Shader, memory: &Memory, at: &str, key: &str, sum: &Sum) {
+    let words = sum.n_words() + 1;
+    let store = memory.store(shader, 2, &format!("{words}u * ({at})"), key);
+    shader.line(store);
+    sum.save(shader, memory, 2, &format!("{words}u * ({at}) + 1u"));
+}
+
+/// Closes the block that an `if` has opened; else the run is added to what the output holds.
+fn or_add_to_output(shader: &mut Shader, memory: &Memory, sum: &Sum, bound: &str) {
+    shader.close();
+    shader.open(format!("else if (key < {bound} && is_served(key))"));
+    shader.line("let element = element_of(before, within, key);");
+    let before = memory.load(shader, 0, "element");
+    sum.add(shader, &before);
+    let store = memory.store(shader, 0, "element", sum.value());
+    shader.line(store);
+    shader.close();
+}
+
+/// Writes where in the output a line of the index, which may be smaller along the other axes, adds, and the function that
+/// finds the element of a key.
 fn place_in_output(shader: &mut Shader, job: &Job, batch: &Batch) {
     let (index, output, axis) = (&job.args.input_shapes[1], &job.args.output_shape, job.axis());
     let mut part = |name: &str, coordinate: &str, first: usize, axes: Range<usize>| {
@@ -197,7 +266,9 @@ fn place_in_output(shader: &mut Shader, job: &Job, batch: &Batch) {
     part("within", "inner", batch.inner.0, axis + 1..index.rank());
     let to = Lines::new(output, axis);
     let (n, step) = (shader.param("bound", to.n), shader.param("out_step", to.inner));
-    shader.line(format!("let element = (before * {n} + wanted) * {step} + within;"));
+    shader.functions(&format!(
+        "fn element_of(before: u32, within: u32, key: u32) -> u32 {{ return (before * {n} + key) * {step} + within; }}\n"
+    ));
 }
 
 /// The outer index of the output that one of the index is.

@@ -45,11 +45,20 @@ fn to_be_rounded(sum: vec2<f32>) -> f32 {
 
     /// Declares it: 0.
     pub fn start(&self, shader: &mut Shader) {
-        shader.line(match self.lane {
-            Lane::F32 => "var sum = vec2<f32>(0.0, 0.0);",
-            Lane::I32 => "var sum = 0i;",
-            Lane::U32 => "var sum = 0u;",
-        });
+        shader.line(format!("var sum = {};", self.zero()));
+    }
+
+    /// Makes it 0 again.
+    pub fn restart(&self, shader: &mut Shader) {
+        shader.line(format!("sum = {};", self.zero()));
+    }
+
+    fn zero(&self) -> &'static str {
+        match self.lane {
+            Lane::F32 => "vec2<f32>(0.0, 0.0)",
+            Lane::I32 => "0i",
+            Lane::U32 => "0u",
+        }
     }
 
     /// Adds a term.
@@ -77,17 +86,27 @@ fn to_be_rounded(sum: vec2<f32>) -> f32 {
         }
     }
 
-    /// Writes it to scratch, as number `at`.
+    /// Adds a term that is given as the bits of a lane.
+    pub fn add_bits(&self, shader: &mut Shader, bits: &str) {
+        self.add(shader, &format!("bitcast<{}>({bits})", lane_name(self.lane)));
+    }
+
+    /// Words that hold it.
+    pub fn n_words(&self) -> usize {
+        self.parts().len()
+    }
+
+    /// Writes it to scratch, from word `at` on.
     pub fn save(&self, shader: &mut Shader, memory: &Memory, idx: usize, at: &str) {
         for (k, part) in self.parts().iter().enumerate() {
-            let line = memory.store(shader, idx, &format!("({at}) * {}u + {k}u", self.parts().len()), part);
+            let line = memory.store(shader, idx, &format!("{at} + {k}u"), part);
             shader.line(line);
         }
     }
 
-    /// Goes on from what scratch holds at number `at`.
+    /// Goes on from what scratch holds from word `at` on.
     pub fn resume(&self, shader: &mut Shader, memory: &Memory, idx: usize, at: &str) {
-        let mut word = |k: usize| memory.load(shader, idx, &format!("({at}) * {}u + {k}u", self.parts().len()));
+        let mut word = |k: usize| memory.load(shader, idx, &format!("{at} + {k}u"));
         let text = match self.lane {
             Lane::F32 => format!("vec2<f32>(bitcast<f32>({}), bitcast<f32>({}))", word(0), word(1)),
             lane => format!("bitcast<{}>({})", lane_name(lane), word(0)),
@@ -95,20 +114,11 @@ fn to_be_rounded(sum: vec2<f32>) -> f32 {
         shader.line(format!("sum = {text};"));
     }
 
-    /// Adds what scratch holds at number `at`.
+    /// Adds what scratch holds from word `at` on.
     pub fn add_saved(&self, shader: &mut Shader, memory: &Memory, idx: usize, at: &str) {
-        match self.lane {
-            Lane::F32 => {
-                for k in 0..2 {
-                    let word = memory.load(shader, idx, &format!("({at}) * 2u + {k}u"));
-                    self.add(shader, &format!("bitcast<f32>({word})"));
-                }
-            }
-            Lane::I32 | Lane::U32 => {
-                let word = memory.load(shader, idx, at);
-                let lane = lane_name(self.lane);
-                self.add(shader, &format!("bitcast<{lane}>({word})"));
-            }
+        for k in 0..self.n_words() {
+            let word = memory.load(shader, idx, &format!("{at} + {k}u"));
+            self.add_bits(shader, &word);
         }
     }
 }

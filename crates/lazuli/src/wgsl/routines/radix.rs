@@ -1,0 +1,219 @@
+//! A stable radix sort of pairs in scratch memory, least significant digit first. Each line is cut into tiles, and an
+//! invocation goes through one tile: it counts how often each digit occurs, a scan over the counts of all tiles says
+//! where each tile's pairs of each digit begin, and the invocation goes through its tile again and moves them there.
+//! The time is linear in the pairs, and nothing depends on which invocation runs first.
+
+use super::Job;
+use super::grid::{Axis, Reach};
+use super::scratch;
+use super::sort::{Batch, Side};
+use crate::wgsl::Pass;
+use crate::wgsl::memory::{Memory, Use};
+use crate::wgsl::shader::Shader;
+
+/// Bits of a digit: an invocation keeps a count for each digit, in memory of its own.
+const DIGIT_BITS: usize = 4;
+const N_DIGITS: usize = 1 << DIGIT_BITS;
+
+/// Pairs of a tile at least: below, counts would take as much memory as pairs.
+const MIN_TILE: usize = 64;
+/// Tiles beyond which larger ones are taken: enough for every device to be busy.
+const MANY_TILES: usize = 1 << 14;
+/// Words that an invocation of a scan goes through.
+const SCAN_BLOCK: usize = 256;
+
+/// The first piece of scratch memory that counts and their sums lie in.
+const COUNTS: u32 = 2;
+
+/// How the lines of a batch are cut into tiles.
+struct Tiles<'a> {
+    batch: &'a Batch,
+    len: usize,
+    n: usize,
+}
+
+impl Batch {
+    /// Sorts the pairs of each line, which lie in [`Side::First`], by the low bits of their keys. Says where they lie
+    /// after that.
+    pub fn radix_sort(&self, job: &Job, n_bits: usize) -> (Vec<Pass>, Side) {
+        let tiles = Tiles::of(self, job);
+        let (mut passes, mut side) = (Vec::new(), Side::First);
+        for shift in (0..n_bits).step_by(DIGIT_BITS) {
+            passes.extend(tiles.count(job, side, shift));
+            passes.extend(tiles.scan(job, 0));
+            passes.extend(tiles.place(job, side, shift));
+            side = side.other();
+        }
+        (passes, side)
+    }
+
+    /// The bytes of the pieces of scratch memory that counts and their sums need.
+    pub fn radix_scratch(&self, job: &Job) -> Vec<usize> {
+        let tiles = Tiles::of(self, job);
+        (0..).map(|level| tiles.n_words(job, level) * 4 * self.n_lines()).take_while(|bytes| *bytes > 0).collect()
+    }
+}
+
+impl Tiles<'_> {
+    fn of<'a>(batch: &'a Batch, job: &Job) -> Tiles<'a> {
+        let many = (batch.n_pairs() / MANY_TILES).next_power_of_two();
+        // Each tile is gone through, then its digits.
+        let most = job.caps.max_trips.saturating_sub(2 * N_DIGITS).max(1);
+        let len = MIN_TILE.max(many).min(1 << most.ilog2());
+        Tiles { batch, len, n: batch.lines.n.div_ceil(len) }
+    }
+
+    fn axes(&self) -> [Axis; 3] {
+        self.batch.axes(self.n)
+    }
+
+    /// Words of a line at a level of the scan: the counts of each digit in each tile, digit by digit, then the sums of
+    /// blocks of them, until one block is left. Above that there are none.
+    fn n_words(&self, job: &Job, level: usize) -> usize {
+        let block = scan_block(job);
+        let below = (0..level).try_fold(N_DIGITS * self.n, |n, _| (n > block).then(|| n.div_ceil(block)));
+        below.unwrap_or(0)
+    }
+
+    fn words(&self, job: &Job, level: usize, name: &str, writes: bool) -> Use {
+        scratch(COUNTS + level as u32, name, self.n_words(job, level) * self.batch.n_lines(), writes)
+    }
+
+    /// The words that belong to a tile: one for each digit.
+    fn of_tiles(&self, job: &Job, writes: bool) -> Reach<'static> {
+        let per_line = N_DIGITS * self.n;
+        let beside = self.batch.inner.1 * per_line;
+        Reach::at(self.words(job, 0, "counts", writes), &[beside, per_line, 1]).run((N_DIGITS - 1) * self.n + 1)
+    }
+
+    /// The pairs that belong to a tile.
+    fn pairs(&self, side: Side) -> Reach<'static> {
+        let Batch { lines, inner, .. } = self.batch;
+        let memory = self.batch.pairs(side, false);
+        Reach::at(memory, &[2 * inner.1 * lines.n, 2 * lines.n, 2 * self.len]).run(2 * self.len)
+    }
+
+    /// Opens the loop over the pairs of tile `at`, each with its number in `pair`, its `key` and its `digit`.
+    fn open_tile(&self, shader: &mut Shader, memory: &Memory, shift: usize) {
+        let (n, len) = (shader.param("line_len", self.batch.lines.n), shader.param("tile_len", self.len));
+        let first = self.batch.pair(shader, &format!("at * {len}"));
+        shader.line(format!("let first = {first};"));
+        shader.line(format!("let last = first + min({len}, {n} - at * {len});"));
+        shader.open_loop("for (var pair = first; pair < last; pair++)", self.len);
+        let key = memory.load(shader, 0, "2u * pair");
+        let shift = shader.param("shift", shift);
+        shader.line(format!("let key = {key};"));
+        shader.line(format!("let digit = (key >> {shift}) & {}u;", N_DIGITS - 1));
+    }
+
+    /// Opens the loop over digits, with the number of the tile's word for each in `word`.
+    fn open_digits(&self, shader: &mut Shader) {
+        let (n, beside) = (shader.param("n_tiles", self.n), shader.param("beside", self.batch.inner.1));
+        shader.open_loop(format!("for (var digit = 0u; digit < {N_DIGITS}u; digit++)"), N_DIGITS);
+        shader.line(format!("let word = ((outer * {beside} + inner) * {N_DIGITS}u + digit) * {n} + at;"));
+    }
+
+    /// How often each digit occurs in each tile.
+    fn count(&self, job: &Job, side: Side, shift: usize) -> Vec<Pass> {
+        let reaches = [self.pairs(side), self.of_tiles(job, true)];
+        job.passes("count digits", &self.axes(), &reaches, |shader, memory| {
+            shader.line(format!("var counts_of: array<u32, {N_DIGITS}>;"));
+            self.open_tile(shader, memory, shift);
+            shader.line("counts_of[digit]++;");
+            shader.close();
+            self.open_digits(shader);
+            let store = memory.store(shader, 1, "word", "counts_of[digit]");
+            shader.line(store);
+            shader.close();
+        })
+    }
+
+    /// Words of a level become sums of all words before them in their line.
+    fn scan(&self, job: &Job, level: usize) -> Vec<Pass> {
+        let n = self.n_words(job, level);
+        let block = scan_block(job);
+        if n <= block {
+            return self.scan_blocks(job, level, false);
+        }
+        let axes = [("line", self.batch.n_lines()), ("block", n.div_ceil(block))];
+        let words = Reach::at(self.words(job, level, "counts", false), &[n, block]).run(block);
+        let sums = Reach::at(self.words(job, level + 1, "sums", true), &[n.div_ceil(block), 1]);
+        let mut passes = job.passes("sum counts", &axes, &[words, sums], |shader, memory| {
+            open_block(shader, n, block, "0u");
+            let word = memory.load(shader, 0, "word");
+            shader.line(format!("sum += {word};"));
+            shader.close();
+            let n_blocks = shader.param("n_blocks", n.div_ceil(block));
+            let store = memory.store(shader, 1, &format!("line * {n_blocks} + block"), "sum");
+            shader.line(store);
+        });
+        passes.extend(self.scan(job, level + 1));
+        passes.extend(self.scan_blocks(job, level, true));
+        passes
+    }
+
+    /// The last step of a scan: each block from where the level above says that it starts.
+    fn scan_blocks(&self, job: &Job, level: usize, has_starts: bool) -> Vec<Pass> {
+        let n = self.n_words(job, level);
+        let block = scan_block(job);
+        let axes = [("line", self.batch.n_lines()), ("block", n.div_ceil(block))];
+        let mut reaches = vec![Reach::at(self.words(job, level, "counts", true), &[n, block]).run(block)];
+        if has_starts {
+            reaches.push(Reach::at(self.words(job, level + 1, "sums", false), &[n.div_ceil(block), 1]));
+        }
+        job.passes("scan counts", &axes, &reaches, |shader, memory| {
+            let n_blocks = shader.param("n_blocks", n.div_ceil(block));
+            let start = match has_starts {
+                true => memory.load(shader, 1, &format!("line * {n_blocks} + block")),
+                false => "0u".to_string(),
+            };
+            open_block(shader, n, block, &start);
+            let word = memory.load(shader, 0, "word");
+            shader.line(format!("let count = {word};"));
+            let store = memory.store(shader, 0, "word", "sum");
+            shader.line(store);
+            shader.line("sum += count;");
+            shader.close();
+        })
+    }
+
+    /// Moves each pair to its place among those of its digit.
+    fn place(&self, job: &Job, side: Side, shift: usize) -> Vec<Pass> {
+        let (batch, n) = (self.batch, self.batch.lines.n);
+        let to = Reach::at(batch.pairs(side.other(), true), &[2 * batch.inner.1 * n, 2 * n, 0]);
+        let reaches = [self.pairs(side), self.of_tiles(job, false), to.run(2).anywhere(n, 2)];
+        job.passes("move pairs", &self.axes(), &reaches, |shader, memory| {
+            shader.line(format!("var next_of: array<u32, {N_DIGITS}>;"));
+            self.open_digits(shader);
+            let word = memory.load(shader, 1, "word");
+            shader.line(format!("next_of[digit] = {word};"));
+            shader.close();
+            self.open_tile(shader, memory, shift);
+            shader.line("let to = next_of[digit];");
+            shader.line("next_of[digit] = to + 1u;");
+            shader.open("if (is_served(to))");
+            let (to, place) = (batch.pair(shader, "to"), memory.load(shader, 0, "2u * pair + 1u"));
+            shader.line(format!("let pair_to = {to};"));
+            for (at, value) in [("2u * pair_to", "key"), ("2u * pair_to + 1u", &*place)] {
+                let store = memory.store(shader, 2, at, value);
+                shader.line(store);
+            }
+            shader.close();
+            shader.close();
+        })
+    }
+}
+
+/// Words that an invocation of a scan goes through, as far as it may.
+fn scan_block(job: &Job) -> usize {
+    SCAN_BLOCK.min(job.caps.max_trips - 1).max(2)
+}
+
+/// Opens the loop over the words of `block` of `line`, with a `sum` that starts so.
+fn open_block(shader: &mut Shader, n: usize, block: usize, start: &str) {
+    let (n, len) = (shader.param("n_words", n), shader.param("block_len", block));
+    shader.line(format!("let first = line * {n} + block * {len};"));
+    shader.line(format!("let last = first + min({len}, {n} - block * {len});"));
+    shader.line(format!("var sum = {start};"));
+    shader.open_loop("for (var word = first; word < last; word++)", block);
+}
