@@ -5,6 +5,8 @@ mod custom;
 mod device;
 mod errors;
 mod fusion;
+mod gradients;
+mod halves;
 #[path = "../random/methods.rs"]
 mod methods;
 mod regressions;
