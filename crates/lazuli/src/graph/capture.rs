@@ -128,7 +128,15 @@ pub fn capture(wanted: &[&NodeRef]) -> Captured {
 
     let donated = donations(&nodes, &outputs, &leaves, idx_of);
     writer.words.extend(donated.iter().map(|d| *d as u64));
-    Captured { nodes, outputs, leaves, donated, moves, constants: writer.constants, key: Key::new(writer.words, writer.customs) }
+    Captured {
+        nodes,
+        outputs,
+        leaves,
+        donated,
+        moves,
+        constants: writer.constants,
+        key: Key::new(writer.words, writer.customs),
+    }
 }
 
 /// Which leaves are held by this evaluation alone: every holder is an edge of the graph, from a node that lets go of

@@ -80,9 +80,8 @@ impl CustomRef {
 
 impl PartialEq for CustomRef {
     fn eq(&self, other: &CustomRef) -> bool {
-        let is_alike = || {
-            self.address() == other.address() && self.0.wgsl == other.0.wgsl && self.0.name == other.0.name
-        };
+        let is_alike =
+            || self.address() == other.address() && self.0.wgsl == other.0.wgsl && self.0.name == other.0.name;
         Arc::ptr_eq(&self.0, &other.0) || is_alike()
     }
 }

@@ -205,7 +205,8 @@ fn others(x: &Tensor, y: &Tensor) -> Result<Tensor> {
     let (inner, outer): (Vec<i32>, Vec<i32>) =
         (0..shape.rank() as i32).partition(|axis| kept[*axis as usize] != shape[*axis as usize]);
     let order: Vec<i32> = outer.iter().chain(&inner).copied().collect();
-    let back: Vec<i32> = (0..order.len() as i32).map(|a| order.iter().position(|o| *o == a).unwrap_or(0) as i32).collect();
+    let back: Vec<i32> =
+        (0..order.len() as i32).map(|a| order.iter().position(|o| *o == a).unwrap_or(0) as i32).collect();
     let sizes: Vec<usize> = order.iter().map(|axis| shape[*axis as usize]).collect();
     let n: usize = sizes[outer.len()..].iter().product();
     let lines = x.permute(&order).reshape([sizes[..outer.len()].iter().product(), n]);

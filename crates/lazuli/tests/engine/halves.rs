@@ -182,13 +182,19 @@ const ROWS: [Rows; 9] = [
     ("logsumexp", |x| x.logsumexp(-1), |x| vec![logsumexp(x)]),
     ("softmax", |x| x.softmax(-1), |x| x.iter().map(|v| (v - logsumexp(x)).exp()).collect()),
     ("log_softmax", |x| x.log_softmax(-1), |x| x.iter().map(|v| v - logsumexp(x)).collect()),
-    ("layer_norm", |x| x.layer_norm(-1, None, None, 1e-5), |x| {
-        x.iter().map(|v| (v - mean(x)) / (var(x) + 1e-5f32 as f64).sqrt()).collect()
-    }),
-    ("rms_norm", |x| x.rms_norm(-1, None, 1e-5), |x| {
-        let square = x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64;
-        x.iter().map(|v| v / (square + 1e-5f32 as f64).sqrt()).collect()
-    }),
+    (
+        "layer_norm",
+        |x| x.layer_norm(-1, None, None, 1e-5),
+        |x| x.iter().map(|v| (v - mean(x)) / (var(x) + 1e-5f32 as f64).sqrt()).collect(),
+    ),
+    (
+        "rms_norm",
+        |x| x.rms_norm(-1, None, 1e-5),
+        |x| {
+            let square = x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64;
+            x.iter().map(|v| v / (square + 1e-5f32 as f64).sqrt()).collect()
+        },
+    ),
 ];
 
 #[test]

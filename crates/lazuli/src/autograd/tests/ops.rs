@@ -157,7 +157,7 @@ fn products_with_zeros_have_second_gradients() {
     // x·y·z: by each pair it is the third, whichever of them are zero.
     let cases = [[0.0, 2.0, 3.0], [2.0, 0.0, 0.0], [0.0, 0.0, 0.0], [2.0, 3.0, -1.0]];
     for [x, y, z] in cases {
-        let v = Tensor::from_slice(&[x, y, z], [1, 3, 1], &super::device());
+        let v = Tensor::from_slice(&[x, y, z], [1, 3, 1], &super::device()).tracked();
         let first = v.prod([1, 2]).sum(..).grad(&[&v]).swap_remove(0);
         let row = |i: isize| {
             let of = first.select_index(1, i).sum(..).grad(&[&v]).swap_remove(0);
