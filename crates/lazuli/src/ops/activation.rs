@@ -23,7 +23,7 @@ fn near(x: &Tensor) -> Tensor {
 /// would be of something huge and a slope of 0, and NaN where that overflows.
 #[track_caller]
 fn gated(x: &Tensor, product: Tensor) -> Tensor {
-    x.abs().gt(FAR).select(x.relu(), product)
+    x.abs().gt(FAR).select(x.gt(0).select(x, -0.0), product)
 }
 
 /// The logistic function of an f32.
