@@ -1,6 +1,6 @@
 //! Losses: how far a prediction is from what was wanted, as one number, the mean over all of them.
 
-use lazuli::{Result, Tensor};
+use lazuli::{DType, Result, Tensor};
 
 use crate::fault;
 
@@ -74,7 +74,10 @@ pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Tensor {
 #[track_caller]
 pub fn smooth_cross_entropy(logits: &Tensor, labels: &Tensor, smoothing: f32) -> Tensor {
     match fit_labels("cross_entropy", logits, labels) {
-        Ok(()) => nll_of(&logits.log_softmax(-1), labels, smoothing),
+        Ok(()) => {
+            let loss = nll_of(&logits.to_dtype(DType::F32).log_softmax(-1), labels, smoothing);
+            in_dtype_of(logits, None, loss)
+        }
         Err(error) => error.into(),
     }
 }
@@ -92,7 +95,10 @@ pub fn smooth_cross_entropy(logits: &Tensor, labels: &Tensor, smoothing: f32) ->
 #[track_caller]
 pub fn nll(log_probabilities: &Tensor, labels: &Tensor) -> Tensor {
     match fit_labels("nll", log_probabilities, labels) {
-        Ok(()) => nll_of(log_probabilities, labels, 0.0),
+        Ok(()) => {
+            let loss = nll_of(&log_probabilities.to_dtype(DType::F32), labels, 0.0);
+            in_dtype_of(log_probabilities, None, loss)
+        }
         Err(error) => error.into(),
     }
 }
@@ -167,6 +173,19 @@ fn paired(op: &str, x: &Tensor, y: &Tensor, loss: impl FnOnce(&Tensor, &Tensor) 
             fault::shape(op, message).into()
         }
         (Err(error), _) | (_, Err(error)) => error.into(),
-        _ => loss(x, y),
+        _ => {
+            // In f32, rounded once: half floats would overflow, and differences of theirs have no digits left.
+            let loss = loss(&x.to_dtype(DType::F32), &y.to_dtype(DType::F32));
+            in_dtype_of(x, Some(y), loss)
+        }
+    }
+}
+
+/// A loss as the float that belongs to what it was made of.
+#[track_caller]
+fn in_dtype_of(x: &Tensor, y: Option<&Tensor>, loss: Tensor) -> Tensor {
+    match (x.dtype(), y.map_or(x.dtype(), Tensor::dtype)) {
+        (Ok(x), Ok(y)) => loss.to_dtype(x.promote(y).to_float()),
+        (Err(error), _) | (_, Err(error)) => error.into(),
     }
 }

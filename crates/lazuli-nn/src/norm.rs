@@ -134,6 +134,13 @@ impl Layer for BatchNorm {
             Err(error) => return error.into(),
         };
         let lie = |v: &Tensor| (2..rank).fold(v.clone(), |v, _| v.unsqueeze(-1));
+        // All in f32: the variance of half floats may be too large for one.
+        let dtypes = (x.dtype(), self.weight.dtype(), self.bias.dtype());
+        let dtype = match dtypes {
+            (Ok(x), Ok(weight), Ok(bias)) => x.to_float().promote(weight).promote(bias),
+            (Err(error), ..) | (_, Err(error), _) | (.., Err(error)) => return error.into(),
+        };
+        let x = &x.to_dtype(DType::F32);
         let (centred, var) = match self.mode {
             Mode::Train => {
                 let axes: Vec<i32> = (0..rank as i32).filter(|a| *a != 1).collect();
@@ -152,6 +159,6 @@ impl Layer for BatchNorm {
             }
             Mode::Eval => (x.sub(lie(&self.mean.get())), lie(&self.var.get())),
         };
-        centred.mul(var.add(self.eps).rsqrt()).mul(lie(&self.weight)).add(lie(&self.bias))
+        centred.mul(var.add(self.eps).rsqrt()).mul(lie(&self.weight)).add(lie(&self.bias)).to_dtype(dtype)
     }
 }

@@ -1,7 +1,7 @@
 //! Layers against plain loops, and what they promise about modes, names and gradients, on the CPU or on what
 //! `LAZULI_TEST_DEVICE` names.
 
-use lazuli::{Device, Tensor};
+use lazuli::{DType, Device, Tensor};
 use lazuli_nn::*;
 
 /// Sums of tens of products of numbers below 1.
@@ -42,6 +42,52 @@ fn reference(x: &[f32], xs: [usize; 4], w: &[f32], ws: [usize; 4], win: Window) 
         }
     }
     (y, [n, o, oh, ow])
+}
+
+#[test]
+fn half_floats_whose_variance_is_too_large_for_them_are_normalised() {
+    let cpu = device();
+    let x = Tensor::from_slice(&[0.0f32, 1000.0, -2000.0, 3000.0], [4, 1], &cpu);
+    let want = BatchNorm::new(1, &cpu).forward(&x).to_vec::<f32>().unwrap();
+    let half = x.to_dtype(DType::F16);
+    let got = BatchNorm::new(1, &cpu).forward(&half).to_vec::<f32>().unwrap();
+    assert_eq!(got, want, "the weights are f32, so the result is");
+    let mut narrow = BatchNorm::new(1, &cpu);
+    (narrow.weight, narrow.bias) = (narrow.weight.to_dtype(DType::F16), narrow.bias.to_dtype(DType::F16));
+    for mode in [Mode::Train, Mode::Eval] {
+        narrow.mode = mode;
+        let y = narrow.forward(&half);
+        assert_eq!(y.dtype().unwrap(), DType::F16);
+        let wide = BatchNorm { mode, ..BatchNorm::new(1, &cpu) };
+        wide.mean.set(narrow.mean.get());
+        wide.var.set(narrow.var.get());
+        let want = wide.forward(&x).to_dtype(DType::F16).to_vec::<f32>().unwrap();
+        assert_eq!(y.to_vec::<f32>().unwrap(), want);
+    }
+}
+
+#[test]
+fn losses_of_half_floats_round_once() {
+    let cpu = device();
+    let x = Tensor::from_slice(&[300.0f32, -10.3, 7.1, 0.01], [2, 2], &cpu).to_dtype(DType::F16);
+    let y = Tensor::from_slice(&[0.0f32, 1.0, 1.0, 0.25], [2, 2], &cpu).to_dtype(DType::F16);
+    let labels = Tensor::from_slice(&[1i32, 0], [2], &cpu);
+    let wide = |t: &Tensor| t.to_dtype(DType::F32);
+    let check = |name: &str, half: Tensor, exact: Tensor| {
+        assert_eq!(half.dtype().unwrap(), DType::F16, "{name}");
+        let want = exact.to_dtype(DType::F16).item::<f32>().unwrap();
+        assert_eq!(half.item::<f32>().unwrap(), want, "{name}");
+    };
+    check("mse", loss::mse(&x, &y), loss::mse(&wide(&x), &wide(&y)));
+    check("l1", loss::l1(&x, &y), loss::l1(&wide(&x), &wide(&y)));
+    check("huber", loss::huber(&x, &y, 0.3), loss::huber(&wide(&x), &wide(&y), 0.3));
+    check("bce", loss::bce_with_logits(&x, &y), loss::bce_with_logits(&wide(&x), &wide(&y)));
+    check("kl", loss::kl(&x, &y), loss::kl(&wide(&x), &wide(&y)));
+    check(
+        "cross_entropy",
+        loss::smooth_cross_entropy(&x, &labels, 0.1),
+        loss::smooth_cross_entropy(&wide(&x), &labels, 0.1),
+    );
 }
 
 #[test]

@@ -27,8 +27,8 @@ pub fn adjoint(view: &View, x: &Tensor, g: &Tensor) -> Tensor {
             return Ok(g.reshape(source.shape));
         }
         match Walk::of(&view, &source.shape) {
-            Some(walk) => walk.back(&source.shape, &g),
-            None => scattered(&view, source, &g),
+            Some(walk) if walk.n_windows() + source.shape.rank() <= MAX_RANK => walk.back(&source.shape, &g),
+            _ => scattered(&view, source, &g),
         }
     })
 }
@@ -98,6 +98,11 @@ impl Walk {
         Some(Walk { start, along })
     }
 
+    /// How many source axes are walked by windows: on the way back each needs an axis beside the source's own.
+    fn n_windows(&self) -> usize {
+        self.along.iter().filter(|strides| strides.len() == 2).count()
+    }
+
     /// `g`, which has the view's shape, walked back to the source's.
     fn back(&self, source: &Shape, g: &Tensor) -> Result<Tensor> {
         let seen = g.node()?.shape;
@@ -155,7 +160,14 @@ fn dilated(g: &Tensor, axis: usize, step: usize) -> Tensor {
     }
     Tensor::attempt(|| {
         let shape = g.node()?.shape;
-        let spaced = padded(&g.unsqueeze(axis as i32 + 1), axis + 1, 0, step - 1);
+        let spaced = match shape.rank() < MAX_RANK {
+            true => padded(&g.unsqueeze(axis as i32 + 1), axis + 1, 0, step - 1),
+            // There is no axis left to put beside this one: those before it become one, and those after it.
+            false => {
+                let (before, after) = (shape[..axis].iter().product(), shape[axis + 1..].iter().product());
+                padded(&g.reshape([before, shape[axis], 1, after]), 2, 0, step - 1)
+            }
+        };
         // After the last element there are none.
         let size = shape[axis] * step;
         Ok(spaced.reshape(shape.with(axis, size)).narrow(axis as i32, 0, size - (step - 1)))

@@ -100,7 +100,8 @@ impl Ready {
             Work::Matmul(matmul) => matmul.sums_bytes(),
             Work::Routine { routine, args, .. } => (routine.scratch)(args, n_workers),
         };
-        let sums_bytes = launches.iter().map(sums_bytes).chain(reverted().map(|r| r.nest.sums_bytes())).max().unwrap_or(0);
+        let sums_bytes =
+            launches.iter().map(sums_bytes).chain(reverted().map(|r| r.nest.sums_bytes())).max().unwrap_or(0);
         Ok(Ready { cpu, plan, launches, nanos, room, frame, sums_bytes })
     }
 

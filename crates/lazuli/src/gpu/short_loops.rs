@@ -38,7 +38,9 @@ fn devices(max_trips: usize, planner_cuts: bool) -> Vec<Device> {
         let live = adapters::open(&found.adapter, &quirks, &counters).unwrap();
         let mut gpu = Gpu::new(found.info.clone(), counters, live, Origin::Adapter(found.adapter.clone()));
         let limits = match planner_cuts {
-            true => Limits { max_reduce: 64, max_piece: 16, max_column: 64, min_rows: 8, ..gpu.shared.about.limits.clone() },
+            true => {
+                Limits { max_reduce: 64, max_piece: 16, max_column: 64, min_rows: 8, ..gpu.shared.about.limits.clone() }
+            }
             false => Limits { max_reduce: usize::MAX, max_column: usize::MAX, ..gpu.shared.about.limits.clone() },
         };
         Arc::get_mut(&mut gpu.shared).unwrap().about.limits = limits;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use smallvec::{SmallVec, smallvec};
 
 use super::node::{Expr, Node, NodeRef};
-use super::op::Op;
+use super::op::{CustomRef, Op};
 use crate::dtype::DType;
 use crate::shape::Shape;
 
@@ -59,19 +59,22 @@ pub struct Captured {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {
     words: Vec<u64>,
+    /// The user's own ops, in order. They are held, so that none that is made later can be where one of them was and be
+    /// taken for it: not even where the plan has no use for it.
+    customs: Vec<CustomRef>,
     hash: u64,
 }
 
 impl Key {
-    fn new(words: Vec<u64>) -> Key {
+    fn new(words: Vec<u64>, customs: Vec<CustomRef>) -> Key {
         // One multiply per word: keys of large graphs are long, and equality is checked in full anyway.
         let hash = words.iter().fold(0u64, |h, w| (h.rotate_left(5) ^ w).wrapping_mul(0x517c_c1b7_2722_0a95));
-        Key { words, hash }
+        Key { words, customs, hash }
     }
 
     /// Bytes it occupies.
     pub fn size_bytes(&self) -> usize {
-        self.words.len() * 8
+        self.words.len() * 8 + self.customs.len() * size_of::<CustomRef>()
     }
 }
 
@@ -241,7 +244,8 @@ impl Walk {
     pub fn captured(self, donated: Vec<bool>) -> Captured {
         let Walk { nodes, outputs, leaves, moves, mut writer, .. } = self;
         writer.words.extend(donated.iter().map(|d| *d as u64));
-        Captured { nodes, outputs, leaves, donated, moves, constants: writer.constants, key: Key::new(writer.words) }
+        let key = Key::new(writer.words, writer.customs);
+        Captured { nodes, outputs, leaves, donated, moves, constants: writer.constants, key }
     }
 }
 
@@ -261,6 +265,7 @@ pub(super) struct Held {
 #[derive(Default)]
 struct KeyWriter {
     words: Vec<u64>,
+    customs: Vec<CustomRef>,
     constants: Vec<u32>,
     numbers: HashMap<(u32, DType), usize>,
 }
@@ -322,6 +327,7 @@ impl KeyWriter {
                 self.words.push(op.address() as u64);
                 self.words.push(expr.inputs.len() as u64);
                 inputs(self);
+                self.customs.push(op.clone());
             }
             Op::View(view) | Op::Pad(view) => {
                 self.head(if matches!(expr.op, Op::View(_)) { 8 } else { 9 }, node);

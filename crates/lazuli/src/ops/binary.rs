@@ -3,7 +3,8 @@
 
 use super::math;
 use super::operand::{Operand, Side, binary};
-use super::row::Step;
+use super::row::{BinaryRow, Step};
+use crate::dtype::DType;
 use crate::tensor::Tensor;
 
 /// Wires entries of a table of binary ops. Each reads
@@ -162,12 +163,8 @@ fn div_f32(x: f32, y: f32) -> f32 {
     return select(r, nan_f32(), none);
 }
 ";
-    // (x/y)′ = 1/y and −(x/y)/y
-    grad Some(|_, y, out, g| {
-        let gx = g.div(y);
-        let gy = gx.mul(out).neg();
-        [gx, gy]
-    });
+    // (x/y)′ = 1/y and −(x/y)/y, in this order: of 1/y alone a tiny y makes infinity
+    grad Some(|_, y, out, g| [g.div(y), out.div(y).mul(g).neg()]);
     known (1.0, 4.0, 0.25), (1.0, 0.0, INF), (-1.0, 0.0, -INF), (0.0, 0.0, NAN), (1.0, INF, 0.0), (INF, INF, NAN);
 
     /// The remainder of floored division, `x − y·⌊x/y⌋`: it has the sign of `y`. Of integers by zero it is 0.
@@ -208,7 +205,7 @@ fn remainder_f32(x: f32, y: f32) -> f32 {
 }
 ";
     // Flat in the quotient: (x − y·⌊x/y⌋)′ = 1 and −⌊x/y⌋
-    grad Some(|x, y, _, g| [g.clone(), g.mul(&x.div(y).floor()).neg()]);
+    grad Some(|x, y, out, g| [g.clone(), g.mul(&floored_quotient(x, y, out)).neg()]);
     known (-5.0, 3.0, 1.0), (5.0, -3.0, -1.0), (5.5, 2.0, 1.5), (-1.0, INF, INF), (1.0, 0.0, NAN), (INF, 2.0, NAN);
 
     /// The power, `xʸ`. Of integers it wraps; a negative exponent gives 0, or ±1 where the base is ±1.
@@ -278,12 +275,8 @@ fn log2_parts_f32(x: f32) -> vec2<f32> {
     return two_sum_f32(out.x, lo);
 }
 ";
-    // (xʸ)′ = y·xʸ⁻¹ and xʸ·ln x, of which the second is 0 where x is
-    grad Some(|x, y, out, g| {
-        let gx = g.mul(y).mul(&x.pow(&y.sub(1.0)));
-        let gy = g.mul(&x.eq(0.0).select(0.0, out.mul(&x.log())));
-        [gx, gy]
-    });
+    // (xʸ)′ = y·xʸ⁻¹ and xʸ·ln x
+    grad Some(grad_of_pow);
     known (2.0, 10.0, 1024.0), (2.0, 0.5, std::f64::consts::SQRT_2), (-2.0, 3.0, -8.0), (-8.0, 0.5, NAN), (0.0, -1.0, INF),
         (NAN, 0.0, 1.0), (1.0, NAN, 1.0), (-1.0, INF, 1.0), (INF, -1.0, 0.0);
 
@@ -299,7 +292,7 @@ fn maximum_f32(x: f32, y: f32) -> f32 {
 fn maximum_i32(x: i32, y: i32) -> i32 { return max(x, y); }
 fn maximum_u32(x: u32, y: u32) -> u32 { return max(x, y); }
 ";
-    grad Some(|x, y, _, g| [chosen(&x.gt(y), x, y, g), chosen(&y.gt(x), x, y, g)]);
+    grad Some(|x, y, _, g| [unless(&x.lt(y), x, y, g), unless(&y.lt(x), x, y, g)]);
     known (1.0, 2.0, 2.0), (1.0, NAN, NAN), (NAN, 1.0, NAN), (-INF, 1.0, 1.0), (INF, NAN, NAN);
 
     /// The lesser of two; NaN if either is.
@@ -314,7 +307,7 @@ fn minimum_f32(x: f32, y: f32) -> f32 {
 fn minimum_i32(x: i32, y: i32) -> i32 { return min(x, y); }
 fn minimum_u32(x: u32, y: u32) -> u32 { return min(x, y); }
 ";
-    grad Some(|x, y, _, g| [chosen(&x.lt(y), x, y, g), chosen(&y.lt(x), x, y, g)]);
+    grad Some(|x, y, _, g| [unless(&x.gt(y), x, y, g), unless(&y.gt(x), x, y, g)]);
     known (1.0, 2.0, 1.0), (1.0, NAN, NAN), (NAN, 1.0, NAN), (-INF, 1.0, -INF), (INF, NAN, NAN);
 
     /// The angle of the point whose ordinate is `x` and whose abscissa is `y`, −π to π: `a.atan2(b)` is `arctan(a/b)`.
@@ -336,10 +329,8 @@ fn atan2_f32(y: f32, x: f32) -> f32 {
     return copysign_f32(atan_from_f32(axis, select(t, -t, steep != left)), y);
 }
 ";
-    grad Some(|x, y, _, g| {
-        let scaled = g.div(&x.mul(x).add(&y.mul(y)));
-        [scaled.mul(y), scaled.mul(x).neg()]
-    });
+    // (arctan x/y)′ = y / (x² + y²) and −x / (x² + y²)
+    grad Some(grad_of_atan2);
     known (1.0, 1.0, 0.7853981633974483), (0.0, -1.0, std::f64::consts::PI), (-0.0, -1.0, -std::f64::consts::PI),
         (INF, -INF, 2.356194490192345), (NAN, 1.0, NAN);
 }
@@ -401,9 +392,51 @@ pub(crate) fn min_f32(x: f32, y: f32) -> f32 {
     if x.is_nan() { x } else { lesser }
 }
 
-/// The gradient of the side that was taken; where both are equal, half of it.
-fn chosen(taken: &Tensor, x: &Tensor, y: &Tensor, g: &Tensor) -> Tensor {
-    taken.select(g, x.eq(y).select(g.mul(0.5), 0.0))
+/// The bound from below that `relu` and `clamp` are: a [`MAXIMUM`] whose first side has no gradient at the bound, where a
+/// maximum would give each side half. NaN lets gradients pass.
+pub static AT_LEAST: BinaryRow =
+    BinaryRow { grad: Some(|x, y, _, g| [x.le(y).select(0.0, g), x.le(y).select(g, 0.0)]), ..MAXIMUM };
+
+/// The bound from above, as [`AT_LEAST`].
+pub static AT_MOST: BinaryRow =
+    BinaryRow { grad: Some(|x, y, _, g| [x.ge(y).select(0.0, g), x.ge(y).select(g, 0.0)]), ..MINIMUM };
+
+/// The gradient of a side unless the `other` was taken; where both are equal, half of it. NaN is taken from both.
+fn unless(other: &Tensor, x: &Tensor, y: &Tensor, g: &Tensor) -> Tensor {
+    other.select(0.0, x.eq(y).select(g.mul(0.5), g))
+}
+
+/// `⌊x/y⌋` from the remainder `r`: a quotient that rounds up to an integer, or to nothing, would be one too large. Nothing
+/// overflows: r/y is 0 to 1. An infinite y goes once, backwards, if the remainder is y itself.
+fn floored_quotient(x: &Tensor, y: &Tensor, r: &Tensor) -> Tensor {
+    let quotient = x.div(y).sub(r.div(y)).round();
+    y.is_inf().select(r.is_inf().select(-1.0, r.is_nan().select(f32::NAN, 0.0)), quotient)
+}
+
+/// (xʸ)′ = y·xʸ⁻¹ and xʸ·ln x
+fn grad_of_pow(x: &Tensor, y: &Tensor, out: &Tensor, g: &Tensor) -> [Tensor; 2] {
+    // Of nothing, also an infinite xʸ⁻¹ makes nothing: x⁰ is 1 everywhere, 0 and NaN included.
+    let lower = x.pow(&y.sub(1.0));
+    let is_flat = y.eq(0.0).logical_or(g.eq(0.0)).logical_and(lower.is_finite().logical_not());
+    let gx = y.mul(is_flat.select(0.0, lower)).mul(g);
+    // 0ʸ = 0 for all y from 0 on.
+    let is_zero = x.eq(0.0).logical_and(y.ge(0.0));
+    let gy = g.mul(&out.mul(&is_zero.select(1.0, x).log()));
+    [gx, gy]
+}
+
+/// (arctan x/y)′ = y / (x² + y²) and −x / (x² + y²); at the origin, where there is none, 0. Both sides are scaled by a power
+/// of two where squares would leave the range; the result does not depend on it, so it has no gradient.
+fn grad_of_atan2(x: &Tensor, y: &Tensor, _: &Tensor, g: &Tensor) -> [Tensor; 2] {
+    let size = x.abs().maximum(y.abs()).to_dtype(DType::F32);
+    let (huge, tiny) = (2f32.powi(-64), 2f32.powi(64));
+    let s = size.gt(1e18).select(huge, size.lt(1e-18).select(tiny, 1.0));
+    let (x, y) = (x.mul(&s), y.mul(&s));
+    let square = x.mul(&x).add(&y.mul(&y));
+    let is_origin = square.eq(0.0);
+    let square = is_origin.select(1.0, square);
+    let part = |z: &Tensor| is_origin.select(0.0, z.div(&square).mul(&s).mul(g));
+    [part(&y), part(&x).neg()]
 }
 
 impl Tensor {

@@ -182,16 +182,42 @@ fn grad_of_extremum(x: &Tensor, y: &Tensor, g: &Tensor) -> Tensor {
     })
 }
 
-/// `g` times the product of the other elements: `y/x`, but where elements are zero.
+/// `g` times the product of the other elements: `y/x`, but where elements are zero. That has the right value, but at a zero no
+/// right gradient: for that it is taken as [`others`].
 fn grad_of_prod(x: &Tensor, y: &Tensor, g: &Tensor) -> Tensor {
     Tensor::attempt(|| {
         let axes = reduced_axes(x, y)?;
         let is_zero = x.eq(0.0);
         let n_zeros = is_zero.sum(axes.clone());
         // The product of those that are not zero.
-        let others = is_zero.select(1.0, x).prod(axes);
-        let at_zero = n_zeros.eq(1).select(&others, 0.0);
-        let elsewhere = n_zeros.eq(0).select(&others, 0.0).div(x);
-        Ok(g.mul(is_zero.select(at_zero, elsewhere)))
+        let rest = is_zero.select(1.0, x).prod(axes);
+        let at_zero = n_zeros.eq(1).select(&rest, 0.0);
+        let elsewhere = n_zeros.eq(0).select(&rest, 0.0).div(x);
+        let value = is_zero.select(at_zero, elsewhere);
+        Ok(g.mul(value.with_gradient_of(&others(x, y)?)))
     })
+}
+
+/// For each element the product of the others along the reduced axes: of those before it times those after it, by products
+/// of 1, 2, 4, … neighbours. It only multiplies, so that it has all its gradients everywhere.
+fn others(x: &Tensor, y: &Tensor) -> Result<Tensor> {
+    let (shape, kept) = (x.node()?.shape, y.node()?.shape);
+    let (inner, outer): (Vec<i32>, Vec<i32>) =
+        (0..shape.rank() as i32).partition(|axis| kept[*axis as usize] != shape[*axis as usize]);
+    let order: Vec<i32> = outer.iter().chain(&inner).copied().collect();
+    let back: Vec<i32> =
+        (0..order.len() as i32).map(|a| order.iter().position(|o| *o == a).unwrap_or(0) as i32).collect();
+    let sizes: Vec<usize> = order.iter().map(|axis| shape[*axis as usize]).collect();
+    let n: usize = sizes[outer.len()..].iter().product();
+    let lines = x.permute(&order).reshape([sizes[..outer.len()].iter().product(), n]);
+    // Shifted by some places, towards the end or the beginning, with ones in what gets free.
+    let after = |x: &Tensor, by: usize| x.pad(&[(0, 0), (by, 0)], 1.0).narrow(1, 0, n);
+    let before = |x: &Tensor, by: usize| x.pad(&[(0, 0), (0, by)], 1.0).narrow(1, by, n);
+    let (mut below, mut above) = (after(&lines, 1), before(&lines, 1));
+    let mut width = 1;
+    while width < n {
+        (below, above) = (below.mul(after(&below, width)), above.mul(before(&above, width)));
+        width *= 2;
+    }
+    Ok(below.mul(above).reshape(&sizes[..]).permute(&back))
 }

@@ -2,7 +2,8 @@
 
 use smallvec::smallvec;
 
-use super::operand::{Meeting, Number, Operand, Side, carried, cast};
+use super::binary::{AT_LEAST, AT_MOST};
+use super::operand::{Meeting, Number, Operand, Side, binary, carried, cast};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::graph::Op;
@@ -22,7 +23,8 @@ impl Tensor {
         carried(try_select(self, &a.into(), &b.into()))
     }
 
-    /// The number, or the nearer of the bounds if it lies beyond them. NaN stays NaN.
+    /// The number, or the nearer of the bounds if it lies beyond them. NaN stays NaN. At a bound the gradient is 0, as it
+    /// is beyond.
     ///
     /// ```
     /// # use lazuli::{Device, Tensor};
@@ -32,7 +34,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn clamp(&self, low: impl Into<Operand>, high: impl Into<Operand>) -> Tensor {
-        self.maximum(low).minimum(high)
+        binary(&AT_MOST, &binary(&AT_LEAST, self, low.into()), high.into())
     }
 }
 

@@ -39,7 +39,7 @@ impl Tensor {
         carried(try_var("var", self, &axes.into(), ddof))
     }
 
-    /// The standard deviation along `axes`: the root of [`var`](Tensor::var).
+    /// The standard deviation along `axes`: the root of [`var`](Tensor::var). Where it is 0, so is its gradient.
     ///
     /// ```
     /// # use lazuli::{Device, Tensor};
@@ -49,10 +49,10 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn std(&self, axes: impl Into<Axes>, ddof: usize) -> Tensor {
-        carried(try_var("std", self, &axes.into(), ddof)).sqrt()
+        carried(try_std(self, &axes.into(), ddof))
     }
 
-    /// The Euclidean norm along `axes`: the root of the sum of squares.
+    /// The Euclidean norm along `axes`: the root of the sum of squares. Where it is 0, so is its gradient.
     ///
     /// ```
     /// # use lazuli::{Device, Tensor};
@@ -164,11 +164,23 @@ pub(super) fn mean_over(op: &str, x: &Tensor, axes: AxisSet, keep: Keep, ddof: u
 
 #[track_caller]
 fn try_var(op: &str, x: &Tensor, axes: &Axes, ddof: usize) -> Result<Tensor> {
-    let (axes, keep) = axes.resolve(op, &x.node()?.shape)?;
     let wide = Wide::new(x)?;
-    let mean = mean_over(op, &wide.x, axes, Keep(true), 0)?;
-    let squares = wide.x.sub(mean).square();
-    Ok(mean_over(op, &squares, axes, Keep(keep), ddof)?.to_dtype(wide.result))
+    Ok(var_of(op, &wide.x, axes, ddof)?.to_dtype(wide.result))
+}
+
+#[track_caller]
+fn try_std(x: &Tensor, axes: &Axes, ddof: usize) -> Result<Tensor> {
+    // The root is taken before the result becomes a half float: the variance may be too large for one.
+    let wide = Wide::new(x)?;
+    Ok(root(&var_of("std", &wide.x, axes, ddof)?).to_dtype(wide.result))
+}
+
+/// The variance of an f32 tensor.
+#[track_caller]
+fn var_of(op: &str, x: &Tensor, axes: &Axes, ddof: usize) -> Result<Tensor> {
+    let (axes, keep) = axes.resolve(op, &x.node()?.shape)?;
+    let mean = mean_over(op, x, axes, Keep(true), 0)?;
+    mean_over(op, &x.sub(mean).square(), axes, Keep(keep), ddof)
 }
 
 #[track_caller]
@@ -176,7 +188,14 @@ fn try_norm(x: &Tensor, axes: &Axes) -> Result<Tensor> {
     let (axes, keep) = axes.resolve("norm", &x.node()?.shape)?;
     let wide = Wide::new(x)?;
     let sum = reduce(&SUM, "norm", wide.x.square().node()?, axes, Keep(keep))?;
-    Ok(sum.sqrt().to_dtype(wide.result))
+    Ok(root(&sum).to_dtype(wide.result))
+}
+
+/// The square root of what is never negative, flat at 0: its slope there is infinite, and what it is multiplied with is 0.
+#[track_caller]
+fn root(x: &Tensor) -> Tensor {
+    let is_zero = x.eq(0);
+    is_zero.select(0, is_zero.select(1, x).sqrt())
 }
 
 #[track_caller]

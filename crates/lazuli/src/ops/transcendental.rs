@@ -5,6 +5,8 @@ use std::f64::consts::{FRAC_2_SQRT_PI, FRAC_PI_2, FRAC_PI_3, FRAC_PI_4, FRAC_PI_
 
 use super::math;
 use super::unary::unary_rows;
+use crate::dtype::DType;
+use crate::tensor::Tensor;
 
 const INF: f64 = f64::INFINITY;
 const NAN: f64 = f64::NAN;
@@ -31,7 +33,8 @@ fn exp2_f32(x: f32) -> f32 {
     return scaled_f32(exp2_unit_f32(x - n), i32(n));
 }
 ";
-    grad Some(|_, y, g| g.mul(y).mul(LN_2));
+    // In f32: ln 2 has more digits than a half float.
+    grad Some(|_, y, g| wide(&g.mul(y)).mul(LN_2));
     known (0.0, 1.0), (10.0, 1024.0), (0.5, SQRT_2), (-INF, 0.0), (INF, INF), (NAN, NAN);
 
     /// `eˣ − 1`, exact also where `x` is small.
@@ -52,7 +55,8 @@ fn expm1_f32(x: f32) -> f32 {
     return 2.0 * (h * p + (h - 0.5));
 }
 ";
-    grad Some(|_, y, g| g.mul(&y.add(1.0)));
+    // (eˣ − 1)′ = eˣ, which y + 1 has lost where y is nearly −1.
+    grad Some(|x, _, g| g.mul(&x.exp()));
     known (0.0, 0.0), (1.0, 1.7182818284590453), (-0.5, -0.3934693402873666), (-INF, -1.0), (INF, INF), (NAN, NAN);
 
     /// The natural logarithm, `ln x`; NaN of a negative number.
@@ -79,7 +83,7 @@ fn log2_f32(x: f32) -> f32 {
     return p.x + (hi * 1.4423828 + small);
 }
 ";
-    grad Some(|x, _, g| g.div(&x.mul(LN_2)));
+    grad Some(|x, _, g| wide(g).div(&wide(x).mul(LN_2)));
     known (8.0, 3.0), (0.5, -1.0), (10.0, LOG2_10), (0.0, -INF), (-1.0, NAN), (INF, INF), (NAN, NAN);
 
     /// The logarithm to base 10.
@@ -97,7 +101,7 @@ fn log10_f32(x: f32) -> f32 {
     return p.x * 0.3010254 + (p.y * 0.5 + small);
 }
 ";
-    grad Some(|x, _, g| g.div(&x.mul(LN_10)));
+    grad Some(|x, _, g| wide(g).div(&wide(x).mul(LN_10)));
     known (1000.0, 3.0), (2.0, 0.3010299956639812), (0.0, -INF), (-1.0, NAN), (INF, INF), (NAN, NAN);
 
     /// `ln(1 + x)`, exact also where `x` is small.
@@ -217,7 +221,7 @@ fn atan_f32(x: f32) -> f32 {
     return copysign_f32(select(atan_from_f32(0.0, t), atan_from_f32(1.0, -t), a > 1.0), x);
 }
 ";
-    grad Some(|x, _, g| g.div(&x.mul(x).add(1.0)));
+    grad Some(grad_of_atan);
     known (0.0, 0.0), (1.0, FRAC_PI_4), (2.0, 1.1071487177940904), (INF, FRAC_PI_2), (-INF, -FRAC_PI_2), (NAN, NAN);
 
     /// The hyperbolic sine.
@@ -298,7 +302,7 @@ fn asinh_f32(x: f32) -> f32 {
     return copysign_f32(log_sum_f32(u.x, u.y + s.y, 0.0), x);
 }
 ";
-    grad Some(|x, _, g| g.mul(&x.mul(x).add(1.0).rsqrt()));
+    grad Some(grad_of_asinh);
     known (0.0, 0.0), (1.0, 0.881373587019543), (-3.0, -1.8184464592320668), (INF, INF), (-INF, -INF), (NAN, NAN);
 
     /// The inverse hyperbolic cosine; NaN below 1.
@@ -390,6 +394,66 @@ fn erf_f32(x: f32) -> f32 {
 }
 ";
     // (erf x)′ = 2/√π · e^(−x²)
-    grad Some(|x, _, g| g.mul(&x.mul(x).neg().exp()).mul(FRAC_2_SQRT_PI));
+    grad Some(|x, _, g| wide(g).mul(&gaussian(x)).mul(FRAC_2_SQRT_PI));
     known (0.0, 0.0), (0.5, 0.5204998778130465), (1.0, 0.8427007929497148), (-2.0, -0.9953222650189527), (INF, 1.0), (NAN, NAN);
+
+    /// What [`erf`](Tensor::erf) lacks to 1, `1 − erf x`, with all its digits also where that is little.
+    ERFC erfc: Float -> Same, cost 26, ulps 4.0, gpu_ulps 4.5, range (-4.0, 10.0);
+    cpu f32 -> f32 |x| math::erfc::<L>(x);
+    oracle libm::erfc;
+    wgsl "erfc_f32($x)" "
+fn erfc_f32(x: f32) -> f32 {
+    if (is_nan_f32(x)) { return x; }
+    let a = min(abs(x), 10.4);
+    if (a < 0.5) {
+        let z = a * a;
+        let p = 0.112835787 + z * (-0.026853347 + z * (0.005187162 + z * (-0.0007997853 + z * 0.000078069046)));
+        return 1.0 - copysign_f32(a + a * (0.12837917 + z * (-0.37612626 + z * p)), x);
+    }
+    let q = (a - 4.0) / (a + 4.0);
+    let p = -0.06660476 + q * (0.036394857 + q * (-0.016020052 + q * (0.006901055 + q * 0.00084603584)));
+    let r = 0.015377333 + q * (0.06809199 + q * (-0.10099226 + q * (0.09383457 + q * p)));
+    let scaled = (1.0 + (0.23299514 + q * (-0.13962103 + q * r))) / (1.0 + 2.0 * a);
+    // e^(−a²), with what the rounding of a² lost.
+    let square = two_product_f32(a, a);
+    let y = scaled * exp_f32(-square.x);
+    let exact = y - y * square.y;
+    return select(exact, 2.0 - exact, x < 0.0);
+}
+";
+    // (1 − erf x)′ = −2/√π · e^(−x²)
+    grad Some(|x, _, g| wide(g).mul(&gaussian(x)).mul(-FRAC_2_SQRT_PI));
+    known (0.0, 1.0), (0.5, 0.4795001221869535), (-1.0, 1.8427007929497148), (5.0, 1.5374597944280349e-12), (INF, 0.0), (-INF, 2.0),
+        (NAN, NAN);
+}
+
+/// The same in f32 if it is a half float: for formulas with numbers that a half float would round.
+fn wide(x: &Tensor) -> Tensor {
+    x.to_dtype(DType::F32)
+}
+
+/// e^(−x²) in f32. Where it is 0, |x| is cut short: times nothing, a huge x of its own gradient would give NaN.
+fn gaussian(x: &Tensor) -> Tensor {
+    let x = wide(x).clamp(-15.0, 15.0);
+    x.mul(&x).neg().exp()
+}
+
+/// `(x·s, s)` in f32, where s is 1, or a power of two that keeps the square of a huge x finite. Nothing that is made of both
+/// depends on s, so it has no gradient.
+fn scaled(x: &Tensor) -> (Tensor, Tensor) {
+    let x = wide(x);
+    let s = x.abs().gt(1e18).select(2f32.powi(-64), 1.0);
+    (x.mul(&s), s)
+}
+
+/// (arctan x)′ = 1 / (x² + 1) = s² / ((x·s)² + s²)
+fn grad_of_atan(x: &Tensor, _: &Tensor, g: &Tensor) -> Tensor {
+    let (x, s) = scaled(x);
+    wide(g).mul(&s).div(&x.mul(&x).add(&s.mul(&s))).mul(&s)
+}
+
+/// (arsinh x)′ = 1 / √(x² + 1) = s / √((x·s)² + s²)
+fn grad_of_asinh(x: &Tensor, _: &Tensor, g: &Tensor) -> Tensor {
+    let (x, s) = scaled(x);
+    wide(g).mul(&s).mul(&x.mul(&x).add(&s.mul(&s)).rsqrt())
 }

@@ -86,6 +86,47 @@ fn using_a_custom_op_again_plans_nothing() {
     assert_eq!(Tensor::map_custom(&thrice, &[&data(77)]).to_vec::<f32>().unwrap()[2], 3.0);
 }
 
+#[test]
+fn ops_that_share_a_closure_but_not_their_wgsl_or_name_are_two() {
+    let _device = shared();
+    // On each device each op gives what its own text says: the CPU has one closure for both.
+    let twice = op("twice", "2.0 * $0", |x| 2.0 * x[0]);
+    let thrice = CustomOp { wgsl: "3.0 * $0".into(), ..twice.clone() };
+    let renamed = CustomOp { name: "doubled".into(), ..twice.clone() };
+    let is_cpu = device() == Device::cpu();
+    let x = data(5);
+    let apply = |op: &CustomOp, by: f32| {
+        let got = Tensor::map_custom(op, &[&x]).to_vec::<f32>().unwrap();
+        assert_eq!(got, x.mul(by).to_vec::<f32>().unwrap(), "{}", op.name);
+    };
+    // The second and third would find the plan of the first.
+    apply(&twice, 2.0);
+    apply(&thrice, if is_cpu { 2.0 } else { 3.0 });
+    apply(&renamed, 2.0);
+    let plan = Tensor::map_custom(&renamed, &[&x]).explain().unwrap();
+    assert!(plan.kernels[0].ops.contains(&"doubled".to_string()), "{plan}");
+    // In one graph they would become one node.
+    let both = Tensor::map_custom(&twice, &[&x]).sub(Tensor::map_custom(&thrice, &[&x]));
+    assert_eq!(both.to_vec::<f32>().unwrap(), x.mul(if is_cpu { 0.0 } else { -1.0 }).to_vec::<f32>().unwrap());
+    let same = Tensor::map_custom(&twice, &[&x]).sub(Tensor::map_custom(&renamed, &[&x]));
+    let plan = same.explain().unwrap();
+    assert!(["twice", "doubled"].iter().all(|name| plan.kernels[0].ops.contains(&name.to_string())), "{plan}");
+}
+
+#[test]
+fn ops_made_and_dropped_in_turn_are_never_taken_for_one_another() {
+    let _device = shared();
+    // Each closure is dropped before the next is made, which the allocator then likes to put into the same place. One plan
+    // does not need the op at all, and so would not keep it.
+    let (x, none) = (data(3), data(0));
+    for i in 0..200 {
+        let by = (i % 7) as f32;
+        let times = op("times", &format!("{by:?} * $0"), move |x| by * x[0]);
+        assert_eq!(Tensor::map_custom(&times, &[&none]).to_vec::<f32>().unwrap(), []);
+        assert_eq!(Tensor::map_custom(&times, &[&x]).to_vec::<f32>().unwrap(), [0.0, 0.5 * by, by], "{i}");
+    }
+}
+
 /// Panics when it is dropped, and so does what it panics with.
 struct Bomb;
 

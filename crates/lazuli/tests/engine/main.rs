@@ -10,6 +10,8 @@ mod fusion;
 mod futures;
 mod kept;
 mod lengths;
+mod gradients;
+mod halves;
 #[path = "../random/methods.rs"]
 mod methods;
 mod regressions;

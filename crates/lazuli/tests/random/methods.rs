@@ -20,7 +20,7 @@ macro_rules! methods {
 
 methods! { UNARY fn call_unary(name: &str, x: &Tensor), name => x.():
     neg abs sign sqrt rsqrt recip floor ceil round trunc logical_not is_nan is_inf bit_not
-    exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh cbrt erf
+    exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh cbrt erf erfc
     square is_finite relu softplus sigmoid silu swish gelu gelu_tanh hardswish zeros_like ones_like detach tracked
 }
 methods! { BINARY fn call_binary(name: &str, x: &Tensor, y: impl Into<Operand>), name => x.(y):

@@ -138,6 +138,38 @@ fn movement() {
 }
 
 #[test]
+fn movement_of_as_many_axes_as_there_may_be() {
+    let x: &[&[usize]] = &[&[2, 1, 3, 1, 2, 1, 1, 4]];
+    let moves: [(&str, fn(&Tensor) -> Tensor); 5] = [
+        ("every second", |x| x.slice(s![.., .., .., .., .., .., .., ..;2])),
+        ("every second in the middle", |x| x.slice(s![.., .., ..;2, .., .., .., .., ..])),
+        ("backwards in steps", |x| x.slice(s![.., .., ..;-2, .., .., .., .., ..;-3])),
+        ("every second of a permutation", |x| x.permute(&[7, 0, 2, 1, 4, 3, 6, 5]).slice(s![..;2, .., ..;2, ..])),
+        ("windows beside an element", |x| x.select_index(2, 1).unfold(6, 2, 1)),
+    ];
+    for (name, f) in moves {
+        check(name, Twice, x, (-2.0, 2.0), MAPS, |x| f(&x[0]).square());
+    }
+}
+
+#[test]
+fn products_with_zeros_have_second_gradients() {
+    // x·y·z: by each pair it is the third, whichever of them are zero.
+    let cases = [[0.0, 2.0, 3.0], [2.0, 0.0, 0.0], [0.0, 0.0, 0.0], [2.0, 3.0, -1.0]];
+    for [x, y, z] in cases {
+        let v = Tensor::from_slice(&[x, y, z], [1, 3, 1], &super::device()).tracked();
+        let first = v.prod([1, 2]).sum(..).grad(&[&v]).swap_remove(0);
+        let row = |i: isize| {
+            let of = first.select_index(1, i).sum(..).grad(&[&v]).swap_remove(0);
+            of.to_vec::<f32>().expect("no mistake")
+        };
+        assert_eq!(first.to_vec::<f32>().expect("no mistake"), [y * z, x * z, x * y]);
+        assert_eq!([row(0), row(1), row(2)], [[0.0, z, y], [z, 0.0, x], [y, x, 0.0]], "{x} {y} {z}");
+    }
+    check("prod", Twice, &[&[3, 5, 2]], (-2.0, 2.0), 1e-4, |x| x[0].prod([0, 2]));
+}
+
+#[test]
 fn windows_of_many_elements() {
     check("long windows", Twice, &[&[40]], (-2.0, 2.0), SUMS, |x| x[0].unfold(0, 20, 3).square());
 }
