@@ -30,6 +30,7 @@ fn numbers(tensors: Vec<(String, Tensor)>) -> Result<Vec<f64>> {
 
 #[test]
 fn loading_can_run_out_of_memory() {
+    let _turn = refusing::alone();
     let (folder, cpu) = (tempfile::tempdir().unwrap(), Device::cpu());
     let path = folder.path().join("a.safetensors");
     lazuli_io::save(&path, &some(6000, &cpu)).unwrap();
@@ -42,13 +43,15 @@ fn loading_can_run_out_of_memory() {
     let path = folder.path().join("a.npy");
     lazuli_io::save_npy(&path, &some(6000, &cpu)[0].1).unwrap();
     check("load_npy", LARGE, || cpu.trim(), || lazuli_io::load_npy(&path, &cpu)?.to_vec::<f32>());
+    // What reading an archive's directory needs is some tens of kilobytes, however large the file.
     let path = folder.path().join("a.npz");
-    lazuli_io::save_npz(&path, &some(6000, &cpu)).unwrap();
-    check("load_npz", LARGE, || cpu.trim(), || numbers(lazuli_io::load_npz(&path, &cpu)?));
+    lazuli_io::save_npz(&path, &some(100_000, &cpu)).unwrap();
+    check("load_npz", 32 * LARGE, || cpu.trim(), || numbers(lazuli_io::load_npz(&path, &cpu)?));
 }
 
 #[test]
 fn loading_what_is_compressed_can_run_out_of_memory() {
+    let _turn = refusing::alone();
     let (folder, cpu) = (tempfile::tempdir().unwrap(), Device::cpu());
     let path = folder.path().join("a.npz");
     let mut archive = ZipWriter::new(Cursor::new(Vec::new()));
@@ -64,6 +67,7 @@ fn loading_what_is_compressed_can_run_out_of_memory() {
 
 #[test]
 fn saving_can_run_out_of_memory() {
+    let _turn = refusing::alone();
     let cpu = Device::cpu();
     let tensors = some(6000, &cpu);
     check("to_safetensors", LARGE, || cpu.trim(), || lazuli_io::to_safetensors(&tensors));
@@ -77,6 +81,7 @@ fn saving_can_run_out_of_memory() {
 #[test]
 #[cfg(target_os = "linux")]
 fn a_starved_process_that_loads_gets_an_error() {
+    let _turn = refusing::alone();
     if let Ok(path) = std::env::var("LAZULI_TEST_STARVED") {
         let loaded = lazuli_io::load(&path, &Device::cpu()).map(drop);
         assert!(matches!(loaded, Err(lazuli::Error::OutOfMemory(_))), "{loaded:?}");

@@ -28,6 +28,7 @@ fn step(device: &Device) -> Result<Vec<f32>> {
 
 #[test]
 fn a_step_can_run_out_of_memory() {
+    let _turn = refusing::alone();
     // Planning a step takes some tens of kilobytes, which grow with the model's layers and not with its tensors.
     let counted_from = 24 * refusing::LARGE;
     let cpu = Device::cpu();

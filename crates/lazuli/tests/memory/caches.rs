@@ -63,6 +63,7 @@ fn n_structures(default: usize) -> usize {
 
 #[test]
 fn any_number_of_structures_stays_below_the_bound() {
+    let _turn = alone();
     const BYTES: usize = 4 << 20;
     if !with_cache("any_number_of_structures_stays_below_the_bound", BYTES) {
         return;
@@ -90,6 +91,7 @@ fn any_number_of_structures_stays_below_the_bound() {
 
 #[test]
 fn what_is_used_stays() {
+    let _turn = alone();
     if !with_cache("what_is_used_stays", 1 << 20) {
         return;
     }
@@ -108,6 +110,7 @@ fn what_is_used_stays() {
 
 #[test]
 fn functions_go_with_their_plans() {
+    let _turn = alone();
     if !with_cache("functions_go_with_their_plans", 1 << 20) {
         return;
     }
@@ -140,6 +143,7 @@ impl Drop for ComputesWhenDropped {
 
 #[test]
 fn a_function_may_compute_when_it_goes() {
+    let _turn = alone();
     if !with_cache("a_function_may_compute_when_it_goes", 64 << 10) {
         return;
     }
@@ -160,6 +164,7 @@ fn a_function_may_compute_when_it_goes() {
 
 #[test]
 fn with_no_bytes_at_all_the_last_plan_stays() {
+    let _turn = alone();
     if !with_cache("with_no_bytes_at_all_the_last_plan_stays", 0) {
         return;
     }
@@ -176,6 +181,7 @@ fn with_no_bytes_at_all_the_last_plan_stays() {
 
 #[test]
 fn a_number_of_bytes_that_is_none_is_warned_of_once() {
+    let _turn = alone();
     if std::env::var_os("LAZULI_TEST_CHILD").is_some() {
         data(4, &Device::cpu()).add(1.0).to_vec::<f32>().unwrap();
         return;

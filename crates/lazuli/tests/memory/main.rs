@@ -10,9 +10,8 @@ mod starved;
 static ALLOCATOR: refusing::Refusing = refusing::Refusing;
 
 /// Runs a test of this program again, in a process of its own with these variables: whether it passed, and what it wrote.
+/// The caller is alone, since what it writes is allocated here.
 fn run_again(test: &str, variables: &[(&str, &str)]) -> (bool, String) {
-    // What it writes is allocated here.
-    let _turn = refusing::alone();
     let program = std::env::current_exe().expect("tests have a path");
     let mut command = std::process::Command::new(program);
     command.args(["--exact", test, "--nocapture"]).envs(variables.iter().copied());

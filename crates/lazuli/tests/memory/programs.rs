@@ -39,6 +39,7 @@ fn on_cpu(name: &str, program: impl Fn(&Device) -> Result<Vec<f32>>) {
 #[test]
 #[cfg(feature = "gpu")]
 fn hosts_of_gpus_can_run_out_of_memory() {
+    let _turn = alone();
     for idx in 1..Device::all().len() {
         let (cpu, gpu) = (Device::cpu(), Device::open(&idx.to_string()).unwrap());
         let trim = || {
@@ -60,6 +61,7 @@ fn hosts_of_gpus_can_run_out_of_memory() {
 
 #[test]
 fn entering_can_run_out_of_memory() {
+    let _turn = alone();
     on_cpu("from_slice", |d| read(&x(&[5000], d).add(1.0)));
     on_cpu("from_vec of i64", |d| {
         let data: Vec<i64> = uncounted(|| (0..5000).collect());
@@ -73,6 +75,7 @@ fn entering_can_run_out_of_memory() {
 
 #[test]
 fn leaving_can_run_out_of_memory() {
+    let _turn = alone();
     on_cpu("to_vec of f64", |d| {
         let wide = x(&[3000], d).compute()?.to_vec::<f64>()?;
         Ok(uncounted(|| wide.iter().map(|v| *v as f32).collect()))
@@ -87,6 +90,7 @@ fn leaving_can_run_out_of_memory() {
 
 #[test]
 fn maps_and_reductions_can_run_out_of_memory() {
+    let _turn = alone();
     on_cpu("chain", |d| {
         let (a, b) = (x(&[40, 300], d), x(&[300], d));
         read(&a.add(&b).mul(2.0).exp().sub(&a))
@@ -101,6 +105,7 @@ fn maps_and_reductions_can_run_out_of_memory() {
 
 #[test]
 fn products_can_run_out_of_memory() {
+    let _turn = alone();
     on_cpu("matmul", |d| read(&x(&[120, 200], d).matmul(&x(&[200, 150], d)).relu()));
     on_cpu("matmul of f16", |d| {
         let (a, b) = (x(&[60, 200], d).to_dtype(DType::F16), x(&[150, 200], d).to_dtype(DType::F16));
@@ -116,6 +121,7 @@ fn products_can_run_out_of_memory() {
 
 #[test]
 fn routines_can_run_out_of_memory() {
+    let _turn = alone();
     on_cpu("sort", |d| read(&x(&[3, 4000], d).sort(-1, false)));
     on_cpu("sort of columns", |d| read(&x(&[700, 40], d).sort(0, true)));
     on_cpu("argsort", |d| read(&x(&[30, 200], d).argsort(-1, true).to_dtype(DType::F32)));
@@ -133,6 +139,7 @@ fn routines_can_run_out_of_memory() {
 
 #[test]
 fn moving_things_about_can_run_out_of_memory() {
+    let _turn = alone();
     on_cpu("gather", |d| {
         let at = Tensor::from_vec(indices(6000, 40), [6000], d);
         read(&x(&[40, 8], d).index_select(0, &at))
@@ -143,6 +150,7 @@ fn moving_things_about_can_run_out_of_memory() {
 
 #[test]
 fn a_training_step_can_run_out_of_memory() {
+    let _turn = alone();
     on_cpu("step", |d| {
         let (data, mut w) = (x(&[64, 100], d), x(&[100, 40], d));
         for _ in 0..2 {
@@ -158,6 +166,7 @@ fn a_training_step_can_run_out_of_memory() {
 
 #[test]
 fn facades_can_run_out_of_memory() {
+    let _turn = alone();
     on_cpu("weights", |d| {
         let mut weights = Weights::new(d);
         let mut y = uncounted(|| vec![0.0; 3 * 300]);

@@ -11,6 +11,7 @@ const MIB: usize = 1 << 20;
 
 #[test]
 fn a_starved_process_gets_errors() {
+    let _turn = crate::refusing::alone();
     if let Ok(case) = std::env::var("LAZULI_TEST_STARVED") {
         let cpu = Device::cpu();
         let refused = starve(&case, &cpu);
@@ -26,7 +27,6 @@ fn a_starved_process_gets_errors() {
         command.arg(program).args(["--exact", "starved::a_starved_process_gets_errors", "--nocapture"]);
         // Every thread's own arena would take memory that is only reserved.
         command.envs([("LAZULI_TEST_STARVED", case), ("LAZULI_THREADS", "2"), ("MALLOC_ARENA_MAX", "1")]);
-        let _turn = crate::refusing::alone();
         let run = command.output().unwrap();
         let text = String::from_utf8_lossy(&run.stdout);
         let errors = String::from_utf8_lossy(&run.stderr);

@@ -242,27 +242,33 @@ fn composed(name: &str, x: &Array) -> Array {
             let e = unary("exp", &falling());
             binary("div", &select(&below_zero(), &e, 1), &binary("add", &e, 1))
         }
-        "silu" | "swish" => binary("mul", x, &composed("sigmoid", x)),
-        "gelu" => {
-            let erf = unary("erf", &binary("mul", x, std::f32::consts::FRAC_1_SQRT_2));
-            binary("mul", &binary("mul", x, 0.5), &binary("add", &erf, 1))
-        }
-        "gelu_tanh" => {
-            // √(2/π) as f32.
-            let c = 0.797_884_6f32;
-            let inner = binary("add", &binary("mul", &square(x), 0.044715 * c), c);
-            let tanh = unary("tanh", &binary("mul", &inner, x));
-            binary("mul", &binary("mul", x, 0.5), &binary("add", &tanh, 1))
-        }
+        "silu" | "swish" => gated(x, &|x| binary("mul", x, &composed("sigmoid", x))),
+        "gelu" => gated(x, &|x| {
+            let erfc = unary("erfc", &binary("mul", x, -std::f32::consts::FRAC_1_SQRT_2));
+            binary("mul", &binary("mul", x, 0.5), &erfc)
+        }),
+        "gelu_tanh" => gated(x, &|x| {
+            // 2·√(2/π); each number is rounded to f32 once.
+            let c = 2.0 * (2.0 / std::f64::consts::PI).sqrt();
+            let inner = binary("add", &binary("mul", &square(x), (0.044715 * c) as f32), c as f32);
+            binary("mul", x, &composed("sigmoid", &binary("mul", &inner, x)))
+        }),
         "hardswish" => {
             let gate = binary("minimum", &binary("maximum", &binary("add", x, 3), 0), 6);
-            binary("div", &binary("mul", x, &gate), 6)
+            binary("mul", x, &binary("div", &gate, 6))
         }
         "zeros_like" => x.map(x.dtype, |_| Cell::point(0.0)),
         "ones_like" => x.map(x.dtype, |_| Cell::point(1.0)),
         "detach" | "tracked" => x.clone(),
         _ => unreachable!("{name} is not drawn"),
     }
+}
+
+/// A number times what goes from 0 to 1: far from zero it is the number itself or 0.
+fn gated(x: &Array, near: &dyn Fn(&Array) -> Array) -> Array {
+    let is_far = binary("gt", &unary("abs", x), 110);
+    let far = select(&binary("gt", x, 0), x, -0.0);
+    select(&is_far, &far, &near(&select(&is_far, 0, x)))
 }
 
 /// Whether a unary method is a row of the table.
@@ -284,7 +290,7 @@ impl Op for Map {
             }
         };
         match self {
-            Map::Unary(name) if OF_REALS.contains(name) => composed(name, &to_float(x)),
+            Map::Unary(name) if OF_REALS.contains(name) => composed(name, &x.cast(DType::F32)).cast(to_float(x).dtype),
             Map::Unary(name) if has_row(name) && !(*name == "bit_not" && x.dtype == DType::Bool) => unary(name, x),
             Map::Unary(name) => composed(name, x),
             Map::Binary(name) => binary(name, x, inputs[1]),
@@ -296,10 +302,14 @@ impl Op for Map {
                 select(x, a, b)
             }
             Map::Clamp(low, high) => binary("minimum", &binary("maximum", x, Side::Number(*low)), Side::Number(*high)),
-            Map::Shaped("leaky_relu", slope) => select(&binary("gt", x, 0), x, &binary("mul", x, *slope)),
-            Map::Shaped(_, alpha) => {
-                let below = binary("mul", &unary("expm1", &binary("minimum", x, 0)), *alpha);
-                select(&binary("gt", x, 0), x, &below)
+            Map::Shaped(name, parameter) => {
+                // In f32, and rounded once.
+                let x = &x.cast(DType::F32);
+                let below = match *name {
+                    "leaky_relu" => binary("mul", x, *parameter),
+                    _ => binary("mul", &unary("expm1", &binary("minimum", x, 0)), *parameter),
+                };
+                select(&binary("gt", x, 0), x, &below).cast(to_float(inputs[0]).dtype)
             }
             Map::Cast(dtype) => x.cast(*dtype),
             Map::Kept => x.clone(),
