@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use lazuli::{Error, Fault, Result, Tensor};
 
+use crate::fault;
 use crate::module::{Item, Module, parameters};
 use crate::rules::{Rule, Update};
 
@@ -69,7 +70,9 @@ impl Optimizer {
     /// Hand over the loss itself and let go of what else depends on the parameters (or `detach` it): only then can new
     /// parameters take the place of old ones in memory. For the same reason a step that fails half-way (an index out of
     /// range) leaves no parameters behind: go on from a saved model.
+    #[track_caller]
     pub fn step(&mut self, model: &mut (impl Module + ?Sized), loss: Tensor) -> Result<Tensor> {
+        let _caller = fault::caller();
         self.step_with(model, loss, Vec::new()).map(|(loss, _)| loss)
     }
 
@@ -90,12 +93,14 @@ impl Optimizer {
     /// println!("{loss} {}", more[0]);
     /// # Ok::<(), lazuli::Error>(())
     /// ```
+    #[track_caller]
     pub fn step_with(
         &mut self,
         model: &mut (impl Module + ?Sized),
         loss: Tensor,
         more: Vec<Tensor>,
     ) -> Result<(Tensor, Vec<Tensor>)> {
+        let _caller = fault::caller();
         let grads = self.gradients(model, &loss)?;
         let (loss, more) = apart(loss, more);
         self.update(model, grads, loss, more)
@@ -119,7 +124,9 @@ impl Optimizer {
     /// assert_eq!(optimizer.n_steps(), 1);
     /// # Ok::<(), lazuli::Error>(())
     /// ```
+    #[track_caller]
     pub fn accumulate(&mut self, model: &mut (impl Module + ?Sized), loss: Tensor) -> Result<Tensor> {
+        let _caller = fault::caller();
         let grads = self.gradients(model, &loss)?;
         let (loss, _) = apart(loss, Vec::new());
         self.sums = grads.iter().map(Tensor::detach).collect();
@@ -132,7 +139,9 @@ impl Optimizer {
     }
 
     /// The step with the mean of the gradients that were accumulated. Does nothing if there are none.
+    #[track_caller]
     pub fn apply(&mut self, model: &mut (impl Module + ?Sized)) -> Result<()> {
+        let _caller = fault::caller();
         let Some(first) = self.sums.first() else { return Ok(()) };
         let none = Tensor::scalar(0.0, first.device()?);
         let share = 1.0 / self.n_sums as f64;
@@ -240,13 +249,15 @@ impl Optimizer {
     /// assert_eq!(again.n_steps(), 1);
     /// # Ok::<(), lazuli::Error>(())
     /// ```
+    #[track_caller]
     pub fn load(&mut self, model: &mut (impl Module + ?Sized), find: impl Fn(&str) -> Option<Tensor>) -> Result<()> {
+        let _caller = fault::caller();
         let rule = self.rule.name();
-        let fault = |message: String| Error::Parse(Arc::new(Fault::new("load", message)));
+        let parse = |message: String| Error::Parse(Arc::new(Fault::new("load", message)));
         let found = |name: String, shape: &[usize]| match find(&name) {
             Some(t) if t.shape().ok() == Some(shape) => Ok(t),
-            Some(t) => Err(fault(format!("`{name}` has shape {:?}, not {shape:?}", t.shape().unwrap_or_default()))),
-            None => Err(fault(format!("there is no tensor `{name}`"))),
+            Some(t) => Err(parse(format!("`{name}` has shape {:?}, not {shape:?}", t.shape().unwrap_or_default()))),
+            None => Err(parse(format!("there is no tensor `{name}`"))),
         };
         let step = found(format!("{rule}.step"), &[2])?.to_vec::<u32>()?;
         let mut slots = Vec::new();

@@ -8,6 +8,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::leave::elements_async;
+use crate::place::Caller;
 use crate::realize::{self, Purpose};
 use crate::tensor::Tensor;
 
@@ -69,6 +70,7 @@ impl Weights {
     /// ```
     #[track_caller]
     pub fn upload_as(&mut self, name: &str, data: &[f32], rows: usize, cols: usize, dtype: DType) -> Result<()> {
+        let _caller = Caller::of_engine(Location::caller());
         if rows.checked_mul(cols) != Some(data.len()) {
             let message = format!("`{name}` would be [{rows}, {cols}], but there are {} numbers", data.len());
             return Err(Error::shape("upload", message));
@@ -94,6 +96,7 @@ impl Weights {
     /// ```
     #[track_caller]
     pub fn import(&mut self, name: &str, tensor: &Tensor) -> Result<()> {
+        let _caller = Caller::of_engine(Location::caller());
         let dtype = tensor.dtype()?;
         let [rows, cols] = tensor.dims()?;
         if !dtype.is_float() {

@@ -13,6 +13,7 @@ use super::op::Op;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Error;
+use crate::place;
 use crate::shape::Shape;
 
 /// Memory on some device. Cheap to clone; freed, or given back to its pool, with the last clone.
@@ -124,7 +125,7 @@ impl Node {
             shape,
             dtype,
             device,
-            at,
+            at: place::told(at),
             tracked,
             serial,
             oldest,
