@@ -1,7 +1,7 @@
 //! Convolutions: windows of the input, seen through a view, times the weights in one matrix product. Gradients come from
 //! the same ops; the transposed convolution is the gradient of a convolution by its input.
 
-use lazuli::{DType, Device, Result, Slice, Tensor};
+use lazuli::{DType, Device, Result, Shape, Slice, Tensor};
 
 use crate::fault;
 use crate::init;
@@ -354,12 +354,16 @@ fn convolved(
     let n_windows = |size: usize, k: usize, padding: usize| Window { padding, ..*window }.n_windows(size, k);
     let (h, w) = (n_windows(sizes.h, kh, above), n_windows(sizes.w, kw, beside));
     let is_dense = window.stride == 1 && window.dilation == 1 && groups == 1 && above == beside;
-    let n_copied = [n, h, w, c, kh, kw].iter().fold(1usize, |n, size| n.saturating_mul(*size));
+    let n_copied = Shape::from([n, h, w, c, kh, kw].map(|size| size.max(1))).n_elems();
+    if n_copied > isize::MAX as usize / 4 {
+        let message = format!("{h} × {w} windows of {kh} × {kw} have more elements than can be addressed: {window:?}");
+        return fault::shape(op, message).into();
+    }
     if is_dense && n_copied > MAX_COPY {
         return slid(x, weight, bias, &sizes, above);
     }
     let mut places = x.permute(&[0, 2, 3, 1]);
-    if above + beside > 0 {
+    if above > 0 || beside > 0 {
         places = places.pad(&[(0, 0), (above, above), (beside, beside), (0, 0)], 0.0);
     }
     // [n, h′, w′, c, kh, kw]

@@ -170,7 +170,7 @@ fn tensors_are_cut_and_joined() {
     check_error(&Tensor::cat(&[&x, &x.t()], 0), "cat: [2, 3] and [3, 2] differ in more than axis 0");
     check_error(&Tensor::stack(&[&x, &x.t()], 0), "stack: [2, 3] and [3, 2] are not of one shape");
     check_error(&x.split(1, &[1, 1])[1], "split: parts of [1, 1] do not add up to axis 1 of [2, 3]");
-    check_error(&x.chunk(1, 0)[0], "chunk: [2, 3] cannot be cut into 0 parts");
+    check_error(&x.chunk(1, 0)[0], "chunk: axis 1 of [2, 3] cannot be cut into 0 parts");
 }
 
 #[test]

@@ -4,8 +4,10 @@ mod accuracy;
 mod custom;
 mod device;
 mod errors;
+mod extremes;
 mod fusion;
 mod futures;
+mod lines;
 #[path = "../random/methods.rs"]
 mod methods;
 mod regressions;
