@@ -159,8 +159,7 @@ fn what_records_names_the_line_of_the_call() {
 fn gradients_name_the_line_of_the_call() {
     let _device = shared();
     let (x, mut wrong) = (f(&[2, 3]).tracked(), Vec::new());
-    let (loss, back) = (x.sum(..), Tensor::map_custom(&custom(true), &[&x]).sum(..));
-    let none = Tensor::map_custom(&custom(false), &[&x]).sum(..);
+    let loss = x.sum(..);
     row!(wrong, x.grad(&[&x]));
     row!(wrong, ints(&[1]).sum(..).grad(&[&x]));
     row!(wrong, loss.grad(&[&ints(&[1])]));
@@ -169,8 +168,8 @@ fn gradients_name_the_line_of_the_call() {
     row!(wrong, x.jvp(&[&x], &[]));
     row!(wrong, x.jvp(&[&x], &[&f(&[7])]));
     row!(wrong, x.with_gradient_of(&f(&[7])));
-    row!(wrong, back.grad(&[&x]));
-    row!(wrong, none.grad(&[&x]));
+    row!(wrong, Tensor::map_custom(&custom(true), &[&x]).sum(..).grad(&[&x]));
+    row!(wrong, Tensor::map_custom(&custom(false), &[&x]).sum(..).grad(&[&x]));
     // Gradients are recorded by rules, and so is what an evaluation of them finds.
     let table = f(&[4, 2]).tracked();
     let line = line!() + 1;
@@ -252,4 +251,33 @@ fn sharing_a_device_names_the_line_of_the_call() {
     row!(wrong, gpu::buffer(&Tensor::ones([2], DType::F32, &cpu)));
     row!(wrong, gpu::tune(&cpu, std::time::Duration::ZERO, |_| true));
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// The environment is read once, by a process of its own; this is what it runs.
+#[test]
+fn a_device_that_the_environment_names_wrongly_is_told_with_the_line_of_the_call() {
+    const NAME: &str = "lines::a_device_that_the_environment_names_wrongly_is_told_with_the_line_of_the_call";
+    let best = || Device::best();
+    let line = line!() - 1;
+    if std::env::var("LAZULI_LINES_CHILD").is_ok() {
+        Tensor::ones([2], DType::F32, &best()).add(1.0).compute().unwrap();
+        return;
+    }
+    let told = |named: &str| {
+        let mut this = std::process::Command::new(std::env::current_exe().unwrap());
+        this.args(["--exact", NAME, "--nocapture"]).env("LAZULI_LINES_CHILD", "1");
+        let out = this.env("LAZULI_DEVICE", named).env("LAZULI_LOG", "time").output().unwrap();
+        let text = String::from_utf8_lossy(&out.stderr).to_string();
+        assert!(out.status.success(), "{text}");
+        text
+    };
+    let unknown = told("abacus");
+    assert!(unknown.contains("LAZULI_DEVICE: open: no device is called \"abacus\""), "{unknown}");
+    assert!(unknown.contains(&format!("engine/lines.rs:{line}:")), "{unknown}");
+    // Nothing is the same as not to name one.
+    for none in ["", "  "] {
+        let text = told(none);
+        assert!(!text.contains("LAZULI_DEVICE"), "{text}");
+        assert!(text.contains(" 1 kernel on ") && !text.contains("1 kernels"), "{text}");
+    }
 }
