@@ -94,7 +94,8 @@ impl MultiHeadAttention {
         if self.is_causal
             && let Ok(device) = x.device()
         {
-            let seen = Tensor::ones([queries, keys], DType::F32, device).tril_k((keys as i64 - queries as i64).clamp(i32::MIN as i64, i32::MAX as i64) as i32);
+            let seen = Tensor::ones([queries, keys], DType::F32, device)
+                .tril_k((keys as i64 - queries as i64).clamp(i32::MIN as i64, i32::MAX as i64) as i32);
             scores = seen.gt(0.0).select(scores, -1e9);
         }
         if let Some(mask) = mask {

@@ -28,7 +28,8 @@ impl Lstm {
     /// Weights as [`Linear`] makes them.
     #[track_caller]
     pub fn new(n_in: usize, n_hidden: usize, seed: u64, device: &Device) -> Lstm {
-        let hidden = Linear::new(n_hidden, n_hidden.saturating_mul(4), seed.wrapping_add(1 << 40), device).without_bias();
+        let hidden =
+            Linear::new(n_hidden, n_hidden.saturating_mul(4), seed.wrapping_add(1 << 40), device).without_bias();
         Lstm { input: Linear::new(n_in, n_hidden.saturating_mul(4), seed, device), hidden }
     }
 
@@ -119,7 +120,10 @@ impl Gru {
         let inputs = self.input.forward(x);
         let mut steps = Vec::with_capacity(length);
         for t in 0..length {
-            let (i, g) = (inputs.select_index(1, t as isize).split(-1, &[n_hidden; 3]), self.hidden.forward(&h).split(-1, &[n_hidden; 3]));
+            let (i, g) = (
+                inputs.select_index(1, t as isize).split(-1, &[n_hidden; 3]),
+                self.hidden.forward(&h).split(-1, &[n_hidden; 3]),
+            );
             let (reset, update) = (i[0].add(&g[0]).sigmoid(), i[1].add(&g[1]).sigmoid());
             let new = i[2].add(reset.mul(&g[2])).tanh();
             // (1 − z)·new + z·h

@@ -3,10 +3,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use lazuli::{Device, Tensor};
+use lazuli::{Device, Error, Tensor};
 use lazuli_nn::{
-    AvgPool2d, BatchNorm, Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d, Embedding, Gru, Layer, Linear, Lstm, MaxPool2d,
-    MultiHeadAttention, Window,
+    AvgPool2d, BatchNorm, Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d, Embedding, Gru, Layer, Linear, Lstm,
+    MaxPool2d, MultiHeadAttention, Window,
 };
 
 const SIZES: [usize; 7] = [0, 1, 2, 1 << 33, isize::MAX as usize, isize::MAX as usize + 1, usize::MAX];
@@ -17,7 +17,9 @@ fn check(what: String, panics: &mut Vec<String>, call: impl FnOnce() -> Tensor) 
         let y = call();
         let n_elems = y.shape().map_or(usize::MAX, |shape| lazuli::Shape::from(shape).n_elems());
         if n_elems <= 1000 {
-            y.to_vec::<f32>().unwrap_or_else(|error| panic!("{error}"));
+            // Little may come of much: of an image with billions of zeros around it, say.
+            let read = y.to_vec::<f32>();
+            assert!(matches!(read, Ok(_) | Err(Error::OutOfMemory(_))), "{read:?}");
         }
     };
     if catch_unwind(AssertUnwindSafe(whole)).is_err() {

@@ -3,9 +3,9 @@
 
 use lazuli::{DType, Device, Error, Result, Tensor};
 use lazuli_nn::{
-    Adam, AvgPool2d, BatchNorm, Clip, Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d, Dropout, Embedding, Flatten, Gelu,
-    Gru, Layer, LayerNorm, Linear, Lstm, MaxPool2d, MultiHeadAttention, Optimizer, Relu, RmsNorm, Sequential, Tanh, Window,
-    init, load, loss, metrics, named,
+    Adam, AvgPool2d, BatchNorm, Clip, Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d, Dropout, Embedding, Flatten,
+    Gelu, Gru, Layer, LayerNorm, Linear, Lstm, MaxPool2d, MultiHeadAttention, Optimizer, Relu, RmsNorm, Sequential,
+    Tanh, Window, init, load, loss, metrics, named,
 };
 
 fn check(line: u32, what: &str, error: Option<Error>, wrong: &mut Vec<String>) {
@@ -101,15 +101,15 @@ fn losses_and_optimizers_name_the_line_of_the_call() {
     row!(wrong, loss::bce_with_logits(&x, &y));
     row!(wrong, loss::kl(&x, &y));
     row!(wrong, metrics::accuracy(&f(&[2, 0]), &y));
-    let mut model = Linear::new(3, 2, 1, &cpu);
     let mut other = Sequential::new().push(Linear::new(3, 2, 1, &cpu)).push(Linear::new(2, 1, 1, &cpu));
     let adam = || Optimizer::new(Adam::default(), 0.1);
-    let not_one = |model: &Linear| model.forward(&f(&[2, 3]));
-    row!(wrong, { let y = not_one(&model); adam().step(&mut model, y) });
-    row!(wrong, { let y = not_one(&model); adam().step_with(&mut model, y, Vec::new()) });
-    row!(wrong, { let y = not_one(&model); adam().accumulate(&mut model, y) });
-    row!(wrong, { let y = not_one(&model).to_dtype(DType::I32).sum(..); adam().step(&mut model, y) });
-    row!(wrong, { let y = not_one(&model); adam().clipped(Clip::Norm(1.0)).step(&mut model, y) });
+    // A model and what is no loss.
+    let fresh = || (Linear::new(3, 2, 1, &cpu), Linear::new(3, 2, 1, &cpu).forward(&f(&[2, 3])));
+    row!(wrong, { let (mut model, y) = fresh(); adam().step(&mut model, y) });
+    row!(wrong, { let (mut model, y) = fresh(); adam().step_with(&mut model, y, Vec::new()) });
+    row!(wrong, { let (mut model, y) = fresh(); adam().accumulate(&mut model, y) });
+    row!(wrong, { let (mut model, y) = fresh(); adam().step(&mut model, y.to_dtype(DType::I32).sum(..)) });
+    row!(wrong, { let (mut model, y) = fresh(); adam().clipped(Clip::Norm(1.0)).step(&mut model, y) });
     let mut model = Linear::new(3, 2, 1, &cpu);
     let (mut optimizer, y) = (adam(), model.forward(&x).square().mean(..));
     optimizer.step(&mut model, y).unwrap();

@@ -30,12 +30,15 @@ pub struct Caller {
     _here: PhantomData<*const ()>,
 }
 
-/// What lines are named instead of.
+/// What is named instead of lines of these libraries.
 #[derive(Clone, Copy)]
 struct Told {
     at: &'static Location<'static>,
-    library: &'static str,
+    libraries: [Option<&'static str>; MOST],
 }
+
+/// How many libraries may call one another, one upon the other; lines of more are named as they are.
+const MOST: usize = 8;
 
 thread_local! {
     static TOLD: Cell<Option<Told>> = const { Cell::new(None) };
@@ -45,8 +48,19 @@ impl Caller {
     /// Lines of files whose path begins with `library` are named as `at`, and those of the engine and of `std` as well. If
     /// `at` is such a line of a call that is under way, it is the line of that call.
     pub fn new(at: &'static Location<'static>, library: &'static str) -> Caller {
-        let at = told(at);
-        Caller { before: TOLD.replace(Some(Told { at, library })), _here: PhantomData }
+        let before = TOLD.get();
+        // Whoever calls for somebody does all of it for them, with all libraries that lie between.
+        let mut inner = match before.filter(|told| told.covers(at)) {
+            Some(outer) => outer,
+            None => Told { at, libraries: [None; MOST] },
+        };
+        if !inner.libraries.contains(&Some(library))
+            && let Some(free) = inner.libraries.iter_mut().find(|slot| slot.is_none())
+        {
+            *free = Some(library);
+        }
+        TOLD.set(Some(inner));
+        Caller { before, _here: PhantomData }
     }
 
     /// For a function of the engine.
@@ -61,10 +75,17 @@ impl Drop for Caller {
     }
 }
 
+impl Told {
+    /// Whether another line is named instead of this one.
+    fn covers(&self, at: &Location<'_>) -> bool {
+        is_inside(at) || self.libraries.iter().flatten().any(|library| at.file().starts_with(library))
+    }
+}
+
 /// The line to name for what happened at `at`.
 pub fn told(at: &'static Location<'static>) -> &'static Location<'static> {
     match TOLD.get() {
-        Some(told) if at.file().starts_with(told.library) || is_inside(at) => told.at,
+        Some(told) if told.covers(at) => told.at,
         _ => at,
     }
 }
@@ -78,4 +99,40 @@ pub fn is_inside(at: &Location<'_>) -> bool {
 /// How the paths of the engine's files begin.
 fn engine() -> &'static str {
     file!().trim_end_matches("place.rs")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_done_for_somebody_names_the_line_of_the_first_call() {
+        // This file is one of the engine's, so that its lines are always covered, and this stands for the user's.
+        #[track_caller]
+        fn here() -> &'static Location<'static> {
+            Location::caller()
+        }
+        let (first, second) = (here(), here());
+        assert_ne!(first, second);
+        assert_eq!(told(second), second);
+        let outer = Caller::new(first, "their/library/");
+        assert_eq!(told(second), first);
+        let inner = Caller::of_engine(second);
+        assert_eq!(told(second), first);
+        drop(inner);
+        drop(outer);
+        assert_eq!(told(second), second);
+    }
+
+    #[test]
+    fn libraries_that_call_one_another_are_all_covered() {
+        let at = Location::caller();
+        let n_covered = || TOLD.get().map_or(0, |told| told.libraries.iter().flatten().count());
+        let mut callers: Vec<Caller> = (0..20).map(|_| Caller::new(at, "their/library/")).collect();
+        assert_eq!(n_covered(), 1);
+        callers.extend(["a/", "b/", "c/", "d/", "e/", "f/", "g/", "h/", "i/"].map(|library| Caller::new(at, library)));
+        assert_eq!(n_covered(), MOST);
+        while callers.pop().is_some() {}
+        assert_eq!(n_covered(), 0);
+    }
 }
