@@ -161,7 +161,7 @@ fn no_size_makes_what_enters_or_leaves_panic() {
                 let shapes = [Shape::from([n]), Shape::from([n, n]), Shape::from([n, 0, n])];
                 let mut made = Vec::new();
                 for shape in shapes {
-                    assert!(shape.n_elems() <= usize::MAX && !shape.to_string().is_empty());
+                    assert_eq!(shape.n_elems() == 0, n == 0 || shape.rank() == 3);
                     made.extend([Tensor::zeros(shape, DType::F32, &device), Tensor::rand(shape, n as u64, &device)]);
                     made.extend([Tensor::randn(shape, n as u64, &device), Tensor::full(shape, 2u8, &device)]);
                     made.extend([
