@@ -14,9 +14,9 @@ Primitives are rows of a table: one row holds the CPU loops of an op, its f64 or
 gradient, known values and tolerance. Everything else is written with other ops, and the planner makes one kernel of
 what can be one. Accuracy and special values are in [numerics.md](numerics.md).
 
-The columns *WGSL* and *gradient* show what a row already holds for what is to come: there is no GPU backend and no
-`grad` call yet. In WGSL, `$x` and `$y` are the operands and `$t` is their type; names ending in `_f32` and so on are
-functions that the row brings along.
+The column *WGSL* is what shaders of GPUs say: `$x` and `$y` are the operands and `$t` is their type; names ending in
+`_f32` and so on are functions that the row brings along. The column *gradient* tells whether `grad` goes through the op;
+where it does not, the derivative is zero wherever there is one, and so is the gradient.
 ";
 
 /// The page.

@@ -25,7 +25,9 @@ use crate::fault;
 /// assert_eq!(std::fs::read(&path)?, b"second");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[track_caller]
 pub fn write_atomically(path: impl AsRef<Path>, bytes: &[u8]) -> Result<()> {
+    let _caller = fault::caller();
     let path = path.as_ref();
     let write = || match target(path)? {
         Target::New(path) => replace(&path, None, bytes),

@@ -1,9 +1,10 @@
 //! Errors of files, said as the engine says its own.
 
+use std::panic::Location;
 use std::path::Path;
 use std::sync::Arc;
 
-use lazuli::{Error, Fault};
+use lazuli::{Caller, Error, Fault};
 
 /// Bytes that do not parse.
 #[track_caller]
@@ -35,4 +36,10 @@ pub fn io(op: &str, path: &Path, error: &std::io::Error) -> Error {
         return Error::OutOfMemory(Arc::new(Fault::new(op, format!("{}: {error}", path.display()))));
     }
     Error::Io(Arc::new(Fault::new(op, format!("{}: {error}", path.display()))))
+}
+
+/// While it lives, errors name the line that called a function that reads or writes, not a line of this crate.
+#[track_caller]
+pub fn caller() -> Caller {
+    Caller::new(Location::caller(), file!().trim_end_matches("fault.rs"))
 }

@@ -35,7 +35,9 @@ const NAMES: [(&str, Stored); 9] = [
 /// assert_eq!(lazuli_io::load_npy(&path, &Device::cpu())?.to_vec::<i32>()?, [0, 1, 2, 3, 4, 5]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[track_caller]
 pub fn save_npy(path: impl AsRef<Path>, tensor: &Tensor) -> Result<()> {
+    let _caller = fault::caller();
     write_atomically(path, &to_npy(tensor)?)
 }
 
@@ -45,7 +47,9 @@ pub fn save_npy(path: impl AsRef<Path>, tensor: &Tensor) -> Result<()> {
 /// # use lazuli::Device;
 /// assert!(lazuli_io::load_npy("no such file", &Device::cpu()).is_err());
 /// ```
+#[track_caller]
 pub fn load_npy(path: impl AsRef<Path>, device: &Device) -> Result<Tensor> {
+    let _caller = fault::caller();
     let path = path.as_ref();
     let bytes = fs::read(path).map_err(|error| fault::io("load_npy", path, &error))?;
     from_npy(&bytes, device)
@@ -59,7 +63,9 @@ pub fn load_npy(path: impl AsRef<Path>, device: &Device) -> Result<Tensor> {
 /// assert_eq!(bytes.len(), 128 + 4);
 /// # Ok::<(), lazuli::Error>(())
 /// ```
+#[track_caller]
 pub fn to_npy(tensor: &Tensor) -> Result<Vec<u8>> {
+    let _caller = fault::caller();
     let tensor = match Stored::from(tensor.dtype()?) {
         Stored::BF16 => &tensor.to_dtype(lazuli::DType::F32),
         _ => tensor,
@@ -88,7 +94,9 @@ pub fn to_npy(tensor: &Tensor) -> Result<Vec<u8>> {
 /// let error = lazuli_io::from_npy(b"hello", &Device::cpu()).unwrap_err();
 /// assert!(error.to_string().contains("not an npy file"));
 /// ```
+#[track_caller]
 pub fn from_npy(bytes: &[u8], device: &Device) -> Result<Tensor> {
+    let _caller = fault::caller();
     let (header, data) = split(bytes).map_err(|message| fault::parse("load_npy", message))?;
     let Header { stored, fortran, shape } =
         Header::parse(header).map_err(|message| fault::parse("load_npy", message))?;

@@ -31,7 +31,9 @@ const MAX_RATIO: u64 = 100;
 /// assert_eq!((loaded[0].0.as_str(), loaded[0].1.item::<f32>()?), ("x", 1.5));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[track_caller]
 pub fn save_npz(path: impl AsRef<Path>, tensors: &[(String, Tensor)]) -> Result<()> {
+    let _caller = fault::caller();
     let path = path.as_ref();
     let failed = |error: &dyn Display| fault::parse("save_npz", error.to_string());
     // The archive's bytes: elements, which may become f32, two headers each with the name, and npy's.
@@ -65,7 +67,9 @@ pub fn save_npz(path: impl AsRef<Path>, tensors: &[(String, Tensor)]) -> Result<
 /// # use lazuli::Device;
 /// assert!(lazuli_io::load_npz("no such file", &Device::cpu()).is_err());
 /// ```
+#[track_caller]
 pub fn load_npz(path: impl AsRef<Path>, device: &Device) -> Result<Vec<(String, Tensor)>> {
+    let _caller = fault::caller();
     unpack(path.as_ref(), device, |n_packed| MAX_UNPACKED.max(n_packed.saturating_mul(MAX_RATIO)))
 }
 
@@ -82,7 +86,9 @@ pub fn load_npz(path: impl AsRef<Path>, device: &Device) -> Result<Vec<(String, 
 /// assert!(error.to_string().contains("would unpack to 4128 bytes, more than 4000"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[track_caller]
 pub fn load_npz_up_to(path: impl AsRef<Path>, device: &Device, max_bytes: u64) -> Result<Vec<(String, Tensor)>> {
+    let _caller = fault::caller();
     unpack(path.as_ref(), device, |_| max_bytes)
 }
 

@@ -37,7 +37,9 @@ const NAMES: [(&str, Stored); 10] = [
 /// assert_eq!(lazuli_io::load(&path, &Device::cpu())?[0].1.item::<f32>()?, 1.5);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[track_caller]
 pub fn save(path: impl AsRef<Path>, tensors: &[(String, Tensor)]) -> Result<()> {
+    let _caller = fault::caller();
     write_atomically(path, &to_safetensors(tensors)?)
 }
 
@@ -49,7 +51,9 @@ pub fn save(path: impl AsRef<Path>, tensors: &[(String, Tensor)]) -> Result<()> 
 /// let error = lazuli_io::load("no such file", &Device::cpu()).unwrap_err();
 /// assert!(error.to_string().starts_with("load: no such file: "));
 /// ```
+#[track_caller]
 pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<Vec<(String, Tensor)>> {
+    let _caller = fault::caller();
     from_safetensors(&Mapped::open("load", path.as_ref())?, device)
 }
 
@@ -61,7 +65,9 @@ pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<Vec<(String, Tens
 /// assert_eq!(lazuli_io::from_safetensors(&bytes, &Device::cpu())?.len(), 1);
 /// # Ok::<(), lazuli::Error>(())
 /// ```
+#[track_caller]
 pub fn to_safetensors(tensors: &[(String, Tensor)]) -> Result<Vec<u8>> {
+    let _caller = fault::caller();
     lazuli::compute(&tensors.iter().map(|(_, t)| t).collect::<Vec<_>>())?;
     let (mut header, mut data) = (String::from("{"), Vec::new());
     let mut names = std::collections::HashSet::new();
@@ -109,7 +115,9 @@ struct Entry {
 /// let error = lazuli_io::from_safetensors(b"\xff\xff\xff\xff\xff\xff\xff\x7f{}", &Device::cpu()).unwrap_err();
 /// assert!(error.to_string().contains("the header claims 9223372036854775807 bytes"));
 /// ```
+#[track_caller]
 pub fn from_safetensors(bytes: &[u8], device: &Device) -> Result<Vec<(String, Tensor)>> {
+    let _caller = fault::caller();
     let entries = header(bytes).map_err(|message| fault::parse("load", message))?;
     let (entries, data) = entries;
     let mut out = Vec::with_capacity(entries.len());

@@ -35,7 +35,9 @@ crate::module!(MultiHeadAttention { query, key, value, output });
 
 impl MultiHeadAttention {
     /// Sees every place.
+    #[track_caller]
     pub fn new(width: usize, heads: usize, seed: u64, device: &Device) -> MultiHeadAttention {
+        let _caller = fault::caller();
         let linear = |i: u64| Linear::new(width, width, seed.wrapping_mul(4).wrapping_add(i), device);
         let (query, key, value, output) = (linear(0), linear(1), linear(2), linear(3));
         MultiHeadAttention { query, key, value, output, heads, is_causal: false }
@@ -65,6 +67,7 @@ impl MultiHeadAttention {
     /// ```
     #[track_caller]
     pub fn attend(&self, x: &Tensor, memory: &Tensor, mask: Option<&Tensor>) -> Tensor {
+        let _caller = fault::caller();
         let (seen, there) = match (x.shape(), memory.shape()) {
             (Ok(seen), Ok(there)) => (seen, there),
             (Err(error), _) | (_, Err(error)) => return error.into(),
@@ -78,7 +81,7 @@ impl MultiHeadAttention {
             return fault::shape("attention", with_shapes(what)).into();
         }
         if self.heads == 0 || width % self.heads != 0 {
-            let what = format!("{} heads must divide the width", self.heads);
+            let what = format!("{} heads do not divide the width", self.heads);
             return fault::shape("attention", with_shapes(&what)).into();
         }
         let size = width / self.heads;
@@ -91,7 +94,8 @@ impl MultiHeadAttention {
         if self.is_causal
             && let Ok(device) = x.device()
         {
-            let seen = Tensor::ones([queries, keys], DType::F32, device).tril_k(keys as i32 - queries as i32);
+            let seen = Tensor::ones([queries, keys], DType::F32, device)
+                .tril_k((keys as i64 - queries as i64).clamp(i32::MIN as i64, i32::MAX as i64) as i32);
             scores = seen.gt(0.0).select(scores, -1e9);
         }
         if let Some(mask) = mask {
@@ -105,6 +109,7 @@ impl MultiHeadAttention {
 impl Layer for MultiHeadAttention {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
+        let _caller = fault::caller();
         self.attend(x, x, None)
     }
 }

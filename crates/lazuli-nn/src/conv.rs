@@ -1,7 +1,7 @@
 //! Convolutions: windows of the input, seen through a view, times the weights in one matrix product. Gradients come from
 //! the same ops; the transposed convolution is the gradient of a convolution by its input.
 
-use lazuli::{DType, Device, Result, Slice, Tensor};
+use lazuli::{DType, Device, Result, Shape, Slice, Tensor};
 
 use crate::fault;
 use crate::init;
@@ -36,13 +36,18 @@ impl Default for Window {
 impl Window {
     /// How many windows of `size` elements there are along an axis of `n`.
     pub fn n_windows(&self, n: usize, size: usize) -> usize {
-        let reach = self.dilation * size.saturating_sub(1);
-        ((n + 2 * self.padding).saturating_sub(reach + 1)) / self.stride.max(1) + 1
+        let padded = n.saturating_add(self.padding.saturating_mul(2));
+        (padded.saturating_sub(self.reach(size)) / self.stride.max(1)).saturating_add(1)
+    }
+
+    /// From the first element of a window to behind its last.
+    fn reach(&self, size: usize) -> usize {
+        self.dilation.saturating_mul(size.saturating_sub(1)).saturating_add(1)
     }
 
     /// Windows of `size` along an axis; their elements are a new last axis.
     fn of(&self, x: &Tensor, axis: i32, size: usize) -> Tensor {
-        let windows = x.unfold(axis, self.dilation * size.saturating_sub(1) + 1, self.stride);
+        let windows = x.unfold(axis, self.reach(size), self.stride);
         if self.dilation == 1 {
             return windows;
         }
@@ -76,9 +81,11 @@ crate::module!(Conv1d { weight, bias });
 
 impl Conv1d {
     /// Weights as [`init::he`] makes them.
+    #[track_caller]
     pub fn new(n_in: usize, n_out: usize, size: usize, window: Window, seed: u64, device: &Device) -> Conv1d {
+        let _caller = fault::caller();
         let per_group = n_in / window.groups.max(1);
-        let weight = init::he([n_out, per_group, size], per_group * size, seed, device);
+        let weight = init::he([n_out, per_group, size], per_group.saturating_mul(size), seed, device);
         Conv1d { weight, bias: Some(init::zeros([n_out], device)), window }
     }
 }
@@ -86,6 +93,7 @@ impl Conv1d {
 impl Layer for Conv1d {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
+        let _caller = fault::caller();
         let window = &self.window;
         match as_images("conv1d", x, &self.weight) {
             Ok((x, weight)) => {
@@ -94,6 +102,11 @@ impl Layer for Conv1d {
             Err(error) => error.into(),
         }
     }
+}
+
+/// How many numbers each number of a convolution of square windows is made of.
+fn fan_in(per_group: usize, size: usize) -> usize {
+    per_group.saturating_mul(size).saturating_mul(size)
 }
 
 /// `[batch, channels, length]` and weights of three axes, as images of one line.
@@ -131,9 +144,11 @@ crate::module!(Conv2d { weight, bias });
 
 impl Conv2d {
     /// Square windows; weights as [`init::he`] makes them.
+    #[track_caller]
     pub fn new(n_in: usize, n_out: usize, size: usize, window: Window, seed: u64, device: &Device) -> Conv2d {
+        let _caller = fault::caller();
         let per_group = n_in / window.groups.max(1);
-        let weight = init::he([n_out, per_group, size, size], per_group * size * size, seed, device);
+        let weight = init::he([n_out, per_group, size, size], fan_in(per_group, size), seed, device);
         Conv2d { weight, bias: Some(init::zeros([n_out], device)), window }
     }
 }
@@ -141,6 +156,7 @@ impl Conv2d {
 impl Layer for Conv2d {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
+        let _caller = fault::caller();
         convolved("conv2d", x, &self.weight, self.bias.as_ref(), &self.window, [self.window.padding; 2])
     }
 }
@@ -169,9 +185,11 @@ crate::module!(ConvTranspose2d { weight, bias });
 
 impl ConvTranspose2d {
     /// Square windows; weights as [`init::he`] makes them.
+    #[track_caller]
     pub fn new(n_in: usize, n_out: usize, size: usize, window: Window, seed: u64, device: &Device) -> ConvTranspose2d {
+        let _caller = fault::caller();
         let per_group = n_out / window.groups.max(1);
-        let weight = init::he([n_in, per_group, size, size], per_group * size * size, seed, device);
+        let weight = init::he([n_in, per_group, size, size], fan_in(per_group, size), seed, device);
         ConvTranspose2d { weight, bias: Some(init::zeros([n_out], device)), window }
     }
 }
@@ -179,6 +197,7 @@ impl ConvTranspose2d {
 impl Layer for ConvTranspose2d {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
+        let _caller = fault::caller();
         let pads = [self.window.padding; 2];
         transposed("conv_transpose2d", x, &self.weight, self.bias.as_ref(), &self.window, pads)
     }
@@ -207,9 +226,11 @@ crate::module!(ConvTranspose1d { weight, bias });
 
 impl ConvTranspose1d {
     /// Weights as [`init::he`] makes them.
+    #[track_caller]
     pub fn new(n_in: usize, n_out: usize, size: usize, window: Window, seed: u64, device: &Device) -> ConvTranspose1d {
+        let _caller = fault::caller();
         let per_group = n_out / window.groups.max(1);
-        let weight = init::he([n_in, per_group, size], per_group * size, seed, device);
+        let weight = init::he([n_in, per_group, size], per_group.saturating_mul(size), seed, device);
         ConvTranspose1d { weight, bias: Some(init::zeros([n_out], device)), window }
     }
 }
@@ -217,6 +238,7 @@ impl ConvTranspose1d {
 impl Layer for ConvTranspose1d {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
+        let _caller = fault::caller();
         let window = &self.window;
         match as_images("conv_transpose1d", x, &self.weight) {
             Ok((x, weight)) => {
@@ -243,9 +265,9 @@ fn transposed(
         (Ok(sizes), Ok(device)) => (sizes, device),
         (Err(error), _) | (_, Err(error)) => return error.into(),
     };
-    let Window { stride, dilation, .. } = *window;
     let size = |n: usize, k: usize, padding: usize| {
-        (n.saturating_sub(1) * stride + dilation * k.saturating_sub(1) + 1).saturating_sub(2 * padding)
+        let whole = n.saturating_sub(1).saturating_mul(window.stride).saturating_add(window.reach(k));
+        whole.saturating_sub(padding.saturating_mul(2))
     };
     // A convolution is linear: its gradient by the input does not depend on what that is.
     let input = Tensor::zeros([n, c, size(h, kh, pads[0]), size(w, kw, pads[1])], DType::F32, device);
@@ -292,7 +314,8 @@ impl Sizes {
             let rule = "stride, dilation, groups and the weights' sizes are at least 1, and groups divide the channels";
             return Err(fault::shape(op, with_shapes(format!("{window:?} cannot be: {rule}"))));
         }
-        let c = per_group * groups;
+        // Groups divide `o`, but weights without outputs let them be any.
+        let c = per_group.saturating_mul(groups);
         let wanted = if way == Way::Forth { c } else { o };
         if channels != wanted {
             return Err(fault::shape(
@@ -300,7 +323,7 @@ impl Sizes {
                 with_shapes(format!("the input has {channels} channels, the weights are for {wanted}")),
             ));
         }
-        let fits = |n: usize, pad: usize, k: usize| n + 2 * pad > dilation * (k - 1);
+        let fits = |n: usize, pad: usize, k: usize| n.saturating_add(pad.saturating_mul(2)) >= window.reach(k);
         if way == Way::Forth && !(fits(h, pads[0], kh) && fits(w, pads[1], kw)) {
             return Err(fault::shape(
                 op,
@@ -331,11 +354,16 @@ fn convolved(
     let n_windows = |size: usize, k: usize, padding: usize| Window { padding, ..*window }.n_windows(size, k);
     let (h, w) = (n_windows(sizes.h, kh, above), n_windows(sizes.w, kw, beside));
     let is_dense = window.stride == 1 && window.dilation == 1 && groups == 1 && above == beside;
-    if is_dense && n * h * w * c * kh * kw > MAX_COPY {
+    let n_copied = Shape::from([n, h, w, c, kh, kw].map(|size| size.max(1))).n_elems();
+    if n_copied > isize::MAX as usize / 4 {
+        let message = format!("{h} × {w} windows of {kh} × {kw} have more elements than can be addressed: {window:?}");
+        return fault::shape(op, message).into();
+    }
+    if is_dense && n_copied > MAX_COPY {
         return slid(x, weight, bias, &sizes, above);
     }
     let mut places = x.permute(&[0, 2, 3, 1]);
-    if above + beside > 0 {
+    if above > 0 || beside > 0 {
         places = places.pad(&[(0, 0), (above, above), (beside, beside), (0, 0)], 0.0);
     }
     // [n, h′, w′, c, kh, kw]

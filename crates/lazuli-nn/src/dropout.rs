@@ -2,6 +2,7 @@
 
 use lazuli::Tensor;
 
+use crate::fault;
 use crate::module::{Counter, Layer, Mode};
 
 /// While training, sets elements to zero with this probability and scales the others up. Which ones is a function of the
@@ -38,6 +39,7 @@ impl Dropout {
 impl Layer for Dropout {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
+        let _caller = fault::caller();
         let (Mode::Train, true, Ok(shape), Ok(device)) = (self.mode, self.probability > 0.0, x.shape(), x.device())
         else {
             return x.clone();

@@ -3,6 +3,8 @@
 
 use lazuli::{DType, Device, Shape, Tensor};
 
+use crate::fault;
+
 /// Computed if possible (an error stays inside), and tracked.
 fn parameter(value: Tensor) -> Tensor {
     value.compute().unwrap_or(value).tracked()
@@ -15,7 +17,9 @@ fn parameter(value: Tensor) -> Tensor {
 /// assert_eq!(lazuli_nn::init::zeros([2], &Device::cpu()).to_vec::<f32>()?, [0.0, 0.0]);
 /// # Ok::<(), lazuli::Error>(())
 /// ```
+#[track_caller]
 pub fn zeros(shape: impl Into<Shape>, device: &Device) -> Tensor {
+    let _caller = fault::caller();
     parameter(Tensor::zeros(shape, DType::F32, device))
 }
 
@@ -26,7 +30,9 @@ pub fn zeros(shape: impl Into<Shape>, device: &Device) -> Tensor {
 /// assert_eq!(lazuli_nn::init::ones([2], &Device::cpu()).to_vec::<f32>()?, [1.0, 1.0]);
 /// # Ok::<(), lazuli::Error>(())
 /// ```
+#[track_caller]
 pub fn ones(shape: impl Into<Shape>, device: &Device) -> Tensor {
+    let _caller = fault::caller();
     parameter(Tensor::ones(shape, DType::F32, device))
 }
 
@@ -38,7 +44,9 @@ pub fn ones(shape: impl Into<Shape>, device: &Device) -> Tensor {
 /// assert!(w.abs().max(..).item::<f32>()? <= 0.5);
 /// # Ok::<(), lazuli::Error>(())
 /// ```
+#[track_caller]
 pub fn uniform(shape: impl Into<Shape>, bound: f32, seed: u64, device: &Device) -> Tensor {
+    let _caller = fault::caller();
     parameter(Tensor::rand(shape, seed, device).sub(0.5).mul(2.0 * bound))
 }
 
@@ -50,7 +58,9 @@ pub fn uniform(shape: impl Into<Shape>, bound: f32, seed: u64, device: &Device) 
 /// assert!((w.std(.., 0).item::<f32>()? - 0.02).abs() < 0.002);
 /// # Ok::<(), lazuli::Error>(())
 /// ```
+#[track_caller]
 pub fn normal(shape: impl Into<Shape>, std: f32, seed: u64, device: &Device) -> Tensor {
+    let _caller = fault::caller();
     parameter(Tensor::randn(shape, seed, device).mul(std))
 }
 
@@ -62,7 +72,9 @@ pub fn normal(shape: impl Into<Shape>, std: f32, seed: u64, device: &Device) -> 
 /// assert!((w.std(.., 0).item::<f32>()? - 0.2).abs() < 0.02);
 /// # Ok::<(), lazuli::Error>(())
 /// ```
+#[track_caller]
 pub fn he(shape: impl Into<Shape>, fan_in: usize, seed: u64, device: &Device) -> Tensor {
+    let _caller = fault::caller();
     normal(shape, (2.0 / fan_in.max(1) as f32).sqrt(), seed, device)
 }
 
@@ -74,6 +86,8 @@ pub fn he(shape: impl Into<Shape>, fan_in: usize, seed: u64, device: &Device) ->
 /// assert!(w.abs().max(..).item::<f32>()? <= (6.0f32 / 70.0).sqrt());
 /// # Ok::<(), lazuli::Error>(())
 /// ```
+#[track_caller]
 pub fn glorot(shape: impl Into<Shape>, fan_in: usize, fan_out: usize, seed: u64, device: &Device) -> Tensor {
-    uniform(shape, (6.0 / (fan_in + fan_out).max(1) as f32).sqrt(), seed, device)
+    let _caller = fault::caller();
+    uniform(shape, (6.0 / fan_in.saturating_add(fan_out).max(1) as f32).sqrt(), seed, device)
 }

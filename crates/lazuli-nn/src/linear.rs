@@ -26,7 +26,9 @@ crate::module!(Linear { weight, bias });
 
 impl Linear {
     /// Uniform weights within `1/√n_in`, as is usual.
+    #[track_caller]
     pub fn new(n_in: usize, n_out: usize, seed: u64, device: &Device) -> Linear {
+        let _caller = fault::caller();
         let bound = 1.0 / (n_in.max(1) as f32).sqrt();
         let weight = init::uniform([n_out, n_in], bound, seed, device);
         Linear { weight, bias: Some(init::uniform([n_out], bound, seed.wrapping_add(1 << 32), device)) }
@@ -46,6 +48,7 @@ impl Linear {
 impl Layer for Linear {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
+        let _caller = fault::caller();
         let (lead, n_in, n_out) = match (x.shape(), self.weight.shape()) {
             (Ok([lead @ .., n]), Ok(&[n_out, n_in])) if *n == n_in => (lead, n_in, n_out),
             (Ok(seen), Ok(shape)) => {
@@ -84,7 +87,9 @@ crate::module!(Embedding { weight });
 
 impl Embedding {
     /// Normal vectors of variance 1.
+    #[track_caller]
     pub fn new(n: usize, features: usize, seed: u64, device: &Device) -> Embedding {
+        let _caller = fault::caller();
         Embedding { weight: init::normal([n, features], 1.0, seed, device) }
     }
 }
@@ -92,6 +97,7 @@ impl Embedding {
 impl Layer for Embedding {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
+        let _caller = fault::caller();
         self.weight.embedding(x)
     }
 }

@@ -73,6 +73,7 @@ pub fn cross_entropy(logits: &Tensor, labels: &Tensor) -> Tensor {
 /// ```
 #[track_caller]
 pub fn smooth_cross_entropy(logits: &Tensor, labels: &Tensor, smoothing: f32) -> Tensor {
+    let _caller = fault::caller();
     match fit_labels("cross_entropy", logits, labels) {
         Ok(()) => {
             let loss = nll_of(&logits.to_dtype(DType::F32).log_softmax(-1), labels, smoothing);
@@ -94,6 +95,7 @@ pub fn smooth_cross_entropy(logits: &Tensor, labels: &Tensor, smoothing: f32) ->
 /// ```
 #[track_caller]
 pub fn nll(log_probabilities: &Tensor, labels: &Tensor) -> Tensor {
+    let _caller = fault::caller();
     match fit_labels("nll", log_probabilities, labels) {
         Ok(()) => {
             let loss = nll_of(&log_probabilities.to_dtype(DType::F32), labels, 0.0);
@@ -166,6 +168,7 @@ pub fn kl(log_probabilities: &Tensor, targets: &Tensor) -> Tensor {
 /// A loss of two tensors whose shapes go together.
 #[track_caller]
 fn paired(op: &str, x: &Tensor, y: &Tensor, loss: impl FnOnce(&Tensor, &Tensor) -> Tensor) -> Tensor {
+    let _caller = fault::caller();
     let fit = |x: &[usize], y: &[usize]| x.iter().rev().zip(y.iter().rev()).all(|(a, b)| a == b || *a == 1 || *b == 1);
     match (x.shape(), y.shape()) {
         (Ok(seen), Ok(wanted)) if !fit(seen, wanted) => {

@@ -6,6 +6,8 @@ use std::sync::{Mutex, PoisonError};
 
 use lazuli::{Result, Tensor};
 
+use crate::fault;
+
 /// One part of a model, as visitors see it.
 pub enum Item<'a> {
     /// Trained.
@@ -309,8 +311,10 @@ pub fn named(model: &mut (impl Module + ?Sized)) -> Vec<(String, Tensor)> {
 /// assert_eq!(a.weight.to_vec::<f32>()?, b.weight.to_vec::<f32>()?);
 /// # Ok::<(), lazuli::Error>(())
 /// ```
+#[track_caller]
 pub fn load(model: &mut (impl Module + ?Sized), find: impl Fn(&str) -> Option<Tensor>) -> Result<()> {
-    let mut fault = None;
+    let _caller = fault::caller();
+    let mut wrong = None;
     let mut have = Vec::new();
     model.visit(&mut |name, item| {
         let shape = match &item {
@@ -321,16 +325,16 @@ pub fn load(model: &mut (impl Module + ?Sized), find: impl Fn(&str) -> Option<Te
         };
         match (find(name), shape) {
             (None, _) => {
-                fault.get_or_insert_with(|| format!("there is no tensor `{name}`"));
+                wrong.get_or_insert_with(|| format!("there is no tensor `{name}`"));
             }
             (Some(found), Ok(shape)) if found.shape().ok() == Some(&shape[..]) => have.push(found),
             (Some(found), shape) => {
                 let (want, got) = (shape.unwrap_or_default(), found.shape().map(<[usize]>::to_vec).unwrap_or_default());
-                fault.get_or_insert_with(|| format!("`{name}` has shape {got:?}, not {want:?}"));
+                wrong.get_or_insert_with(|| format!("`{name}` has shape {got:?}, not {want:?}"));
             }
         }
     });
-    if let Some(message) = fault {
+    if let Some(message) = wrong {
         return Err(lazuli::Error::Parse(std::sync::Arc::new(lazuli::Fault::new("load", message))));
     }
     let mut counters = Vec::new();

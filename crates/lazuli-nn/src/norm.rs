@@ -28,7 +28,9 @@ crate::module!(LayerNorm { weight, bias });
 
 impl LayerNorm {
     /// Changes nothing at first.
+    #[track_caller]
     pub fn new(features: usize, device: &Device) -> LayerNorm {
+        let _caller = fault::caller();
         LayerNorm { weight: init::ones([features], device), bias: init::zeros([features], device), eps: 1e-5 }
     }
 }
@@ -36,6 +38,7 @@ impl LayerNorm {
 impl Layer for LayerNorm {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
+        let _caller = fault::caller();
         x.layer_norm(-1, Some(&self.weight), Some(&self.bias), self.eps)
     }
 }
@@ -60,7 +63,9 @@ crate::module!(RmsNorm { weight });
 
 impl RmsNorm {
     /// Scales by 1 at first.
+    #[track_caller]
     pub fn new(features: usize, device: &Device) -> RmsNorm {
+        let _caller = fault::caller();
         RmsNorm { weight: init::ones([features], device), eps: 1e-6 }
     }
 }
@@ -68,6 +73,7 @@ impl RmsNorm {
 impl Layer for RmsNorm {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
+        let _caller = fault::caller();
         x.rms_norm(-1, Some(&self.weight), self.eps)
     }
 }
@@ -104,7 +110,9 @@ crate::module!(BatchNorm { weight, bias, mean, var, mode });
 
 impl BatchNorm {
     /// Changes only mean and variance at first.
+    #[track_caller]
     pub fn new(channels: usize, device: &Device) -> BatchNorm {
+        let _caller = fault::caller();
         let full = |value: f32| {
             let value = Tensor::full([channels], value, device).to_dtype(DType::F32);
             Buffer::new(value.compute().unwrap_or(value))
@@ -124,6 +132,7 @@ impl BatchNorm {
 impl Layer for BatchNorm {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
+        let _caller = fault::caller();
         let channels = self.weight.shape().map_or(0, |shape| shape.iter().product());
         let rank = match x.shape() {
             Ok(shape) if shape.len() >= 2 && shape[1] == channels => shape.len(),

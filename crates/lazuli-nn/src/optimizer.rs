@@ -117,7 +117,9 @@ impl Optimizer {
     /// # assert_eq!(optimizer.n_steps(), 2);
     /// # Ok::<(), lazuli::Error>(())
     /// ```
+    #[track_caller]
     pub fn step(&mut self, model: &mut (impl Module + ?Sized), loss: Tensor) -> Result<Tensor> {
+        let _caller = fault::caller();
         self.step_with(model, loss, Vec::new()).map(|(loss, _)| loss)
     }
 
@@ -138,12 +140,14 @@ impl Optimizer {
     /// println!("{loss} {}", more[0]);
     /// # Ok::<(), lazuli::Error>(())
     /// ```
+    #[track_caller]
     pub fn step_with(
         &mut self,
         model: &mut (impl Module + ?Sized),
         loss: Tensor,
         more: Vec<Tensor>,
     ) -> Result<(Tensor, Vec<Tensor>)> {
+        let _caller = fault::caller();
         let mut state = self.known(model)?;
         // Gradients that wait and those of this loss are one sum.
         let sums = state.sums.take();
@@ -176,7 +180,9 @@ impl Optimizer {
     /// assert_eq!(optimizer.n_steps(), 1);
     /// # Ok::<(), lazuli::Error>(())
     /// ```
+    #[track_caller]
     pub fn accumulate(&mut self, model: &mut (impl Module + ?Sized), loss: Tensor) -> Result<Tensor> {
+        let _caller = fault::caller();
         let mut state = self.known(model)?;
         let parameters: Vec<Tensor> = parameters(model).into_iter().map(|(_, w)| w).collect();
         let zeros = |w: &Tensor| w.detach().zeros_like();
@@ -199,7 +205,9 @@ impl Optimizer {
     }
 
     /// The step with the mean of the gradients that were accumulated. Does nothing if there are none.
+    #[track_caller]
     pub fn apply(&mut self, model: &mut (impl Module + ?Sized)) -> Result<()> {
+        let _caller = fault::caller();
         let mut state = self.known(model)?;
         let Some(sums) = state.sums.take() else { return Ok(()) };
         let mut grads = Vec::new();
@@ -349,13 +357,15 @@ impl Optimizer {
     /// assert_eq!(again.n_steps(), 1);
     /// # Ok::<(), lazuli::Error>(())
     /// ```
+    #[track_caller]
     pub fn load(&mut self, model: &mut (impl Module + ?Sized), find: impl Fn(&str) -> Option<Tensor>) -> Result<()> {
+        let _caller = fault::caller();
         let rule = self.rule.name();
-        let fault = |message: String| Error::Parse(Arc::new(Fault::new("load", message)));
+        let parse = |message: String| Error::Parse(Arc::new(Fault::new("load", message)));
         let found = |name: String, shape: &[usize]| match find(&name) {
             Some(t) if t.shape().ok() == Some(shape) => Ok(t),
-            Some(t) => Err(fault(format!("`{name}` has shape {:?}, not {shape:?}", t.shape().unwrap_or_default()))),
-            None => Err(fault(format!("there is no tensor `{name}`"))),
+            Some(t) => Err(parse(format!("`{name}` has shape {:?}, not {shape:?}", t.shape().unwrap_or_default()))),
+            None => Err(parse(format!("there is no tensor `{name}`"))),
         };
         let step = found(format!("{rule}.step"), &[2])?.to_vec::<u32>()?;
         let mut slots = Vec::new();

@@ -88,6 +88,7 @@ fn spread(y: &Tensor) -> Tensor {
 impl Layer for MaxPool2d {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
+        let _caller = fault::caller();
         let windows = match windows("max_pool2d", x, self.size, self.stride) {
             Ok(windows) => windows,
             Err(error) => return error.into(),
@@ -110,6 +111,7 @@ impl Layer for MaxPool2d {
 impl Layer for AvgPool2d {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
+        let _caller = fault::caller();
         let windows = match windows("avg_pool2d", x, self.size, self.stride) {
             Ok(windows) => windows,
             Err(error) => return error.into(),

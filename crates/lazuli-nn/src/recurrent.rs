@@ -26,9 +26,11 @@ crate::module!(Lstm { input, hidden });
 
 impl Lstm {
     /// Weights as [`Linear`] makes them.
+    #[track_caller]
     pub fn new(n_in: usize, n_hidden: usize, seed: u64, device: &Device) -> Lstm {
-        let hidden = Linear::new(n_hidden, 4 * n_hidden, seed.wrapping_add(1 << 40), device).without_bias();
-        Lstm { input: Linear::new(n_in, 4 * n_hidden, seed, device), hidden }
+        let hidden =
+            Linear::new(n_hidden, n_hidden.saturating_mul(4), seed.wrapping_add(1 << 40), device).without_bias();
+        Lstm { input: Linear::new(n_in, n_hidden.saturating_mul(4), seed, device), hidden }
     }
 
     /// The output of each step, and the last state: hidden and cell.
@@ -43,6 +45,7 @@ impl Lstm {
     /// ```
     #[track_caller]
     pub fn run(&self, x: &Tensor, state: Option<(Tensor, Tensor)>) -> (Tensor, (Tensor, Tensor)) {
+        let _caller = fault::caller();
         let [n_hidden, batch, length] = match sizes("lstm", &self.hidden, x) {
             Ok(sizes) => sizes,
             Err(error) => return (error.clone().into(), (error.clone().into(), error.into())),
@@ -53,7 +56,7 @@ impl Lstm {
         let mut steps = Vec::with_capacity(length);
         for t in 0..length {
             let gates = inputs.select_index(1, t as isize).add(self.hidden.forward(&h));
-            let parts = gates.chunk(-1, 4);
+            let parts = gates.split(-1, &[n_hidden; 4]);
             c = parts[1].sigmoid().mul(&c).add(parts[0].sigmoid().mul(parts[2].tanh()));
             h = parts[3].sigmoid().mul(c.tanh());
             steps.push(h.clone());
@@ -65,6 +68,7 @@ impl Lstm {
 impl Layer for Lstm {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
+        let _caller = fault::caller();
         self.run(x, None).0
     }
 }
@@ -89,9 +93,10 @@ crate::module!(Gru { input, hidden });
 
 impl Gru {
     /// Weights as [`Linear`] makes them.
+    #[track_caller]
     pub fn new(n_in: usize, n_hidden: usize, seed: u64, device: &Device) -> Gru {
-        let hidden = Linear::new(n_hidden, 3 * n_hidden, seed.wrapping_add(1 << 40), device);
-        Gru { input: Linear::new(n_in, 3 * n_hidden, seed, device), hidden }
+        let hidden = Linear::new(n_hidden, n_hidden.saturating_mul(3), seed.wrapping_add(1 << 40), device);
+        Gru { input: Linear::new(n_in, n_hidden.saturating_mul(3), seed, device), hidden }
     }
 
     /// The output of each step, and the last state.
@@ -106,6 +111,7 @@ impl Gru {
     /// ```
     #[track_caller]
     pub fn run(&self, x: &Tensor, state: Option<Tensor>) -> (Tensor, Tensor) {
+        let _caller = fault::caller();
         let [n_hidden, batch, length] = match sizes("gru", &self.hidden, x) {
             Ok(sizes) => sizes,
             Err(error) => return (error.clone().into(), error.into()),
@@ -114,7 +120,10 @@ impl Gru {
         let inputs = self.input.forward(x);
         let mut steps = Vec::with_capacity(length);
         for t in 0..length {
-            let (i, g) = (inputs.select_index(1, t as isize).chunk(-1, 3), self.hidden.forward(&h).chunk(-1, 3));
+            let (i, g) = (
+                inputs.select_index(1, t as isize).split(-1, &[n_hidden; 3]),
+                self.hidden.forward(&h).split(-1, &[n_hidden; 3]),
+            );
             let (reset, update) = (i[0].add(&g[0]).sigmoid(), i[1].add(&g[1]).sigmoid());
             let new = i[2].add(reset.mul(&g[2])).tanh();
             // (1 − z)·new + z·h
@@ -128,6 +137,7 @@ impl Gru {
 impl Layer for Gru {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
+        let _caller = fault::caller();
         self.run(x, None).0
     }
 }

@@ -2,6 +2,7 @@
 
 use lazuli::Tensor;
 
+use crate::fault;
 use crate::module::{Item, Layer, Module};
 
 /// Layers one after another.
@@ -37,6 +38,7 @@ impl Sequential {
 impl Layer for Sequential {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
+        let _caller = fault::caller();
         self.layers.iter().fold(x.clone(), |x, layer| layer.forward(&x))
     }
 }
@@ -55,6 +57,7 @@ macro_rules! plain {
         impl Layer for $name {
             #[track_caller]
             fn forward(&self, x: &Tensor) -> Tensor {
+                let _caller = fault::caller();
                 let f: fn(&Tensor) -> Tensor = $method;
                 f(x)
             }

@@ -293,7 +293,7 @@ fn a_bad_shape_is_an_error_that_names_the_layer_the_shapes_and_the_callers_line(
         (BatchNorm::new(4, &cpu).forward(&x(&[4])), "batch_norm: wants [batch, 4 channels, …]", "[4]"),
         (BatchNorm::new(4, &cpu).forward(&x(&[2, 5])), "batch_norm: wants [batch, 4 channels, …]", "[2, 5]"),
         (heads(2).forward(&x(&[3, 4])), "attention: wants [batch, length, width]", "[3, 4]"),
-        (heads(3).forward(&x(&[1, 3, 4])), "attention: 3 heads must divide the width", "[1, 3, 4]"),
+        (heads(3).forward(&x(&[1, 3, 4])), "attention: 3 heads do not divide the width", "[1, 3, 4]"),
         (heads(2).attend(&x(&[1, 3, 4]), &x(&[2, 3, 4]), None), "attention: wants as many sequences", "[2, 3, 4]"),
         (heads(2).forward(&x(&[1, 3, 6])), "linear: wants 4 features", "[1, 3, 6]"),
         (Lstm::new(3, 4, 1, &cpu).forward(&x(&[3])), "lstm: wants [batch, length, features]", "[3]"),

@@ -98,13 +98,16 @@ pub struct Run<'a> {
 pub struct Site {
     pub op: String,
     pub shape: Shape,
+    /// Whether the index is u32: a device may have compared it as i32.
+    pub is_unsigned: bool,
     pub at: &'static Location<'static>,
 }
 
 impl Site {
     /// The error of an index out of range.
     pub fn error(&self, failed: FailedCheck) -> Error {
-        let message = format!("index {} is out of range for an axis of size {}", failed.index, failed.bound);
+        let index = if self.is_unsigned { failed.index as u32 as i64 } else { failed.index };
+        let message = format!("index {index} is out of range for an axis of size {}", failed.bound);
         Error::Index(Arc::new(Fault::new(&self.op, message).shapes(&[&self.shape]).at(self.at)))
     }
 }

@@ -8,6 +8,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::leave::elements_async;
+use crate::place::Caller;
 use crate::realize;
 use crate::tensor::Tensor;
 
@@ -225,12 +226,14 @@ impl Batch {
 
     #[track_caller]
     fn unary(&mut self, x: BufferId, f: impl FnOnce(&Tensor) -> Tensor) -> BufferId {
+        let _caller = Caller::of_engine(Location::caller());
         let x = self.operand(x);
         self.made(f(&x))
     }
 
     #[track_caller]
     fn binary(&mut self, op: &str, a: BufferId, b: BufferId, f: impl FnOnce(&Tensor, &Tensor) -> Tensor) -> BufferId {
+        let _caller = Caller::of_engine(Location::caller());
         let (x, y) = (self.operand(a), self.operand(b));
         let made = match (x.shape(), y.shape()) {
             (Ok(left), Ok(right)) if left != right => {

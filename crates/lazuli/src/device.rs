@@ -1,11 +1,14 @@
 //! The handle users hold: which device, what it is, what it has done. How it works is its backend's business.
 
 use std::fmt;
+use std::panic::Location;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::backend::{Backend, Stats};
 use crate::error::{Error, Result};
 use crate::lane::Lane;
+use crate::log;
+use crate::place::Caller;
 use crate::plan::Cache;
 
 /// Where tensors live and are computed. Cheap to clone; opening the same one twice gives the same device.
@@ -81,6 +84,7 @@ impl Device {
     /// ```
     #[track_caller]
     pub fn gpu() -> Result<Device> {
+        let _caller = Caller::of_engine(Location::caller());
         hardware()
     }
 
@@ -91,11 +95,11 @@ impl Device {
     /// let best = lazuli::Device::best();
     /// println!("{}", best.info());
     /// ```
+    #[track_caller]
     pub fn best() -> Device {
-        let named = std::env::var("LAZULI_DEVICE")
-            .ok()
-            .and_then(|name| Device::open(&name).map_err(|error| crate::log::warn("LAZULI_DEVICE", &error)).ok());
-        named.or_else(|| hardware().ok()).unwrap_or_else(Device::cpu)
+        let _caller = Caller::of_engine(Location::caller());
+        let open = |name: String| Device::open(&name).map_err(|error| log::warn("LAZULI_DEVICE", &error)).ok();
+        log::variable("LAZULI_DEVICE").and_then(open).or_else(|| hardware().ok()).unwrap_or_else(Device::cpu)
     }
 
     /// A device by name: `"cpu"`, `"gpu"` (hardware), `"software"` (a GPU driver that runs on the CPU), `"opengl"`, an index
@@ -113,6 +117,7 @@ impl Device {
     /// ```
     #[track_caller]
     pub fn open(name: &str) -> Result<Device> {
+        let _caller = Caller::of_engine(Location::caller());
         let wanted = name.trim().to_lowercase();
         match &*wanted {
             "cpu" | "0" => return Ok(Device::cpu()),
@@ -157,7 +162,9 @@ impl Device {
     }
 
     /// Waits for all that was started here; reports what went wrong meanwhile.
+    #[track_caller]
     pub fn sync(&self) -> Result<()> {
+        let _caller = Caller::of_engine(Location::caller());
         self.0.backend.sync()
     }
 

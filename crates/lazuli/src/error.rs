@@ -4,6 +4,7 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
+use crate::place;
 use crate::shape::Shape;
 
 /// What every leaving call returns.
@@ -19,8 +20,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// let err = (a + b).compute().unwrap_err();
 /// assert!(matches!(err, Error::Shape(_)));
 /// assert!(err.to_string().starts_with("add: shapes do not broadcast: [2] and [3]"));
+/// // `fn main() -> lazuli::Result<()>` shows what `{:?}` does, so that reads the same.
+/// assert_eq!(format!("{err:?}"), err.to_string());
 /// ```
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Shapes or axes that do not go together.
@@ -58,6 +61,12 @@ pub enum Error {
     Custom(Arc<Fault>),
 }
 
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// The particulars of an [`Error`]: which op, on which shapes, where it was written.
 #[derive(Clone, Debug)]
 pub struct Fault {
@@ -75,7 +84,7 @@ impl Fault {
     /// A fault of `op`, with the caller's location.
     #[track_caller]
     pub fn new(op: impl Into<String>, message: impl Into<String>) -> Fault {
-        Fault { op: op.into(), message: message.into(), shapes: Vec::new(), at: Some(Location::caller()) }
+        Fault { op: op.into(), message: message.into(), shapes: Vec::new(), at: Some(place::told(Location::caller())) }
     }
 
     /// Adds the shapes concerned.
@@ -86,7 +95,7 @@ impl Fault {
 
     /// Says that it happened at `at` rather than where the fault was made.
     pub fn at(mut self, at: &'static Location<'static>) -> Fault {
-        self.at = Some(at);
+        self.at = Some(place::told(at));
         self
     }
 }
@@ -98,6 +107,15 @@ impl fmt::Display for Fault {
             Some(at) => write!(f, " ({}:{}:{})", at.file(), at.line(), at.column()),
             None => Ok(()),
         }
+    }
+}
+
+/// A number of things: `1 axis`, `2 axes`, `3 kernels`.
+pub(crate) fn counted(n: usize, one: &str) -> String {
+    match (n, one) {
+        (1, _) => format!("1 {one}"),
+        (_, "axis") => format!("{n} axes"),
+        _ => format!("{n} {one}s"),
     }
 }
 
@@ -115,8 +133,7 @@ macro_rules! constructors {
             /// The same error; if it names a line of the engine's own, it names `at` instead: where a call was made whose
             /// work another thread does.
             pub(crate) fn called_at(self, at: &'static Location<'static>) -> Error {
-                let engine = file!().trim_end_matches("error.rs");
-                if self.fault().at.is_some_and(|own| !own.file().starts_with(engine)) {
+                if self.fault().at.is_some_and(|own| !place::is_inside(own)) {
                     return self;
                 }
                 let moved = |fault: Arc<Fault>| Arc::new(Fault::clone(&fault).at(at));

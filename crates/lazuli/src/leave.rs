@@ -7,7 +7,7 @@ use smallvec::smallvec;
 
 use crate::device::{Device, DeviceKind};
 use crate::dtype::{DType, Element};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, counted};
 use crate::graph::{Expr, Node, NodeRef, Op};
 use crate::lane;
 use crate::plan::Explain;
@@ -154,7 +154,7 @@ impl Tensor {
         let shape = &self.node()?.shape;
         match shape[..].try_into() {
             Ok(dims) => Ok(dims),
-            Err(_) => Err(Error::shape("dims", format!("{shape} has {} axes, not {N}", shape.rank()))),
+            Err(_) => Err(Error::shape("dims", format!("{shape} has {}, not {N}", counted(shape.rank(), "axis")))),
         }
     }
 

@@ -4,6 +4,7 @@
 // Reading order; each module uses only what stands before it (and the `Device` handle).
 mod log;
 mod pages;
+mod place;
 mod error;
 mod user;
 mod room;
@@ -42,6 +43,7 @@ pub use error::{Error, Fault, Result};
 pub use graph::CustomOp;
 pub use half::{bf16, f16};
 pub use ops::{Slice, Slices, einsum};
+pub use place::Caller;
 pub use plan::{Boundary, Explain, KernelInfo};
 pub use realize::{compute, compute_async, explain, prepare};
 pub use shape::{Axes, MAX_RANK, Shape, keep};

@@ -6,10 +6,12 @@ use std::time::Instant;
 
 use crate::backend::{Counters, Failure, HostBytes, Outcome, Run, Runnable, Site};
 use crate::device::{Device, DeviceKind};
-use crate::error::{Error, Fault, Result};
-use crate::graph::{Buffer, Captured, NodeRef, Op, capture, take_off};
+use crate::dtype::DType;
+use crate::error::{Error, Fault, Result, counted};
+use crate::graph::{Buffer, Captured, Expr, NodeRef, Op, capture, take_off};
 use crate::lane;
 use crate::log::{self, Topic};
+use crate::place::Caller;
 use crate::plan::{self, Cache, Entry, Explain, Locked};
 use crate::room::zeroed_bytes;
 use crate::tensor::Tensor;
@@ -94,6 +96,7 @@ pub async fn awaited<T: Send + 'static>(
 /// ```
 #[track_caller]
 pub fn prepare(tensors: &[&Tensor]) -> Result<()> {
+    let _caller = Caller::of_engine(Location::caller());
     let mut wanted = waiting(tensors)?;
     while let Some((device, here)) = next_device(&mut wanted) {
         let mut cache = lock("prepare", &device)?;
@@ -126,6 +129,7 @@ pub fn compute_for(tensors: &[&Tensor], purpose: Purpose) -> Result<()> {
 /// The same, each plan run as the caller says.
 #[track_caller]
 pub fn compute_with(tensors: &[&Tensor], runner: Runner<'_>) -> Result<()> {
+    let _caller = Caller::of_engine(Location::caller());
     let wanted = waiting(tensors)?;
     compute_nodes(wanted.clone(), runner).inspect_err(|_| revert(&wanted))
 }
@@ -229,7 +233,9 @@ fn postpone(agenda: &mut Agenda, asked: Asked, moves: Vec<NodeRef>) {
 }
 
 /// The bytes of a computed node. If its memory was lost with its device, it is computed again where that is possible.
+#[track_caller]
 pub fn read(node: &NodeRef, out: &mut [u8]) -> Result<()> {
+    let _caller = Caller::of_engine(Location::caller());
     let backend = node.device.backend();
     match backend.download(&memory(node)?, out) {
         Err(Error::DeviceLost(_)) => {
@@ -316,6 +322,7 @@ async fn bytes_of_async(node: &NodeRef) -> Result<HostBytes> {
 /// Tensors already computed cost nothing and show nothing.
 #[track_caller]
 pub fn explain(tensors: &[&Tensor]) -> Result<Explain> {
+    let _caller = Caller::of_engine(Location::caller());
     let mut nodes = Vec::with_capacity(tensors.len());
     for tensor in tensors {
         nodes.push(tensor.node()?);
@@ -433,7 +440,7 @@ fn run(device: &Device, cache: &mut Cache, captured: &Captured, runner: Runner<'
     let outcome = runner(&*entry.runnable, run)?;
     if let Some(start) = start {
         let (micros, n) = (start.elapsed().as_secs_f64() * 1e6, entry.plan.launches.len());
-        log::show(Topic::Time, || format!("{micros:>10.1} µs  {n} kernels on {}", device.info().name));
+        log::show(Topic::Time, || format!("{micros:>10.1} µs  {} on {}", counted(n, "kernel"), device.info().name));
     }
     let failed = outcome.failed.map(|failed| match failed {
         Failure::Index(check) => sites[check.check as usize].error(check),
@@ -463,8 +470,10 @@ fn plan_for(device: &Device, cache: &mut Cache, captured: &Captured) -> Result<E
 fn sites(plan: &plan::Plan, captured: &Captured) -> Vec<Site> {
     let site = |origin: &u32| {
         let node = &captured.nodes[*origin as usize];
-        let op = node.with_expr(|e| e.op.name().to_string()).unwrap_or_default();
-        Site { op, shape: node.shape, at: node.at }
+        let is_unsigned = |e: &Expr| e.inputs.get(1).is_some_and(|index| index.dtype == DType::U32);
+        let known = node.with_expr(|e| (e.op.name().to_string(), is_unsigned(e)));
+        let (op, is_unsigned) = known.unwrap_or_default();
+        Site { op, shape: node.shape, is_unsigned, at: node.at }
     };
     plan.checks.iter().map(site).collect()
 }

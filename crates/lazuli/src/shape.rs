@@ -24,9 +24,19 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The number of elements; 1 for a scalar. Tensors are only made of shapes for which this does not overflow.
+    /// The number of elements; 1 for a scalar. No tensor has a shape with more than a `usize` can hold, for which this is
+    /// `usize::MAX`.
+    ///
+    /// ```
+    /// use lazuli::Shape;
+    /// assert_eq!(Shape::from([usize::MAX, 2]).n_elems(), usize::MAX);
+    /// assert_eq!(Shape::from([usize::MAX, 2, 0]).n_elems(), 0);
+    /// ```
     pub fn n_elems(&self) -> usize {
-        self.iter().product()
+        match self.contains(&0) {
+            true => 0,
+            false => self.iter().fold(1, |n, size| n.saturating_mul(*size)),
+        }
     }
 
     /// The number of axes.

@@ -8,6 +8,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::leave::elements_async;
+use crate::place::Caller;
 use crate::realize::{self, Purpose};
 use crate::tensor::Tensor;
 
@@ -69,6 +70,7 @@ impl Weights {
     /// ```
     #[track_caller]
     pub fn upload_as(&mut self, name: &str, data: &[f32], rows: usize, cols: usize, dtype: DType) -> Result<()> {
+        let _caller = Caller::of_engine(Location::caller());
         if rows.checked_mul(cols) != Some(data.len()) {
             let message = format!("`{name}` would be [{rows}, {cols}], but there are {} numbers", data.len());
             return Err(Error::shape("upload", message));
@@ -94,6 +96,7 @@ impl Weights {
     /// ```
     #[track_caller]
     pub fn import(&mut self, name: &str, tensor: &Tensor) -> Result<()> {
+        let _caller = Caller::of_engine(Location::caller());
         let dtype = tensor.dtype()?;
         let [rows, cols] = tensor.dims()?;
         if !dtype.is_float() {
@@ -177,6 +180,8 @@ impl Weights {
 
     /// Keeps a tensor that is on the device, laid out anew where the device would rather have it so.
     fn insert(&mut self, name: &str, tensor: &Tensor, rows: usize, cols: usize, may_lay_out: bool) -> Result<()> {
+        // Sizes are those of a tensor only if it is one: nothing is counted with others.
+        tensor.check()?;
         let widths = self.device.backend().limits().panels.filter(|_| may_lay_out);
         let weight = match widths.and_then(|widths| widths.of(rows)) {
             Some(width) => in_panels(tensor, rows, cols, width)?,

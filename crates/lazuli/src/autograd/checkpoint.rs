@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use crate::error::Result;
 use crate::graph::{CustomOp, Expr, Node, NodeRef, Op, Recipe};
+use crate::place::Caller;
 use crate::tensor::Tensor;
 
 /// Hands a value on. The planner takes it for a function like any other, so what is computed from its result is not shared
@@ -44,6 +45,7 @@ static AGAIN: LazyLock<CustomOp> = LazyLock::new(|| CustomOp {
 pub fn checkpoint(inputs: &[&Tensor], f: impl FnOnce(&[Tensor]) -> Tensor) -> Tensor {
     let y = f(&inputs.iter().map(|x| (*x).clone()).collect::<Vec<_>>());
     let at = Location::caller();
+    let _caller = Caller::of_engine(at);
     Tensor::attempt(|| {
         let node = y.node()?;
         Ok(super::twinned(node, rebuilt(node, inputs)?, at))

@@ -16,8 +16,9 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, Fault, Result, counted};
 use crate::graph::{Expr, Kin, Node, NodeRef, Op, Recipe, ancestry};
+use crate::place::Caller;
 use crate::tensor::Tensor;
 use crate::view::View;
 
@@ -41,6 +42,7 @@ impl Tensor {
     #[track_caller]
     pub fn grad(&self, wrt: &[&Tensor]) -> Vec<Tensor> {
         let at = Location::caller();
+        let _caller = Caller::of_engine(at);
         spread(wrt, single(self, at).and_then(|loss| backward(loss, &self.ones_like(), wrt, at)))
     }
 
@@ -58,6 +60,7 @@ impl Tensor {
     #[track_caller]
     pub fn vjp(&self, wrt: &[&Tensor], seed: &Tensor) -> Vec<Tensor> {
         let at = Location::caller();
+        let _caller = Caller::of_engine(at);
         let started = || {
             let y = float("vjp", self, at)?;
             let seed = seed.to_dtype(y.dtype).broadcast_to(y.shape);
@@ -82,6 +85,7 @@ impl Tensor {
     #[track_caller]
     pub fn with_gradient_of(&self, twin: &Tensor) -> Tensor {
         let at = Location::caller();
+        let _caller = Caller::of_engine(at);
         Tensor::attempt(|| {
             let (node, twin) = (self.node()?, twin.node()?);
             if (node.shape, node.dtype) != (twin.shape, twin.dtype) {
@@ -106,8 +110,9 @@ impl Tensor {
     #[track_caller]
     pub fn jvp(&self, wrt: &[&Tensor], directions: &[&Tensor]) -> Tensor {
         let at = Location::caller();
+        let _caller = Caller::of_engine(at);
         if wrt.len() != directions.len() {
-            let message = format!("{} tensors, but {} directions", wrt.len(), directions.len());
+            let message = format!("{}, but {}", counted(wrt.len(), "tensor"), counted(directions.len(), "direction"));
             return Tensor::new(Err(grad_error("jvp", message, at)));
         }
         // The vector-Jacobian product is linear in its seed u: d(Jᵀu · v)/du = J v, whatever u is.

@@ -15,6 +15,7 @@ use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::graph::{Buffer, Node};
+use crate::place::Caller;
 use crate::realize;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -33,6 +34,7 @@ use crate::tensor::Tensor;
 /// # Ok(())
 /// # }
 /// ```
+#[track_caller]
 pub fn from_wgpu(device: wgpu::Device, queue: wgpu::Queue, info: wgpu::AdapterInfo) -> Result<Device> {
     let limits = device.limits();
     if limits.max_storage_buffers_per_shader_stage < 4 {
@@ -57,6 +59,7 @@ pub fn from_wgpu(device: wgpu::Device, queue: wgpu::Queue, info: wgpu::AdapterIn
 /// ```
 #[track_caller]
 pub fn handles(device: &Device) -> Result<(wgpu::Device, wgpu::Queue)> {
+    let _caller = Caller::of_engine(Location::caller());
     let live = gpu_of("handles", device)?.shared.live()?;
     Ok((live.device.clone(), live.queue.clone()))
 }
@@ -81,6 +84,7 @@ pub fn handles(device: &Device) -> Result<(wgpu::Device, wgpu::Queue)> {
 #[track_caller]
 pub fn from_buffer(buffer: wgpu::Buffer, shape: impl Into<Shape>, dtype: DType, device: &Device) -> Result<Tensor> {
     let (at, shape) = (Location::caller(), shape.into());
+    let _caller = Caller::of_engine(at);
     let gpu = gpu_of("from_buffer", device)?;
     shape.check("from_buffer")?;
     let n_bytes = shape.n_elems() * dtype.size();
@@ -137,6 +141,7 @@ fn may_be_read(live: &Arc<Live>, buffer: &wgpu::Buffer) -> Result<()> {
 /// ```
 #[track_caller]
 pub fn buffer(tensor: &Tensor) -> Result<wgpu::Buffer> {
+    let _caller = Caller::of_engine(Location::caller());
     let node = tensor.node()?;
     let gpu = gpu_of("buffer", &node.device)?;
     realize::compute(&[tensor])?;
@@ -169,6 +174,7 @@ pub fn buffer(tensor: &Tensor) -> Result<wgpu::Buffer> {
 /// ```
 #[track_caller]
 pub fn encode(tensors: &[&Tensor], encoder: &mut wgpu::CommandEncoder) -> Result<()> {
+    let _caller = Caller::of_engine(Location::caller());
     for tensor in tensors {
         gpu_of("encode", tensor.device()?)?;
     }

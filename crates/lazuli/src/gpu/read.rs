@@ -208,7 +208,8 @@ mod tests {
 
     #[test]
     fn a_failed_check_is_reported_though_another_thread_was_told() {
-        let site = Site { op: "gather".into(), shape: Shape::from(3), at: std::panic::Location::caller() };
+        let site =
+            Site { op: "gather".into(), shape: Shape::from(3), is_unsigned: false, at: std::panic::Location::caller() };
         let checks: Arc<[Check]> = Arc::new([Check { bound: 3, signed: true }]);
         for found in adapters::found() {
             let live = found.live().unwrap();

@@ -14,6 +14,7 @@ use super::op::Op;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Error;
+use crate::place;
 use crate::shape::Shape;
 use crate::view::View;
 
@@ -151,7 +152,7 @@ impl Node {
             shape,
             dtype,
             device,
-            at,
+            at: place::told(at),
             tracked,
             serial,
             oldest,

@@ -11,6 +11,7 @@ use crate::device::Device;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::graph::{Node, Op};
+use crate::place::Caller;
 use crate::room::with_room;
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -219,6 +220,7 @@ const UNIT_24: f64 = 1.0 / (1 << 24) as f64;
 
 #[track_caller]
 fn entered<T: Element>(op: &str, data: Cow<'_, [T]>, shape: Shape, device: &Device) -> Result<Tensor> {
+    let _caller = Caller::of_engine(Location::caller());
     shape.check(op)?;
     if data.len() != shape.n_elems() {
         return Err(Error::shape(

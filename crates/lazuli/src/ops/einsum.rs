@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::contraction::{product, summed_product};
 use super::movement::{broadcast, reshaped};
 use super::operand::carried;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, counted};
 use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
 use crate::view::View;
@@ -117,7 +117,7 @@ impl Term {
         let n_letters = self.letters.len();
         let fits = if self.dots.is_some() { shape.rank() >= n_letters } else { shape.rank() == n_letters };
         if !fits {
-            let message = format!("{spec:?} names {n_letters} axes of an operand of shape {shape}");
+            let message = format!("{spec:?} names {} of an operand of shape {shape}", counted(n_letters, "axis"));
             return Err(Error::shape("einsum", message));
         }
         Ok(self.with_dots(shape.rank() - n_letters))
@@ -137,7 +137,7 @@ impl Term {
 fn evaluated(text: &str, operands: &[&Tensor]) -> Result<Tensor> {
     let spec = parse(text)?;
     if spec.inputs.len() != operands.len() {
-        let message = format!("{text:?} is for {} operands, not {}", spec.inputs.len(), operands.len());
+        let message = format!("{text:?} is for {}, not {}", counted(spec.inputs.len(), "operand"), operands.len());
         return Err(Error::parse("einsum", message));
     }
     let mut parts = Vec::with_capacity(operands.len());

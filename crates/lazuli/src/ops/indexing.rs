@@ -106,14 +106,15 @@ pub static SCATTER_ADD: RoutineRow = RoutineRow {
     indexes: true,
 };
 
-/// Index tensors are i32 once recorded; floats and bools are refused.
+/// Index tensors are i32 or u32 once recorded, as the user has them; floats and bools are refused.
 #[track_caller]
 fn indices(op: &str, index: &Tensor) -> Result<NodeRef> {
     let node = index.node()?;
     if !node.dtype.is_int() {
         return Err(Error::dtype(op, format!("the index is {}, not an integer; cast it with to_dtype", node.dtype)));
     }
-    Ok(cast(node, DType::I32, Location::caller()))
+    let dtype = if node.dtype == DType::U32 { DType::U32 } else { DType::I32 };
+    Ok(cast(node, dtype, Location::caller()))
 }
 
 /// Refuses an index that has another rank, or is longer than `x` along another axis.
@@ -204,7 +205,7 @@ fn scattered(x: &Tensor, axis: i32, index: &Tensor, src: &Tensor) -> Result<Tens
 
 #[track_caller]
 fn marked(x: &Tensor, classes: usize) -> Result<Tensor> {
-    let index = indices("one_hot", x)?;
+    let index = cast(&indices("one_hot", x)?, DType::I32, Location::caller());
     let shape: Shape = index.shape.iter().copied().chain([classes]).collect();
     shape.check("one_hot")?;
     let at = Location::caller();

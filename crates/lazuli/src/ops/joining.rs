@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::movement::{narrowed, reshaped, unsqueezed};
 use super::operand::carried;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, counted};
 use crate::graph::{NodeRef, Op};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
@@ -190,9 +190,11 @@ fn parts(op: &str, x: &Tensor, axis: i32, sizes: &[usize]) -> Result<Vec<Tensor>
 #[track_caller]
 fn chunks(x: &Tensor, axis: i32, n: usize) -> Result<Vec<Tensor>> {
     let shape = &x.node()?.shape;
-    let size = shape[shape.axis("chunk", axis)?];
+    let at = shape.axis("chunk", axis)?;
+    let size = shape[at];
     if n == 0 {
-        return Err(Error::shape("chunk", format!("{shape} cannot be cut into 0 parts")));
+        let message = format!("axis {at} of {shape} cannot be cut into 0 parts; ask for 1 at least");
+        return Err(Error::shape("chunk", message));
     }
     let part = size.div_ceil(n).max(1);
     let sizes: Vec<usize> = (0..size.max(1)).step_by(part).map(|start| part.min(size - start)).collect();
@@ -204,13 +206,15 @@ fn windows(x: &Tensor, axis: i32, size: usize, step: usize) -> Result<Tensor> {
     let node = x.node()?;
     let at = node.shape.axis("unfold", axis)?;
     if size == 0 || size > node.shape[at] || step == 0 {
-        let message = format!("no windows of {size} elements, {step} apart, along axis {at} of {}", node.shape);
+        let elements = counted(size, "element");
+        let message = format!("no windows of {elements}, {step} apart, along axis {at} of {}", node.shape);
         return Err(Error::shape("unfold", message));
     }
     let from = node.shape.strides();
     let n_windows = (node.shape[at] - size) / step + 1;
     let axes = node.shape.iter().zip(from).enumerate().map(|(i, (&n, stride))| match i == at {
-        true => (n_windows, stride * step as isize),
+        // From one window to the next; with a single one that may be any step, and a huge one would overflow.
+        true => (n_windows, stride * step.min(n) as isize),
         false => (n, stride),
     });
     let view = View::from_axes(axes.chain([(size, from[at])]), 0);

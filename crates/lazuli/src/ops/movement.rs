@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::create::{coordinate, fits};
 use super::operand::carried;
 use crate::dtype::Element;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, counted};
 use crate::graph::Op;
 use crate::shape::{Axes, MAX_RANK, Shape};
 use crate::tensor::Tensor;
@@ -237,7 +237,8 @@ pub(super) fn reshaped(op: &str, x: &Tensor, shape: Shape) -> Result<Tensor> {
     shape.check(op)?;
     let (have, want) = (node.shape.n_elems(), shape.n_elems());
     if have != want {
-        return Err(Error::shape(op, format!("{} has {have} elements, {shape} has {want}", node.shape)));
+        let have = counted(have, "element");
+        return Err(Error::shape(op, format!("{} has {have}, {shape} has {want}", node.shape)));
     }
     Ok(Tensor::moved(node, View::contiguous(shape), Location::caller()))
 }
@@ -287,7 +288,7 @@ fn permuted(x: &Tensor, order: &[i32]) -> Result<Tensor> {
     if axes.len() != rank {
         return Err(Error::shape(
             "permute",
-            format!("{order:?} names {} of the {rank} axes of {}", axes.len(), node.shape),
+            format!("{order:?} names {} of the {} of {}", axes.len(), counted(rank, "axis"), node.shape),
         ));
     }
     Ok(Tensor::moved(node, View::permute(&node.shape, &axes), Location::caller()))
@@ -329,7 +330,8 @@ fn padded(x: &Tensor, pads: &[(usize, usize)], value: f64) -> Result<Tensor> {
     let node = x.node()?;
     let (shape, dtype) = (&node.shape, node.dtype);
     if pads.len() > shape.rank() {
-        return Err(Error::shape("pad", format!("{} pairs for {shape}, which has {} axes", pads.len(), shape.rank())));
+        let (pairs, axes) = (counted(pads.len(), "pair"), counted(shape.rank(), "axis"));
+        return Err(Error::shape("pad", format!("{pairs} for {shape}, which has {axes}")));
     }
     if !fits(value, dtype) {
         return Err(Error::dtype("pad", format!("{value} does not fit {dtype}")));
@@ -357,7 +359,8 @@ pub(super) fn narrowed(op: &str, x: &Tensor, axis: i32, start: usize, len: usize
     let node = x.node()?;
     let axis = node.shape.axis(op, axis)?;
     if start.checked_add(len).is_none_or(|end| end > node.shape[axis]) {
-        let message = format!("{len} elements from {start} do not fit axis {axis} of {}", node.shape);
+        let (elements, verb) = (counted(len, "element"), if len == 1 { "does" } else { "do" });
+        let message = format!("{elements} from {start} {verb} not fit axis {axis} of {}", node.shape);
         return Err(Error::shape(op, message));
     }
     let whole = |(i, &size): (usize, &usize)| match i == axis {

@@ -7,7 +7,7 @@ use std::panic::Location;
 use smallvec::SmallVec;
 
 use super::operand::carried;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, counted};
 use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
 use crate::view::View;
@@ -254,10 +254,8 @@ fn sliced(op: &str, x: &Tensor, slices: &Slices) -> Result<Tensor> {
     let node = x.node()?;
     let shape = &node.shape;
     if slices.0.len() > shape.rank() {
-        return Err(Error::shape(
-            op,
-            format!("{} slices for {shape}, which has {} axes", slices.0.len(), shape.rank()),
-        ));
+        let (slices, axes) = (counted(slices.0.len(), "slice"), counted(shape.rank(), "axis"));
+        return Err(Error::shape(op, format!("{slices} for {shape}, which has {axes}")));
     }
     let from = shape.strides();
     let mut offset = 0;

@@ -7,7 +7,7 @@ use super::movement::narrowed;
 use super::operand::{carried, cast, taken};
 use super::row::{RoutineRow, Takes};
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, counted};
 use crate::graph::Op;
 use crate::tensor::Tensor;
 
@@ -134,7 +134,7 @@ fn largest(x: &Tensor, k: usize, axis: i32) -> Result<Tensor> {
     let shape = &x.node()?.shape;
     let size = shape[shape.axis("topk", axis)?];
     if k > size {
-        return Err(Error::shape("topk", format!("{k} elements of an axis of size {size} of {shape}")));
+        return Err(Error::shape("topk", format!("{} of an axis of size {size} of {shape}", counted(k, "element"))));
     }
     narrowed("topk", &ordered(&ARGSORT, x, axis, true)?, axis, 0, k)
 }

@@ -5,7 +5,7 @@ use lazuli::ops::einsum;
 use lazuli::{CustomOp, DType, Device, Error, Result, Tensor, s};
 
 use crate::device::device;
-use crate::shared;
+use crate::{alone, shared};
 
 #[track_caller]
 fn f(shape: &[usize]) -> Tensor {
@@ -143,7 +143,16 @@ fn sizes_that_do_not_fit_are_told_with_the_sizes() {
     refused!(Shape, a.narrow(1, 1, 3), "narrow: 3 elements from 1 do not fit axis 1 of [2, 3]");
     refused!(Shape, a.pad(&[(1, 1); 3], 0.0), "pad: 3 pairs for [2, 3], which has 2 axes");
     refused!(Shape, a.split(1, &[1, 1]).remove(0), "split: parts of [1, 1] do not add up to axis 1 of [2, 3]");
-    refused!(Shape, a.chunk(1, 0).remove(0), "chunk: [2, 3] cannot be cut into 0 parts");
+    refused!(Shape, a.chunk(1, 0).remove(0), "chunk: axis 1 of [2, 3] cannot be cut into 0 parts; ask for 1 at least");
+    refused!(Shape, a.chunk(0, 0).remove(0), "chunk: axis 0 of [2, 3] cannot be cut into 0 parts; ask for 1 at least");
+    refused!(Shape, f(&[0]).chunk(0, 0).remove(0), "chunk: axis 0 of [0] cannot be cut into 0 parts; ask for 1 at least");
+    refused!(Shape, f(&[3]).slice(&[(0, 1, 1), (0, 1, 1)]), "slice: 2 slices for [3], which has 1 axis");
+    refused!(Shape, f(&[]).slice(&[(0, 1, 1)]), "slice: 1 slice for [], which has 0 axes");
+    refused!(Shape, f(&[3]).pad(&[(1, 1); 2], 0.0), "pad: 2 pairs for [3], which has 1 axis");
+    refused!(Shape, f(&[1]).reshape([4]), "reshape: [1] has 1 element, [4] has 4");
+    refused!(Shape, f(&[3]).permute(&[]), "permute: [] names 0 of the 1 axis of [3]");
+    refused!(Shape, f(&[3]).narrow(0, 3, 1), "narrow: 1 element from 3 does not fit axis 0 of [3]");
+    refused!(Shape, f(&[0]).topk(1, 0).0, "topk: 1 element of an axis of size 0 of [0]");
     refused!(Shape, a.topk(4, -1).0, "topk: 4 elements of an axis of size 3 of [2, 3]");
     refused!(Shape, a.topk(4, -1).1, "topk: 4 elements of an axis of size 3 of [2, 3]");
     refused!(Shape, a.gather(1, &ints(&[0])), "gather: the index [1] does not fit [2, 3] along axis 1: the same rank, and no larger along the other axes");
@@ -189,13 +198,15 @@ fn leaving_calls_say_what_they_cannot_give() {
     fails!(DType, a.to_vec::<i32>(), "to_vec: f32 does not fit i32 without loss; read it as a wider type or cast first with to_dtype");
     fails!(DType, f(&[]).to_dtype(DType::I32).item::<f32>(), "item: i32 does not fit f32 without loss; read it as a wider type or cast first with to_dtype");
     fails!(Shape, a.dims::<3>(), "dims: [2, 3] has 2 axes, not 3");
+    fails!(Shape, f(&[3]).dims::<2>(), "dims: [3] has 1 axis, not 2");
     let error = Device::open("no such thing").unwrap_err();
     assert!(matches!(error, Error::Device(_)) && error.to_string().contains("no device is called \"no such thing\""), "{error}");
 }
 
 #[test]
 fn an_index_out_of_range_is_an_error_where_it_was_written_and_the_engine_goes_on() {
-    let _device = shared();
+    // Whoever waits for the device is told what went wrong there, and nobody else is: it must be this test.
+    let _device = alone();
     let cpu = device();
     let x = Tensor::arange(0.0f32, 12.0, 1.0, &cpu).reshape([4, 3]).compute().unwrap();
     let at = |i: i32| Tensor::from_slice(&[0, i, 1], [3], &cpu);
@@ -220,6 +231,32 @@ fn an_index_out_of_range_is_an_error_where_it_was_written_and_the_engine_goes_on
         }
         assert_eq!(x.sum(..).item::<f32>().unwrap(), 66.0);
     }
+}
+
+#[test]
+fn an_index_is_told_as_it_was_written() {
+    let _device = shared();
+    let (device, x) = (device(), Tensor::arange(0.0f32, 4.0, 1.0, &device()).compute().unwrap());
+    let told = |x: Tensor| x.to_vec::<f32>().unwrap_err().to_string();
+    for bad in [4, i32::MAX as u32 + 1, u32::MAX] {
+        let at = Tensor::from_slice(&[1, bad], [2], &device);
+        let wanted = format!("index {bad} is out of range for an axis of size 4");
+        for found in [
+            told(x.gather(0, &at)),
+            told(x.index_select(0, &at)),
+            told(x.reshape([4, 1]).embedding(&at)),
+            told(x.scatter_add(0, &at, &x)),
+        ] {
+            assert!(found.contains(&wanted), "{found}");
+        }
+    }
+    let at = Tensor::from_slice(&[2u32, 0], [2], &device);
+    assert_eq!(x.gather(0, &at).to_vec::<f32>().unwrap(), [2.0, 0.0]);
+    assert_eq!(x.scatter_add(0, &at, &x).to_vec::<f32>().unwrap(), [1.0, 1.0, 2.0, 3.0]);
+    assert_eq!(at.one_hot(3).to_vec::<i32>().unwrap(), [0, 0, 1, 1, 0, 0]);
+    // A cast of the user's own is what was written.
+    let cast = Tensor::from_slice(&[u32::MAX], [1], &device).to_dtype(DType::I32);
+    assert!(told(x.gather(0, &cast)).contains("index -1 is out of range"));
 }
 
 #[test]

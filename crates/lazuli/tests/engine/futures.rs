@@ -70,7 +70,8 @@ fn leaving_needs_no_async_runtime() {
 
 #[test]
 fn errors_of_futures_name_the_line_of_the_call() {
-    let _device = shared();
+    // Whoever waits for the device is told what went wrong there, and nobody else is: it must be this test.
+    let _device = alone();
     #[track_caller]
     fn check<T: std::fmt::Debug>(result: Result<T, Error>, line: u32) {
         let error = result.unwrap_err();

@@ -6,12 +6,14 @@ mod custom;
 mod device;
 mod donation;
 mod errors;
+mod extremes;
 mod fusion;
 mod futures;
 mod kept;
 mod lengths;
 mod gradients;
 mod halves;
+mod lines;
 #[path = "../random/methods.rs"]
 mod methods;
 mod regressions;

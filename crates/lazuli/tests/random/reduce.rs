@@ -204,7 +204,11 @@ impl Op for Reduce {
                 mean(&x, &axes, 0).cast(dtype)
             }
             "var" => variance(x, &axes, self.ddof),
-            "std" => unary("sqrt", &variance(x, &axes, self.ddof)),
+            "std" => {
+                // The root is rounded, not the variance.
+                let (x, dtype) = wide(x);
+                unary("sqrt", &variance(&x, &axes, self.ddof)).cast(dtype)
+            }
             "norm" => {
                 let (x, dtype) = wide(x);
                 unary("sqrt", &fold("sum", &square(&x), &axes)).cast(dtype)

@@ -1,0 +1,63 @@
+//! Errors know the line: what cannot be read or written names the line on which it was asked for.
+
+use std::path::Path;
+
+use lazuli::{Device, Error, Result, Tensor};
+use lazuli_io::*;
+
+fn check<T>(line: u32, what: &str, result: Result<T>, wrong: &mut Vec<String>) {
+    let error: Option<Error> = result.err();
+    let at = error.as_ref().and_then(|error| error.fault().at);
+    if at.is_none_or(|at| !at.file().ends_with("tests/lines.rs") || at.line() != line) {
+        wrong.push(format!("line {line}: {what}: {error:?}"));
+    }
+}
+
+/// A row must stand on a line of its own, which is the one that its error names.
+macro_rules! row {
+    ($wrong:ident, $call:expr) => {
+        check(line!(), stringify!($call), $call, &mut $wrong)
+    };
+}
+
+#[test]
+#[rustfmt::skip]
+fn files_name_the_line_of_the_call() {
+    let (cpu, mut wrong) = (Device::cpu(), Vec::new());
+    let folder = tempfile::tempdir().unwrap();
+    let nowhere = folder.path().join("no such folder/file");
+    let nonsense = folder.path().join("nonsense");
+    std::fs::write(&nonsense, b"nonsense").unwrap();
+    let good = Tensor::arange(0.0, 4.0, 1.0, &cpu);
+    let twice = [("w".to_string(), good.clone()), ("w".to_string(), good.clone())];
+    let one = &twice[..1];
+    for path in [&nowhere, &nonsense] as [&Path; 2] {
+        row!(wrong, load(path, &cpu));
+        row!(wrong, load_npy(path, &cpu));
+        row!(wrong, load_npz(path, &cpu));
+        row!(wrong, load_npz_up_to(path, &cpu, 1));
+    }
+    row!(wrong, save(&nowhere, one));
+    row!(wrong, save(&nonsense, &twice));
+    row!(wrong, save_npy(&nowhere, &good));
+    row!(wrong, save_npz(&nowhere, one));
+    row!(wrong, save_npz(&nonsense, &twice));
+    row!(wrong, to_safetensors(&twice));
+    row!(wrong, from_safetensors(b"nonsense", &cpu));
+    row!(wrong, from_npy(b"nonsense", &cpu));
+    row!(wrong, write_atomically(&nowhere, b""));
+    // A number that does not fit is found when it enters the engine.
+    let wide = b"\x93NUMPY\x01\x00\x38\x00{'descr': '<i8', 'fortran_order': False, 'shape': (1,)}\n\xff\xff\xff\xff\xff\xff\xff\x7f";
+    row!(wrong, from_npy(wide, &cpu));
+    // What a tensor carries keeps its own line.
+    let line = line!() + 1;
+    let bad = good.reshape([7]);
+    assert_eq!(to_npy(&bad).unwrap_err().fault().at.map(|at| at.line()), Some(line));
+    assert_eq!(save_npy(&nonsense, &bad).unwrap_err().fault().at.map(|at| at.line()), Some(line));
+    assert_eq!(to_safetensors(&[("w".into(), bad)]).unwrap_err().fault().at.map(|at| at.line()), Some(line));
+    // What is found while computing names the line of the op.
+    let line = line!() + 1;
+    let bad = good.gather(0, &Tensor::from_slice(&[9], [1], &cpu));
+    assert_eq!(to_npy(&bad).unwrap_err().fault().at.map(|at| at.line()), Some(line));
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
