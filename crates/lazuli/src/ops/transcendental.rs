@@ -397,7 +397,7 @@ fn erf_f32(x: f32) -> f32 {
     grad Some(|x, _, g| wide(g).mul(&gaussian(x)).mul(FRAC_2_SQRT_PI));
     known (0.0, 0.0), (0.5, 0.5204998778130465), (1.0, 0.8427007929497148), (-2.0, -0.9953222650189527), (INF, 1.0), (NAN, NAN);
 
-    /// What [`erf`](Tensor::erf) lacks to 1, `1 − erf x`, with all its digits also where that is little.
+    /// What `erf` lacks to 1, `1 − erf x`, with all its digits also where that is little.
     ERFC erfc: Float -> Same, cost 26, ulps 4.0, gpu_ulps 4.5, range (-4.0, 10.0);
     cpu f32 -> f32 |x| math::erfc::<L>(x);
     oracle libm::erfc;
