@@ -98,8 +98,8 @@ fn products_reductions_and_parts_are_left_as_they_were() {
             // With a good index it is the new one.
             let kept = new.unless_failed(&old);
             lazuli::compute(&[&x.embedding(&ints([0, n as i32 - 1])), &kept]).unwrap();
-            // Two plans may round a sum differently, by a unit.
-            let near = |(a, b): (f32, f32)| (a - b).abs() <= 2.0 * f32::EPSILON * b.abs();
+            // Two plans may add in another order.
+            let near = |(a, b): (f32, f32)| (a - b).abs() <= 8.0 * f32::EPSILON * b.abs();
             assert!(read(&kept).into_iter().zip(read(&new)).all(near), "{n} {i}");
         }
     }
