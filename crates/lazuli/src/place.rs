@@ -38,7 +38,7 @@ struct Told {
 }
 
 /// How many libraries may call one another, one upon the other; lines of more are named as they are.
-const MOST: usize = 8;
+const MOST: usize = 4;
 
 thread_local! {
     static TOLD: Cell<Option<Told>> = const { Cell::new(None) };
@@ -65,7 +65,7 @@ impl Caller {
 
     /// For a function of the engine.
     pub(crate) fn of_engine(at: &'static Location<'static>) -> Caller {
-        Caller::new(at, engine())
+        Caller::new(at, ENGINE)
     }
 }
 
@@ -93,13 +93,11 @@ pub fn told(at: &'static Location<'static>) -> &'static Location<'static> {
 /// Whether it is a line of the engine, or of `std`: a method that is given to `Iterator::map` is called by one.
 pub fn is_inside(at: &Location<'_>) -> bool {
     let file = at.file();
-    file.starts_with(engine()) || file.starts_with("/rustc/") || file.contains("/rustlib/src/rust/library/")
+    file.starts_with(ENGINE) || file.starts_with("/rustc/") || file.contains("/rustlib/src/rust/library/")
 }
 
 /// How the paths of the engine's files begin.
-fn engine() -> &'static str {
-    file!().trim_end_matches("place.rs")
-}
+const ENGINE: &str = file!().split_at(file!().len() - "place.rs".len()).0;
 
 #[cfg(test)]
 mod tests {

@@ -275,10 +275,8 @@ fn restore_locked(node: &NodeRef) -> Result<bool> {
 /// If a node's memory went with its device, makes it be computed again; an error if nobody knows how, or if it can never be
 /// computed. The caller holds the device's lock.
 fn restore(node: &NodeRef) -> Result<bool> {
-    if let Some(error) = node.failure() {
-        return Err(error);
-    }
-    let Some(error) = node.buffer().and_then(|buffer| node.device.backend().lost(&buffer)) else { return Ok(false) };
+    let Some(buffer) = node.buffer() else { return node.failure().map_or(Ok(false), Err) };
+    let Some(error) = node.device.backend().lost(&buffer) else { return Ok(false) };
     if node.forget() {
         return Ok(true);
     }

@@ -129,8 +129,7 @@ fn note_ancestors(walk: &Walk, held: &Holders, twins: &Twins, outputs: &[NodeIdx
     let heirs: SmallVec<[NodeIdx; 4]> = outputs.iter().rev().copied().filter(lets_go).collect();
     // Sixty-four at a time, one bit each.
     for heirs in heirs.chunks(64) {
-        let lists = ancestors(walk, held, twins, heirs);
-        for (heir, kins) in heirs.iter().zip(lists) {
+        for (heir, kins) in heirs.iter().zip(ancestors(walk, held, twins, heirs)) {
             let node = &walk.nodes[*heir as usize];
             // Without ancestors it needs a token only if it has one.
             if !kins.is_empty() || node.known_kin().is_some() {
@@ -166,7 +165,11 @@ fn ancestors(walk: &Walk, held: &Holders, twins: &Twins, heirs: &[NodeIdx]) -> S
         };
         let is_kept = held[i as usize].kept || held[i as usize].is_output;
         if from_above != 0 && is_kept {
-            add(&mut lists, from_above, &[token_of_kept(walk, held, twins, i)]);
+            let token = token_of_kept(walk, held, twins, i);
+            match &mut lists[..] {
+                [only] => only.push(token),
+                _ => add(&mut lists, from_above, &[token]),
+            }
         } else {
             through |= from_above;
         }
@@ -198,6 +201,12 @@ fn of_twin(twins: &Twins, idx: NodeIdx) -> &[Arc<Kin>] {
 /// The token of a node that is kept, which leads to all it comes from. If the node is yet to be computed, so are its
 /// inputs kept; an output among them notes its own ancestors.
 fn token_of_kept(walk: &Walk, held: &Holders, twins: &Twins, idx: NodeIdx) -> Arc<Kin> {
+    if walk.way(idx) == Way::Leaf {
+        // By far the most frequent: memory.
+        let kin = walk.nodes[idx as usize].kin();
+        kin.tidy();
+        return kin.clone();
+    }
     let mut stack: SmallVec<[NodeIdx; 8]> = SmallVec::from_iter([idx]);
     while let Some(idx) = stack.pop() {
         let (kin, way) = (walk.nodes[idx as usize].kin(), walk.way(idx));

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use smallvec::SmallVec;
 
 /// Tokens, in no particular order.
-pub type Kins = SmallVec<[Arc<Kin>; 2]>;
+pub type Kins = SmallVec<[Arc<Kin>; 4]>;
 
 /// Stands for a node: outlives it, and holds no memory of it.
 pub struct Kin {
@@ -52,8 +52,10 @@ impl Kin {
 
     /// Notes its ancestors.
     pub fn note(&self, mut kins: Kins) {
-        kins.sort_unstable_by_key(Arc::as_ptr);
-        kins.dedup_by_key(|kin| Arc::as_ptr(kin));
+        if kins.len() > 1 {
+            kins.sort_unstable_by_key(Arc::as_ptr);
+            kins.dedup_by_key(|kin| Arc::as_ptr(kin));
+        }
         let old = std::mem::replace(&mut *self.lock(), From { is_known: true, kins });
         // Outside the lock: dropping tokens may drop many.
         drop(old);
