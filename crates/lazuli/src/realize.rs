@@ -4,6 +4,8 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::time::Instant;
 
+use smallvec::SmallVec;
+
 use crate::backend::{Counters, Failure, HostBytes, Outcome, Run, Runnable, Site};
 use crate::device::{Device, DeviceKind};
 use crate::dtype::DType;
@@ -130,8 +132,7 @@ pub fn compute_for(tensors: &[&Tensor], purpose: Purpose) -> Result<()> {
 #[track_caller]
 pub fn compute_with(tensors: &[&Tensor], runner: Runner<'_>) -> Result<()> {
     let _caller = Caller::of_engine(Location::caller());
-    let wanted = waiting(tensors)?;
-    compute_nodes(wanted.clone(), runner).inspect_err(|_| revert(&wanted))
+    compute_nodes(waiting(tensors)?, runner).inspect_err(|_| revert(tensors))
 }
 
 #[track_caller]
@@ -159,8 +160,7 @@ fn compute_nodes(wanted: Vec<NodeRef>, runner: Runner<'_>) -> Result<()> {
 
 /// The same without another thread, where there are none: it waits for no device, but evaluates in `poll`.
 pub async fn compute_for_async(tensors: &[&Tensor], purpose: Purpose) -> Result<()> {
-    let wanted = waiting(tensors)?;
-    compute_nodes_async(wanted.clone(), purpose).await.inspect_err(|_| revert(&wanted))
+    compute_nodes_async(waiting(tensors)?, purpose).await.inspect_err(|_| revert(tensors))
 }
 
 async fn compute_nodes_async(wanted: Vec<NodeRef>, purpose: Purpose) -> Result<()> {
@@ -184,8 +184,8 @@ async fn compute_nodes_async(wanted: Vec<NodeRef>, purpose: Purpose) -> Result<(
 }
 
 /// Of what was wanted and will not be computed, commits are what they were before, on whichever device they are.
-fn revert(wanted: &[NodeRef]) {
-    for node in wanted.iter().filter(|node| !node.is_ready()) {
+fn revert(tensors: &[&Tensor]) {
+    for node in tensors.iter().filter_map(|tensor| tensor.node().ok()).filter(|node| !node.is_ready()) {
         // Where the lock cannot be had, nothing was evaluated.
         if let Ok(_lock) = lock("compute", &node.device) {
             node.revert();
@@ -299,6 +299,9 @@ fn waiting(tensors: &[&Tensor]) -> Result<Vec<NodeRef>> {
 /// Takes from `wanted` all nodes of one device.
 fn next_device(wanted: &mut Vec<NodeRef>) -> Option<(Device, Vec<NodeRef>)> {
     let device = wanted.first()?.device.clone();
+    if wanted.iter().all(|n| n.device == device) {
+        return Some((device, std::mem::take(wanted)));
+    }
     let (here, rest) = std::mem::take(wanted).into_iter().partition(|n| n.device == device);
     *wanted = rest;
     Some((device, here))
@@ -359,7 +362,7 @@ fn lock<'a>(op: &str, device: &'a Device) -> Result<Locked<'a>> {
 fn evaluate(device: &Device, wanted: &[NodeRef], runner: Runner<'_>) -> Result<Vec<NodeRef>> {
     let mut cache = lock("compute", device)?;
     // Another thread may have computed them while this one waited.
-    let wanted: Vec<&NodeRef> = wanted.iter().filter(|n| !n.is_ready()).collect();
+    let wanted: SmallVec<[&NodeRef; 8]> = wanted.iter().filter(|n| !n.is_ready()).collect();
     let mut lost_again = false;
     loop {
         if wanted.is_empty() {

@@ -133,7 +133,7 @@ fn note_ancestors(walk: &Walk, held: &Holders, twins: &Twins, outputs: &[NodeIdx
             let node = &walk.nodes[*heir as usize];
             // Without ancestors it needs a token only if it has one.
             if !kins.is_empty() || node.known_kin().is_some() {
-                node.kin().note(kins);
+                node.note_ancestors(kins);
             }
         }
     }

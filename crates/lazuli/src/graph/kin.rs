@@ -32,7 +32,14 @@ struct From {
 impl Kin {
     /// The token of a node whose ancestors are not known yet.
     pub fn new(serial: u64, oldest: u64) -> Kin {
-        Kin { serial, oldest, is_alive: AtomicBool::new(true), from: Mutex::default() }
+        Kin::from_ancestors(serial, oldest, None)
+    }
+
+    /// The token of a node whose ancestors are these, if they are known.
+    pub fn from_ancestors(serial: u64, oldest: u64, kins: Option<Kins>) -> Kin {
+        let is_known = kins.is_some();
+        let from = From { is_known, kins: kins.map(distinct).unwrap_or_default() };
+        Kin { serial, oldest, is_alive: AtomicBool::new(true), from: Mutex::new(from) }
     }
 
     // Nothing panics while the lock is held, so a poisoned one is still good.
@@ -51,12 +58,8 @@ impl Kin {
     }
 
     /// Notes its ancestors.
-    pub fn note(&self, mut kins: Kins) {
-        if kins.len() > 1 {
-            kins.sort_unstable_by_key(Arc::as_ptr);
-            kins.dedup_by_key(|kin| Arc::as_ptr(kin));
-        }
-        let old = std::mem::replace(&mut *self.lock(), From { is_known: true, kins });
+    pub fn note(&self, kins: Kins) {
+        let old = std::mem::replace(&mut *self.lock(), From { is_known: true, kins: distinct(kins) });
         // Outside the lock: dropping tokens may drop many.
         drop(old);
     }
@@ -90,6 +93,15 @@ impl Kin {
             self.note(living(from));
         }
     }
+}
+
+/// Each token once.
+fn distinct(mut kins: Kins) -> Kins {
+    if kins.len() > 1 {
+        kins.sort_unstable_by_key(Arc::as_ptr);
+        kins.dedup_by_key(|kin| Arc::as_ptr(kin));
+    }
+    kins
 }
 
 /// Up to this many tokens are compared one by one.

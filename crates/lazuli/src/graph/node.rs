@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use smallvec::{SmallVec, smallvec};
 
-use super::kin::Kin;
+use super::kin::{Kin, Kins};
 use super::op::Op;
 use crate::device::Device;
 use crate::dtype::DType;
@@ -186,6 +186,15 @@ impl Node {
     /// Its token.
     pub fn kin(&self) -> &Arc<Kin> {
         self.kin.get_or_init(|| Arc::new(Kin::new(self.serial, self.oldest)))
+    }
+
+    /// Notes in its token what it comes from.
+    pub(super) fn note_ancestors(&self, kins: Kins) {
+        let mut kins = Some(kins);
+        let kin = self.kin.get_or_init(|| Arc::new(Kin::from_ancestors(self.serial, self.oldest, kins.take())));
+        if let Some(kins) = kins {
+            kin.note(kins);
+        }
     }
 
     /// Its token, if it has needed one.
