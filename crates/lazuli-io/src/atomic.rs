@@ -48,7 +48,7 @@ enum Target {
     Stream(PathBuf),
 }
 
-/// Follows links to the end, and finds out whether that may be written.
+/// Resolves symbolic links to the real target of a save, and refuses a target that may not be written.
 fn target(path: &Path) -> io::Result<Target> {
     let is_link = match fs::symlink_metadata(path) {
         Ok(about) => about.is_symlink(),

@@ -25,7 +25,7 @@ const SCAN_BLOCK: usize = 256;
 /// The first piece of scratch memory that counts and their sums lie in.
 const COUNTS: u32 = 2;
 
-/// How the lines of a batch are cut into tiles.
+/// The tiles of a radix sort: each line of a batch is cut into `n` runs of `len` pairs, one per invocation.
 struct Tiles<'a> {
     batch: &'a Batch,
     len: usize,

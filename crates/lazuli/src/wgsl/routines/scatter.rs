@@ -169,7 +169,7 @@ impl Sums<'_> {
             place_in_output(shader, job, batch);
             let key = key_at(memory, shader, "first");
             shader.line(format!("var key = {key};"));
-            // Whether the run that is being added up begins before the block.
+            // Whether the current run of equal keys starts in an earlier block (a segmented reduction).
             shader.line("var begins_before = false;");
             let before = key_at(memory, shader, "first - 1u");
             shader.line(format!("if (at > 0u) {{ begins_before = {before} == key; }}"));
