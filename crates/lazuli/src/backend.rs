@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::device::DeviceInfo;
 use crate::error::{Error, Fault, Result};
 use crate::graph::Buffer;
-use crate::pages;
+use crate::huge_pages;
 use crate::plan::{Explain, Limits, Plan};
 use crate::room::with_room;
 use crate::shape::Shape;
@@ -199,7 +199,7 @@ impl HostBytes {
         let bytes = unsafe { std::slice::from_raw_parts(data.as_ptr().cast::<u8>(), std::mem::size_of_val(data)) };
         let (whole, rest) = bytes.as_chunks::<64>();
         let mut lines: Vec<Line> = with_room(op, whole.len() + 1)?;
-        pages::ask_for_large(lines.as_ptr().cast(), bytes.len());
+        huge_pages::ask_for_large(lines.as_ptr().cast(), bytes.len());
         lines.extend(whole.iter().map(|line| Line(*line)));
         let mut last = [0; 64];
         last[..rest.len()].copy_from_slice(rest);

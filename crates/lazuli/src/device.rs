@@ -4,9 +4,9 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::{Arc, Mutex, OnceLock};
 
+use crate::awaited::Lane;
 use crate::backend::{Backend, Stats};
 use crate::error::{Error, Result};
-use crate::lane::Lane;
 use crate::log;
 use crate::place::Caller;
 use crate::plan::Cache;

@@ -3,7 +3,7 @@
 
 // Reading order; each module uses only what stands before it (and the `Device` handle).
 mod log;
-mod pages;
+mod huge_pages;
 mod place;
 mod error;
 mod user;
@@ -19,7 +19,7 @@ mod autograd;
 mod kernel;
 mod plan;
 mod backend;
-mod lane;
+mod awaited;
 mod interned;
 mod idle;
 #[cfg(feature = "gpu")]
@@ -29,7 +29,7 @@ mod cpu;
 pub mod gpu;
 mod device;
 mod realize;
-mod leave;
+mod read;
 mod print;
 mod batch;
 mod weights;

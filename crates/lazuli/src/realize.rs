@@ -6,12 +6,12 @@ use std::time::Instant;
 
 use smallvec::SmallVec;
 
+use crate::awaited;
 use crate::backend::{Counters, Failure, HostBytes, Outcome, Run, Runnable, Site};
 use crate::device::{Device, DeviceKind};
 use crate::dtype::DType;
 use crate::error::{Error, Fault, Result, counted};
 use crate::graph::{Buffer, Captured, Expr, NodeRef, Op, capture, take_off};
-use crate::lane;
 use crate::log::{self, Topic};
 use crate::place::Caller;
 use crate::plan::{self, Cache, Entry, Explain, Locked};
@@ -63,7 +63,7 @@ pub fn compute_async(tensors: &[&Tensor]) -> impl Future<Output = Result<()>> + 
 
 /// The same for a call that the user made elsewhere.
 pub async fn compute_async_at(tensors: &[&Tensor], at: &'static Location<'static>) -> Result<()> {
-    if !lane::HAS_THREADS {
+    if !awaited::HAS_THREADS {
         return compute_for_async(tensors, Purpose::Keep).await;
     }
     let wanted = waiting(tensors)?;

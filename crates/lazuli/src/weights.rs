@@ -7,8 +7,8 @@ use std::panic::Location;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::leave::elements_async;
 use crate::place::Caller;
+use crate::read::elements_async;
 use crate::realize::{self, Purpose};
 use crate::tensor::Tensor;
 

@@ -74,7 +74,7 @@ pub enum Write {
     /// As usual: they are soon read again.
     Cached,
     /// Past the caches: there is more than they hold, and what is written need not be read first. Whoever asks for this
-    /// calls [`super::stream::finish`] in the end.
+    /// calls [`super::nontemporal::finish`] in the end.
     Streamed,
 }
 
@@ -351,7 +351,7 @@ mod tests {
                 let steps: Vec<Operand> = steps.iter().cycle().take(n_steps).copied().collect();
                 // SAFETY: all lanes are there.
                 unsafe { run(Start { lanes: x.as_ptr(), single: false, ahead: 0 }, &steps, &mut out[3..], write) };
-                super::super::stream::finish();
+                super::super::nontemporal::finish();
                 for i in 0..n {
                     let [mut y, x, a, b] = [x[i], x[i], a[i], b].map(f32::from_bits);
                     (0..n_steps / 6).for_each(|_| y = a / ((b - y * a) + x) / b - a);

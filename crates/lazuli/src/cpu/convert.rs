@@ -4,7 +4,7 @@
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use super::stream;
+use super::nontemporal;
 use crate::dtype::{DType, Lane};
 use crate::ops::{Isa, isa};
 
@@ -24,7 +24,7 @@ pub trait Stored: Copy {
         for (from, to) in from.chunks(part.len()).zip(to.chunks_mut(part.len())) {
             let part = &mut part[..from.len()];
             Self::from_lanes(from, part);
-            stream::copy(part, to);
+            nontemporal::copy(part, to);
         }
     }
 }
@@ -43,7 +43,7 @@ impl Stored for u32 {
         to.copy_from_slice(from);
     }
     fn stream_lanes(from: &[u32], to: &mut [u32]) {
-        stream::copy(from, to);
+        nontemporal::copy(from, to);
     }
 }
 

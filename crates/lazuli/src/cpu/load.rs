@@ -3,7 +3,7 @@
 
 use super::chain::Write;
 use super::convert::{Stored, with_stored};
-use super::walk::{Run, Walk};
+use super::runs::{Run, Walk};
 use crate::dtype::DType;
 
 /// Fills `lanes` with the elements at positions `start..`; those without an element are 0.

@@ -1,6 +1,6 @@
 //! Maps: tile after tile over the outer axes. Tiles depend on nothing but themselves.
 
-use super::nest::Form;
+use super::schedule::Form;
 use super::threads;
 use super::tile::{Bound, Frame, Tile};
 

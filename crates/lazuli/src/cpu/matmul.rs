@@ -4,15 +4,15 @@
 use std::sync::Arc;
 
 use super::gemm::{Gemm, Rooms};
+use super::gemv::{self, Skinny};
 use super::load;
 use super::map;
 use super::memory::{Pool, Storage};
-use super::nest::{Form, Nest};
 use super::program::{Code, CodeInst};
-use super::skinny::{self, Skinny};
+use super::runs::Walk;
+use super::schedule::{Form, Nest};
 use super::threads;
 use super::tile::{Bound, Tile, Val};
-use super::walk::Walk;
 use crate::dtype::{DType, Lane};
 use crate::error::Result;
 use crate::kernel::{Args, MatmulArgs, OperandArgs};
@@ -288,10 +288,10 @@ impl Sums {
         let by_columns = b_steps.0 == 1 && b_steps.1 != 1;
         let b_pitch = if by_columns { b_steps.1 } else { b_steps.0 };
         let is_near = b_dtype == DType::F32 || k * n <= NEAR;
-        if is_near && panels.is_none() && skinny::fits(m, a_steps, b_steps) {
+        if is_near && panels.is_none() && gemv::fits(m, a_steps, b_steps) {
             return Sums::Skinny(Skinny { m, k, n, a: null, a_pitch: a_steps.0, b: null, b_pitch, by_columns, out });
         }
-        if n == 1 && b_steps.0 == 1 && a_steps.1 == 1 && skinny::fits(1, (k as isize, 1), (1, 0)) {
+        if n == 1 && b_steps.0 == 1 && a_steps.1 == 1 && gemv::fits(1, (k as isize, 1), (1, 0)) {
             let (a_pitch, b_pitch) = (0, a_steps.0);
             return Sums::Column(Skinny { m: 1, k, n: m, a: null, a_pitch, b: null, b_pitch, by_columns: true, out });
         }

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::backend::{Counters, HostBytes};
 use crate::error::{Error, Result};
+use crate::huge_pages;
 use crate::idle::{Excess, IdleBound};
-use crate::pages;
 
 /// Blocks start on a cache line, large ones on a huge page.
 const ALIGN: usize = 64;
@@ -173,7 +173,7 @@ impl Pool {
             // SAFETY: as above.
             NonNull::new(unsafe { alloc(layout) })
         })?;
-        pages::ask_for_large(block.as_ptr(), class);
+        huge_pages::ask_for_large(block.as_ptr(), class);
         Counters::count(&self.counters.buffers_created, 1);
         Some(block)
     }
@@ -253,7 +253,7 @@ fn class_of(size_bytes: usize) -> usize {
 }
 
 fn layout_of(class: usize) -> Layout {
-    let align = if class >= pages::LARGE { pages::PAGE } else { ALIGN };
+    let align = if class >= huge_pages::LARGE { huge_pages::PAGE } else { ALIGN };
     Layout::from_size_align(class, align).expect("sizes were checked when the block was allocated")
 }
 

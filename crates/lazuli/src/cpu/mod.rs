@@ -7,29 +7,29 @@ mod threads;
 
 // From a kernel to something that runs.
 mod program;
-mod walk;
-mod parts;
-mod pass;
-mod nest;
+mod runs;
+mod split_k;
+mod sweeps;
+mod schedule;
 
 // Lanes.
 mod convert;
-mod stream;
+mod nontemporal;
 mod load;
-mod across;
+mod transpose;
 #[cfg_attr(not(target_arch = "x86_64"), allow(unused, reason = "its loops are there for x86 alone"))]
 mod chain;
 #[cfg_attr(not(target_arch = "x86_64"), allow(unused, reason = "its loops are there for x86 alone"))]
 mod fold;
 mod tile;
-mod line;
+mod exec;
 
 // Forms of kernels.
 mod map;
 mod matmul;
 mod gemm;
 #[cfg_attr(not(target_arch = "x86_64"), allow(unused, reason = "its loops are there for x86 alone"))]
-mod skinny;
+mod gemv;
 mod reduce;
 mod routines;
 

@@ -3,9 +3,9 @@
 
 use super::chain;
 use super::fold;
-use super::nest::{Cut, Form, Nest, SERIAL};
-use super::pass::{Fold, Pass};
 use super::program::CodeInst;
+use super::schedule::{Cut, Form, Nest, SERIAL};
+use super::sweeps::{Fold, Pass};
 use super::threads;
 use super::tile::{Bound, Frame, Tile};
 use crate::kernel::Reg;

@@ -7,15 +7,15 @@ use std::sync::{Mutex, PoisonError};
 
 use smallvec::SmallVec;
 
-use super::across::{self, Across};
 use super::chain::{Operand, Write};
 use super::gemm::Rooms;
 use super::load;
-use super::nest::Nest;
-use super::pass::{Dst, Line, Pass, Work};
+use super::nontemporal;
 use super::program::CodeInst;
-use super::stream;
+use super::schedule::Nest;
+use super::sweeps::{Dst, Line, Pass, Work};
 use super::threads;
+use super::transpose::{self, Across};
 use crate::backend::FailedCheck;
 use crate::kernel::Reg;
 
@@ -222,7 +222,7 @@ impl<'a> Bound<'a> {
         let mut frame = Frame { bound: self, scratch, vals, bank: 0, acc: Val::NONE, chain, ahead: 0, folded };
         let result = f(&mut frame);
         if self.nest.streams.contains(&true) {
-            stream::finish();
+            nontemporal::finish();
         }
         (kept.vals, kept.chain, kept.folded) = (frame.vals, frame.chain, frame.folded);
         KEPT.set(Some(kept));
@@ -410,7 +410,7 @@ impl Frame<'_> {
         let walk = &nest.walks[access as usize];
         let ptr = self.bound.inputs[input as usize].cast::<u32>().wrapping_offset(walk.element(tile.start));
         let pitch = match walk {
-            super::walk::Walk::Flat(_) => tile.pitch as isize,
+            super::runs::Walk::Flat(_) => tile.pitch as isize,
             _ => nest.row_steps[access as usize],
         };
         Val { ptr, pitch, spread: walk.step() == Some(1) }
@@ -433,7 +433,7 @@ impl Frame<'_> {
                 && (lane_step.abs() > 1 && row_step.abs() == 1 && tile.rows > 1 && nest.rows_are_runs)
             {
                 let across = Across { first: walk.element(tile.start), row_step, lane_step };
-                return across::spill(output, dtype, across, val, tile);
+                return transpose::spill(output, dtype, across, val, tile);
             }
             if val.is_dense(tile) && tile.pitch == tile.len {
                 return load::spill(walk, output, dtype, tile.start, val.row(0, tile.n_lanes()), tile.n_lanes(), write);

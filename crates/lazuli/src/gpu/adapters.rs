@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::live::{Live, Owner};
+use super::open_device::{Live, Owner};
 use super::quirks::{Quirks, quirks};
 use super::signal::now;
 use super::{Gpu, Origin};

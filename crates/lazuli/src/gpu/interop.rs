@@ -5,7 +5,7 @@ use std::panic::Location;
 use std::sync::{Arc, PoisonError};
 
 use super::adapters;
-use super::live::{Live, Owner};
+use super::open_device::{Live, Owner};
 use super::run::{ready, storage};
 use super::storage::Storage;
 use super::{Gpu, Origin};

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use wgpu::BufferUsages;
 
 use super::fault::no_memory;
-use super::live::Live;
+use super::open_device::Live;
 use super::quirks::Quirks;
 use super::signal::Signal;
 use crate::backend::Counters;

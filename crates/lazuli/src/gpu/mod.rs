@@ -12,11 +12,11 @@
 mod fault;
 mod signal;
 mod quirks;
-mod pace;
+mod watchdog;
 mod disk;
 mod tune;
 mod wait;
-mod live;
+mod open_device;
 mod memory;
 mod status;
 mod storage;
@@ -43,7 +43,7 @@ use crate::graph::Buffer;
 use crate::plan::{Explain, Plan};
 pub(crate) use adapters::{found, hardware, opengl, software};
 pub use interop::{buffer, encode, from_buffer, from_wgpu, handles};
-use live::Live;
+use open_device::Live;
 use storage::{Budget, Storage};
 pub use tune::{TuneStep, tune};
 pub use wgpu;
@@ -117,7 +117,7 @@ impl Backend for Gpu {
         let Ok(live) = self.shared.live() else { return };
         let programs = ready::programs(plan, &live);
         explain.dispatches = programs.iter().map(|p| p.passes.len()).sum();
-        explain.submits = (explain.dispatches > 0) as usize + pace::cuts(plan, live.quirks.pace).len();
+        explain.submits = (explain.dispatches > 0) as usize + watchdog::cuts(plan, live.quirks.pace).len();
         for (kernel, program) in explain.kernels.iter_mut().zip(programs) {
             let texts: Vec<&str> = program.passes.iter().map(|pass| &*pass.text).collect();
             kernel.wgsl = Some(texts.join("\n"));

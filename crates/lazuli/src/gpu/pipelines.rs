@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::disk;
-use super::live::Live;
+use super::open_device::Live;
 use crate::backend::Counters;
 use crate::error::Result;
 use crate::interned::{Held, Interned};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use wgpu::BufferUsages;
 
-use super::live::Live;
 use super::memory::Staging;
+use super::open_device::Live;
 use super::ready::Step;
 use crate::error::Result;
 use crate::log::{self, Topic};

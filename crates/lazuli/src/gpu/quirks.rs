@@ -87,7 +87,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::super::adapters;
-    use super::super::live::Live;
+    use super::super::open_device::Live;
     use super::super::read::read;
     use super::super::storage::Storage;
     use super::*;

@@ -2,8 +2,8 @@
 //! waits; a future is woken.
 
 use super::fault::lost;
-use super::live::Live;
 use super::memory::{Block, Staging};
+use super::open_device::Live;
 use super::signal::Signal;
 use super::storage::{Source, Storage};
 use crate::backend::Counters;

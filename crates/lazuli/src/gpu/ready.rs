@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use smallvec::SmallVec;
 use wgpu::BufferUsages;
 
-use super::live::Live;
 use super::memory::Block;
+use super::open_device::Live;
 use super::pipelines::HeldPipeline;
-use super::{pace, status, tune};
+use super::{status, tune, watchdog};
 use crate::error::{Error, Result};
 use crate::kernel::{InstOp, Kernel};
 use crate::plan::{Launch, Plan};
@@ -99,7 +99,7 @@ impl Built {
             return Err(Error::unsupported("prepare", fault));
         }
         let pipelines = live.pipelines.get(live, &passes).map_err(|error| blame(plan, error))?;
-        let cuts = pace::cuts(plan, live.quirks.pace);
+        let cuts = watchdog::cuts(plan, live.quirks.pace);
 
         let mut steps = Vec::new();
         let mut words: Vec<u32> = Vec::new();

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use smallvec::SmallVec;
 
 use super::fault::{no_memory, refused};
-use super::live::Live;
 use super::memory::{Block, Staging};
+use super::open_device::Live;
 use super::ready::{Built, Places};
 use super::status::{self, Check, Status};
 use super::storage::Storage;

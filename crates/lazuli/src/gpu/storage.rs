@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::fault::lost;
-use super::live::Live;
 use super::memory::{Block, Staging};
+use super::open_device::Live;
 use super::status::Status;
 use crate::backend::HostBytes;
 use crate::error::{Error, Result};

@@ -10,7 +10,7 @@ use std::sync::{
 };
 
 #[cfg(not(target_arch = "wasm32"))]
-use super::live::is_gone;
+use super::open_device::is_gone;
 use super::signal::Signal;
 use crate::error::{Error, Result};
 

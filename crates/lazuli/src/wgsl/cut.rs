@@ -1,11 +1,11 @@
 //! Launches whose memory is larger than a binding, or whose index space is larger than 32 bits count, cut into parts
 //! along outer axes, so that each part touches few windows. Knows sizes and strides; writes no text.
 
-use super::choose::Mode;
 use super::eval::reached;
 use super::index::Accesses;
 use super::keep;
 use super::memory::{Memory, StatusUse, Use};
+use super::schedule::Mode;
 use super::{Caps, Place};
 use crate::dtype::DType;
 use crate::kernel::{AccessForm, Args, Body, InstOp, Kernel, OperandArgs};

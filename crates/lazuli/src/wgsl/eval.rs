@@ -1,10 +1,10 @@
 //! Instructions as WGSL: one `let` each, a scalar or a vector of four. Rows bring their own expressions; where an
 //! expression is more than operators, a function applies it to each component. Knows bodies; not the loops around them.
 
-use super::choose::Mode;
 use super::convert::{self, lane_name};
 use super::index::{Accesses, At, Found, Spot};
 use super::memory::{LANES, Memory};
+use super::schedule::Mode;
 use super::shader::Shader;
 use crate::dtype::Lane;
 use crate::kernel::{InstOp, Reg, Store};

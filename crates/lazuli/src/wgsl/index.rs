@@ -1,8 +1,8 @@
 //! Where an access finds its elements, as WGSL over the coordinates of the index space. Arithmetic is u32 and wraps,
 //! so that negative strides need nothing of their own. Knows index maps; nothing of memory or instructions.
 
-use super::choose::{self, Mode};
 use super::memory::plus;
+use super::schedule::{self, Mode};
 use super::shader::Shader;
 use crate::kernel::{AccessForm, Args, Body, Order};
 use crate::view::View;
@@ -81,7 +81,7 @@ impl Accesses<'_> {
                 let n_inner = shader.param("n_inner", self.args.inner.iter().product());
                 format!("{} + {} * {n_inner}", self.offset(shader, access), spot.outer)
             }
-            false if choose::is_same_for_all(&self.args.accesses[access as usize], outer.end) => {
+            false if schedule::is_same_for_all(&self.args.accesses[access as usize], outer.end) => {
                 self.offset(shader, access)
             }
             false => self.sum(shader, access, &spot.coordinates[0], outer),

@@ -5,11 +5,11 @@
 use std::ops::Range;
 
 use super::Pass;
-use super::choose::{self, Four};
 use super::cut::Context;
 use super::eval::{Eval, without_parens};
 use super::index::{Accesses, Spot, split};
 use super::memory::plus;
+use super::schedule::{self, Four};
 use super::shader::Shader;
 use crate::kernel::{AccessForm, Args, InstOp};
 
@@ -23,7 +23,7 @@ const TILE: usize = 8;
 /// The dispatches of one part of a map.
 pub fn passes(context: &Context, args: &Args) -> Vec<Pass> {
     let n: usize = args.outer.iter().product();
-    let shape = choose::map_shape(context.body, args, context.caps);
+    let shape = schedule::map_shape(context.body, args, context.caps);
     let mut passes = Vec::new();
     match (shape.four, shape.block) {
         (Some(four), Some(axis)) => return vec![block_pass(context, args, four, axis)],
@@ -38,7 +38,7 @@ pub fn passes(context: &Context, args: &Args) -> Vec<Pass> {
 
 /// The dispatch over these positions of the index space; each invocation takes `beside` fours, or elements.
 fn pass(context: &Context, args: &Args, four: Option<Four>, beside: usize, positions: Range<usize>) -> Pass {
-    let modes = choose::modes(context.body, args, four);
+    let modes = schedule::modes(context.body, args, four);
     let memory = context.memory(args, &[&modes]);
     let kept = context.kept();
     let accesses = Accesses { body: context.body, args, modes: &modes, kept: &kept };
@@ -51,7 +51,7 @@ fn pass(context: &Context, args: &Args, four: Option<Four>, beside: usize, posit
     // Where each invocation's values end up is decided last: a branch around all of it would cost some drivers more
     // than what those beyond the end do in vain. They do the last element again and store nothing.
     shader.line(format!("let wanted = {first} + (group_idx * {group}u + lane){each};"));
-    if choose::has_gathers(context.body) {
+    if schedule::has_gathers(context.body) {
         // Unless what they do in vain could fail.
         shader.line(format!("if (wanted >= {end}) {{ return; }}"));
     }
@@ -75,7 +75,7 @@ fn pass(context: &Context, args: &Args, four: Option<Four>, beside: usize, posit
 
 /// The dispatch of a map whose invocations take blocks of four rows along `axis`, each four elements of the last one.
 fn block_pass(context: &Context, args: &Args, four: Four, axis: usize) -> Pass {
-    let modes = choose::turned(context.body, args, &choose::modes(context.body, args, Some(four)), axis);
+    let modes = schedule::turned(context.body, args, &schedule::modes(context.body, args, Some(four)), axis);
     let memory = context.memory(args, &[&modes]);
     let kept = context.kept();
     let accesses = Accesses { body: context.body, args, modes: &modes, kept: &kept };

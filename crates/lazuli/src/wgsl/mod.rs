@@ -4,7 +4,7 @@
 mod shader;
 mod convert;
 mod memory;
-mod choose;
+mod schedule;
 mod keep;
 mod index;
 mod eval;

@@ -3,16 +3,16 @@
 //! computed again. Long sums are made of sums of blocks, so that rounding errors stay small.
 
 mod pairs;
-mod shifted;
+mod online_softmax;
 
 use super::Pass;
-use super::choose::{self, BLOCK_TRIPS, Mode, ReduceShape, Shifted};
 use super::convert::lane_name;
 use super::cut::Context;
 use super::eval::{Eval, Value, apply, without_parens};
 use super::index::{Accesses, Spot, split};
 use super::map::{side_by_side, spot};
 use super::memory::{LANES, Memory};
+use super::schedule::{self, BLOCK_TRIPS, Mode, ReduceShape, Shifted};
 use super::shader::Shader;
 use crate::dtype::Lane;
 use crate::kernel::{Args, InstOp, Order, Reg, Scope, Store};
@@ -21,9 +21,9 @@ use pairs::Pairs;
 
 /// The dispatch of one part of a reduction.
 pub fn pass(context: &Context, args: &Args) -> Pass {
-    let shape = choose::reduce_shape(context.body, args, context.caps);
-    let by_four = choose::modes(context.body, args, shape.four);
-    let by_one = choose::modes(context.body, args, None);
+    let shape = schedule::reduce_shape(context.body, args, context.caps);
+    let by_four = schedule::modes(context.body, args, shape.four);
+    let by_one = schedule::modes(context.body, args, None);
     let modes: &[&[Mode]] = if shape.rest_of_four { &[&by_four, &by_one] } else { &[&by_four] };
     let memory = context.memory(args, modes);
     let mut shader = Shader::new(context.comment(), &args.consts, shape.items * shape.lanes);
@@ -276,7 +276,7 @@ impl<'a> Reduction<'a> {
     /// Whether two sweeps, each of one fold and nothing else, can be one.
     fn shifted(&self, first: &Sweep, then: &Sweep) -> Option<Shifted> {
         match (&first.folds[..], &then.folds[..], first.stores.is_empty() && then.stores.is_empty()) {
-            ([max], [sum], true) => choose::shifted(self.context.body, self.args, &self.shape, *max, *sum),
+            ([max], [sum], true) => schedule::shifted(self.context.body, self.args, &self.shape, *max, *sum),
             _ => None,
         }
     }

@@ -3,14 +3,14 @@
 //! operand may lie so from the start. The order in which a result is added up depends on its sizes alone.
 
 mod kernel;
-mod lay;
+mod pack;
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use self::kernel::{Kernel, Tile, kernel, of};
-use self::lay::turn;
-use super::parts::Parts;
+use self::pack::turn;
+use super::split_k::Parts;
 use super::threads;
 use crate::dtype::DType;
 use crate::kernel::Panels;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::interop::gpu_of;
-use super::live::Live;
+use super::open_device::Live;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Result;

@@ -7,7 +7,7 @@
 //! Groups never wait for each other in a circle, because each has a level: it loads only what groups of lower levels
 //! store. A group that nobody loads from yet may still move up; one that somebody does is fixed.
 
-mod home;
+mod choose_group;
 mod load;
 
 use super::Limits;

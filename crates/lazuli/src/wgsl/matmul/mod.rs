@@ -8,13 +8,13 @@ mod subgroup;
 mod team;
 pub mod variants;
 
-use super::choose::{self, Four, Mode};
 use super::convert::lane_name;
 use super::cut::Context;
 use super::eval::{Eval, Value};
 use super::index::{Accesses, Spot, split};
 use super::map::side_by_side;
 use super::memory::{Memory, Use};
+use super::schedule::{self, Four, Mode};
 use super::shader::Shader;
 use super::{Pass, Place, Program};
 use crate::dtype::{DType, Lane};
@@ -93,7 +93,7 @@ impl<'a> Tiles<'a> {
         sums: Sums,
     ) -> Tiles<'a> {
         let four = (shape.variant.cols != Cols::One).then_some(Four { axis: args.outer.len() - 1, aligned: true });
-        let modes = choose::modes(context.body, args, four);
+        let modes = schedule::modes(context.body, args, four);
         let acc = context.body.insts.iter().find(|i| matches!(i.op, InstOp::Acc));
         let lane = acc.map_or(Lane::F32, |i| i.dtype.lane());
         let mut uses = match sums {

@@ -5,11 +5,11 @@ use std::panic::Location;
 
 use smallvec::smallvec;
 
+use crate::awaited;
 use crate::device::{Device, DeviceKind};
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result, counted};
 use crate::graph::{Expr, Node, NodeRef, Op};
-use crate::lane;
 use crate::plan::Explain;
 use crate::realize::{self, Purpose};
 use crate::room::{zeroed, zeroed_bytes};
@@ -249,7 +249,7 @@ pub async fn elements_async<T: Element>(
     if is_at_hand && node.shape.n_elems() * node.dtype.size() <= AT_HAND_BYTES {
         return read(op, node).map_err(|error| error.called_at(at));
     }
-    if !lane::HAS_THREADS {
+    if !awaited::HAS_THREADS {
         return elements_here(op, tensor).await;
     }
     let wanted = tensor.clone();

@@ -1,7 +1,7 @@
 //! Products of a single row, and of few with columns that lie dense: what they cost is reading the other operand once,
 //! so it is read straight through, in several places at once, by all threads.
 
-use super::parts::Parts;
+use super::split_k::Parts;
 use super::threads;
 use crate::ops::{Isa, isa};
 

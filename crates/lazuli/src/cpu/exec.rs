@@ -3,16 +3,16 @@
 
 use smallvec::SmallVec;
 
-use super::across::{self, Across};
 use super::chain::{self, Operand, Start, Write};
 use super::convert;
 use super::fold;
 use super::load::{self, Lookup};
-use super::pass::{Dst, Line, Link, Work};
+use super::nontemporal;
 use super::program::CodeInst;
-use super::stream;
+use super::runs::Walk;
+use super::sweeps::{Dst, Line, Link, Work};
 use super::tile::{Frame, Tile, Val};
-use super::walk::Walk;
+use super::transpose::{self, Across};
 use crate::backend::FailedCheck;
 use crate::kernel::Reg;
 use crate::ops::Step;
@@ -57,7 +57,7 @@ fn stream_parts<const N: usize>(operands: [&[u32]; N], out: &mut [u32], f: &impl
         let end = (at + STREAM_LANES - out[at..].as_ptr() as usize / 4 % 16).min(out.len());
         let lanes = &mut part[..end - at];
         f(operands.map(|x| if x.len() == 1 { x } else { &x[at..end] }), lanes);
-        stream::copy(lanes, &mut out[at..end]);
+        nontemporal::copy(lanes, &mut out[at..end]);
         at = end;
     }
 }
@@ -197,7 +197,7 @@ impl Frame<'_> {
                     if lane_step.abs() > 1 && row_step.abs() == 1 && tile.rows > 1 && nest.rows_are_runs =>
                 {
                     let across = Across { first: walk.element(tile.start), row_step, lane_step };
-                    across::fill(base, dtype, across, out.ptr, out.pitch, tile);
+                    transpose::fill(base, dtype, across, out.ptr, out.pitch, tile);
                 }
                 _ if out.pitch == tile.len && tile.pitch == tile.len => {
                     load::fill(walk, base, dtype, tile.start, out.row(0, tile.n_lanes()));

@@ -4,9 +4,9 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::{Cut, DEPTH, Gemm};
-use crate::cpu::across::{SIDE, square};
 use crate::cpu::load;
-use crate::cpu::walk::Walk;
+use crate::cpu::runs::Walk;
+use crate::cpu::transpose::{SIDE, square};
 use crate::dtype::DType;
 use crate::ops::math::fetch;
 

@@ -4,8 +4,8 @@
 use super::pairs::Pairs;
 use super::{Reduction, Row, Take};
 use crate::dtype::Lane;
-use crate::wgsl::choose::Shifted;
 use crate::wgsl::eval::{Eval, Value, without_parens};
+use crate::wgsl::schedule::Shifted;
 use crate::wgsl::shader::Shader;
 
 /// By how much the largest may grow before what is subtracted follows. Small, so that nothing large is subtracted from

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use super::fold;
-use super::pass::{Facts, Pass, Passes};
+use super::nontemporal;
 use super::program::{Code, CodeInst};
-use super::stream;
-use super::walk::Walk;
+use super::runs::Walk;
+use super::sweeps::{Facts, Pass, Passes};
 use crate::kernel::{Args, GatherArgs, InstOp, Order, Reg, Scope, Store};
 use crate::view::IndexMap;
 
@@ -317,7 +317,7 @@ impl Nest {
             let n_elems = sizes.outer * if *is_inner { sizes.inner } else { 1 };
             let n_bytes = n_elems * code.body.outputs[s.output as usize].size();
             !aliased[s.output as usize]
-                && n_bytes >= stream::MIN_BYTES
+                && n_bytes >= nontemporal::MIN_BYTES
                 && matches!(walks[s.access as usize], Walk::Flat(_))
         };
         let streams: Vec<bool> = code.body.stores.iter().zip(&is_inner).map(streams).collect();
