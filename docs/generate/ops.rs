@@ -100,7 +100,7 @@ fn gives(gives: Gives) -> &'static str {
     match gives {
         Gives::Same => "the same",
         Gives::Bool => "bool",
-        Gives::Wide => "the same; u32 of u8, i32 of bool",
+        Gives::Widened => "the same; u32 of u8, i32 of bool",
     }
 }
 

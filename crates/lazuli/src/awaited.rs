@@ -23,20 +23,20 @@ const MOST_THREADS: usize = 2;
 const STACK_BYTES: usize = 8 << 20;
 
 /// The threads of one device that make awaited calls. None is started before the first such call.
-pub struct Lane {
+pub struct CallThreads {
     queue: Arc<Queue>,
     stack_bytes: usize,
 }
 
 #[derive(Default)]
 struct Queue {
-    state: Mutex<State>,
+    state: Mutex<CallState>,
     wake: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    waiting: VecDeque<Arc<dyn Job>>,
+struct CallState {
+    waiting: VecDeque<Arc<dyn AwaitedCall>>,
     n_threads: usize,
     n_idle: usize,
     /// The device is gone, so that nothing more will come.
@@ -44,7 +44,7 @@ struct State {
 }
 
 /// A call whose result has some type.
-trait Job: Send + Sync {
+trait AwaitedCall: Send + Sync {
     fn run(&self);
 }
 
@@ -53,13 +53,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Default for Lane {
-    fn default() -> Lane {
-        Lane { queue: Arc::default(), stack_bytes: STACK_BYTES }
+impl Default for CallThreads {
+    fn default() -> CallThreads {
+        CallThreads { queue: Arc::default(), stack_bytes: STACK_BYTES }
     }
 }
 
-impl Lane {
+impl CallThreads {
     /// Has `call` made by a thread. What it captured is dropped before its result can be seen, and at once if the future
     /// is dropped before the call has begun; a call that has begun is finished.
     ///
@@ -74,7 +74,7 @@ impl Lane {
     }
 
     /// Puts a job into the queue, and says whether there is a thread that will do it.
-    fn take(&self, job: Arc<dyn Job>) -> bool {
+    fn take(&self, job: Arc<dyn AwaitedCall>) -> bool {
         let mut state = lock(&self.queue.state);
         if state.n_idle <= state.waiting.len() && state.n_threads < MOST_THREADS {
             let queue = self.queue.clone();
@@ -92,7 +92,7 @@ impl Lane {
     }
 }
 
-impl Drop for Lane {
+impl Drop for CallThreads {
     /// The threads end by themselves. Nobody waits for them: the last handle of a device may be dropped by one of them.
     fn drop(&mut self) {
         lock(&self.queue.state).closed = true;
@@ -108,7 +108,7 @@ impl Queue {
         }
     }
 
-    fn next(&self) -> Option<Arc<dyn Job>> {
+    fn next(&self) -> Option<Arc<dyn AwaitedCall>> {
         let mut state = lock(&self.state);
         loop {
             if let Some(job) = state.waiting.pop_front() {
@@ -137,7 +137,7 @@ enum Stage<T> {
     Over,
 }
 
-impl<T: Send> Job for Task<T> {
+impl<T: Send> AwaitedCall for Task<T> {
     fn run(&self) {
         let stage = {
             let mut state = lock(&self.state);
@@ -241,12 +241,12 @@ mod tests {
         }
     }
 
-    fn n_threads(lane: &Lane) -> usize {
+    fn n_threads(lane: &CallThreads) -> usize {
         lock(&lane.queue.state).n_threads
     }
 
     /// Keeps every thread of a lane busy until the sender is dropped.
-    fn occupied(lane: &Lane) -> (std::sync::mpsc::Sender<()>, Vec<Awaited<()>>) {
+    fn occupied(lane: &CallThreads) -> (std::sync::mpsc::Sender<()>, Vec<Awaited<()>>) {
         let (release, held) = channel::<()>();
         let held = Arc::new(Mutex::new(held));
         let (tell, begun) = channel();
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_call_is_made_by_a_thread_that_is_started_for_the_first() {
-        let lane = Lane::default();
+        let lane = CallThreads::default();
         assert_eq!(n_threads(&lane), 0);
         let here = thread::current().id();
         for i in 0..100 {
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_future_that_is_dropped_before_its_call_has_begun_lets_go_at_once() {
-        let lane = Lane::default();
+        let lane = CallThreads::default();
         let (release, busy) = occupied(&lane);
         let captured = Arc::new(());
         let held = captured.clone();
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_future_that_is_dropped_while_its_call_runs_leaks_nothing() {
-        let lane = Lane::default();
+        let lane = CallThreads::default();
         for throws in [false, true] {
             let (release, busy) = occupied(&lane);
             drop(busy);
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn the_task_that_polled_last_is_woken() {
-        let lane = Lane::default();
+        let lane = CallThreads::default();
         let (go_on, held) = channel::<()>();
         let mut future = lane.run(move || held.recv().is_err());
         let (first, last) = (woken(), woken());
@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn what_a_call_captured_is_dropped_before_its_result_is_seen() {
-        let lane = Lane::default();
+        let lane = CallThreads::default();
         let captured = Arc::new(());
         for _ in 0..2_000 {
             let held = captured.clone();
@@ -352,7 +352,7 @@ mod tests {
                 panic!("a waker that panics");
             }
         }
-        let lane = Lane::default();
+        let lane = CallThreads::default();
         for i in 0..5 {
             let thrown = user::call(|| block_on(lane.run(move || -> i32 { panic!("thrown {i}") })));
             assert_eq!(thrown, Err(format!("thrown {i}")));
@@ -368,17 +368,17 @@ mod tests {
     #[test]
     fn without_threads_a_call_is_made_where_it_is_awaited() {
         // No system has room for such a stack.
-        let lane = Lane { queue: Arc::default(), stack_bytes: isize::MAX as usize / 2 };
+        let lane = CallThreads { queue: Arc::default(), stack_bytes: isize::MAX as usize / 2 };
         let there = block_on(lane.run(|| thread::current().id()));
         assert_eq!((there, n_threads(&lane)), (thread::current().id(), 0));
-        let in_kernel = Lane::default();
+        let in_kernel = CallThreads::default();
         let there = user::in_kernel(|| block_on(in_kernel.run(|| thread::current().id())));
         assert_eq!((there, n_threads(&in_kernel)), (thread::current().id(), 0));
     }
 
     #[test]
     fn threads_end_with_their_lane() {
-        let lane = Lane::default();
+        let lane = CallThreads::default();
         block_on(lane.run(|| ()));
         let queue = Arc::downgrade(&lane.queue);
         drop(lane);

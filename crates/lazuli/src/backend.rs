@@ -165,15 +165,15 @@ impl<T: crate::dtype::Element> AsBytes for Vec<T> {
 /// A cache line.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
-struct Line(#[allow(dead_code, reason = "read as bytes")] [u8; 64]);
+struct CacheLine(#[allow(dead_code, reason = "read as bytes")] [u8; 64]);
 
 /// Bytes that start on one.
-struct Lines {
-    lines: Vec<Line>,
+struct CacheLines {
+    lines: Vec<CacheLine>,
     len: usize,
 }
 
-impl AsBytes for Lines {
+impl AsBytes for CacheLines {
     fn bytes(&self) -> &[u8] {
         // SAFETY: lines are plain bytes, and there are enough of them.
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len) }
@@ -198,13 +198,13 @@ impl HostBytes {
         // SAFETY: elements whose bytes are the stored bytes are plain numbers without padding.
         let bytes = unsafe { std::slice::from_raw_parts(data.as_ptr().cast::<u8>(), std::mem::size_of_val(data)) };
         let (whole, rest) = bytes.as_chunks::<64>();
-        let mut lines: Vec<Line> = with_room(op, whole.len() + 1)?;
+        let mut lines: Vec<CacheLine> = with_room(op, whole.len() + 1)?;
         huge_pages::ask_for_large(lines.as_ptr().cast(), bytes.len());
-        lines.extend(whole.iter().map(|line| Line(*line)));
+        lines.extend(whole.iter().map(|line| CacheLine(*line)));
         let mut last = [0; 64];
         last[..rest.len()].copy_from_slice(rest);
-        lines.extend((!rest.is_empty()).then_some(Line(last)));
-        Ok(HostBytes { owner: Box::new(Lines { lines, len: bytes.len() }) })
+        lines.extend((!rest.is_empty()).then_some(CacheLine(last)));
+        Ok(HostBytes { owner: Box::new(CacheLines { lines, len: bytes.len() }) })
     }
 
     /// Takes over bytes, moved if need be to where words may lie.

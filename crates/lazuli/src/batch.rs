@@ -31,7 +31,7 @@ use crate::tensor::Tensor;
 pub struct Batch {
     id: u32,
     device: Device,
-    buffers: Vec<Entry>,
+    buffers: Vec<BatchEntry>,
     n_operations: usize,
 }
 
@@ -42,7 +42,7 @@ pub struct BufferId {
     idx: u32,
 }
 
-struct Entry {
+struct BatchEntry {
     tensor: Tensor,
     /// Whether an operation made it, and whether another uses it: what is used need not be kept.
     is_made: bool,
@@ -252,7 +252,7 @@ impl Batch {
 
     fn push(&mut self, tensor: Tensor, is_made: bool) -> BufferId {
         let idx = self.buffers.len() as u32;
-        self.buffers.push(Entry { tensor, is_made, is_used: false });
+        self.buffers.push(BatchEntry { tensor, is_made, is_used: false });
         BufferId { batch: self.id, idx }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use crate::awaited::Lane;
+use crate::awaited::CallThreads;
 use crate::backend::{Backend, Stats};
 use crate::error::{Error, Result};
 use crate::log;
@@ -28,7 +28,7 @@ struct Inner {
     // Held from the walk over a graph until its results are in place, so that of two threads that want the same
     // tensor one computes it and the other finds it done.
     cache: Mutex<Cache>,
-    lane: Lane,
+    lane: CallThreads,
 }
 
 /// What a device is.
@@ -153,7 +153,7 @@ impl Device {
     /// Wraps a backend.
     pub(crate) fn new(backend: Box<dyn Backend>) -> Device {
         let cache = Mutex::new(Cache::new(max_cache_bytes()));
-        Device(Arc::new(Inner { backend, cache, lane: Lane::default() }))
+        Device(Arc::new(Inner { backend, cache, lane: CallThreads::default() }))
     }
 
     /// What it is.
@@ -216,7 +216,7 @@ impl Device {
     }
 
     /// The threads that make awaited calls.
-    pub(crate) fn lane(&self) -> &Lane {
+    pub(crate) fn lane(&self) -> &CallThreads {
         &self.0.lane
     }
 }

@@ -84,7 +84,12 @@ impl Fault {
     /// A fault of `op`, with the caller's location.
     #[track_caller]
     pub fn new(op: impl Into<String>, message: impl Into<String>) -> Fault {
-        Fault { op: op.into(), message: message.into(), shapes: Vec::new(), at: Some(place::told(Location::caller())) }
+        Fault {
+            op: op.into(),
+            message: message.into(),
+            shapes: Vec::new(),
+            at: Some(place::reported_at(Location::caller())),
+        }
     }
 
     /// Adds the shapes concerned.
@@ -95,7 +100,7 @@ impl Fault {
 
     /// Says that it happened at `at` rather than where the fault was made.
     pub fn at(mut self, at: &'static Location<'static>) -> Fault {
-        self.at = Some(place::told(at));
+        self.at = Some(place::reported_at(at));
         self
     }
 }

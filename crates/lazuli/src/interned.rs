@@ -13,13 +13,13 @@ use crate::backend::Counters;
 
 /// Where things are found while somebody holds them.
 pub struct Interned<K: Eq + Hash, V> {
-    known: Mutex<HashMap<K, Weak<Held<K, V>>>>,
+    known: Mutex<HashMap<K, Weak<InternedRef<K, V>>>>,
     counters: Arc<Counters>,
     gauge: fn(&Counters) -> &AtomicU64,
 }
 
 /// A thing that is held.
-pub struct Held<K: Eq + Hash, V> {
+pub struct InternedRef<K: Eq + Hash, V> {
     value: V,
     key: K,
     size_bytes: u64,
@@ -35,7 +35,7 @@ impl<K: Eq + Hash + Clone, V> Interned<K, V> {
     }
 
     /// What has this key, if somebody holds it.
-    pub fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<Arc<Held<K, V>>>
+    pub fn get<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<Arc<InternedRef<K, V>>>
     where
         K: Borrow<Q>,
     {
@@ -43,11 +43,11 @@ impl<K: Eq + Hash + Clone, V> Interned<K, V> {
     }
 
     /// Lets a thing of so many bytes be found; if somebody else was faster, theirs is returned.
-    pub fn insert(self: &Arc<Self>, key: K, value: V, size_bytes: usize) -> Arc<Held<K, V>> {
+    pub fn insert(self: &Arc<Self>, key: K, value: V, size_bytes: usize) -> Arc<InternedRef<K, V>> {
         let size_bytes = size_bytes as u64;
         let (counters, gauge) = (self.counters.clone(), self.gauge);
         gauge(&counters).fetch_add(size_bytes, Ordering::Relaxed);
-        let held = Held { value, key: key.clone(), size_bytes, counters, gauge, home: Arc::downgrade(self) };
+        let held = InternedRef { value, key: key.clone(), size_bytes, counters, gauge, home: Arc::downgrade(self) };
         let held = Arc::new(held);
         let mut known = self.lock();
         if let Some(other) = known.get(&key).and_then(Weak::upgrade) {
@@ -62,12 +62,12 @@ impl<K: Eq + Hash + Clone, V> Interned<K, V> {
 
 impl<K: Eq + Hash, V> Interned<K, V> {
     // Nothing panics while the lock is held, so a poisoned one is still good.
-    fn lock(&self) -> MutexGuard<'_, HashMap<K, Weak<Held<K, V>>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<K, Weak<InternedRef<K, V>>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<K: Eq + Hash, V> Deref for Held<K, V> {
+impl<K: Eq + Hash, V> Deref for InternedRef<K, V> {
     type Target = V;
 
     fn deref(&self) -> &V {
@@ -75,7 +75,7 @@ impl<K: Eq + Hash, V> Deref for Held<K, V> {
     }
 }
 
-impl<K: Eq + Hash, V> Drop for Held<K, V> {
+impl<K: Eq + Hash, V> Drop for InternedRef<K, V> {
     fn drop(&mut self) {
         (self.gauge)(&self.counters).fetch_sub(self.size_bytes, Ordering::Relaxed);
         let Some(home) = self.home.upgrade() else { return };

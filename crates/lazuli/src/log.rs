@@ -37,10 +37,10 @@ pub fn show(topic: Topic, text: impl FnOnce() -> String) {
 /// Tells whoever set a variable of the environment what is wrong with it, where no call returns an error. Once for each
 /// variable, however often it is read.
 pub fn warn(variable: &'static str, error: &dyn Display) {
-    static TOLD: Mutex<Vec<&str>> = Mutex::new(Vec::new());
-    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
-    if !told.contains(&variable) {
-        told.push(variable);
+    static REPORTED: Mutex<Vec<&str>> = Mutex::new(Vec::new());
+    let mut reported = REPORTED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !reported.contains(&variable) {
+        reported.push(variable);
         eprintln!("lazuli: {variable}: {error}");
     }
 }

@@ -12,7 +12,7 @@ const NONE: usize = usize::MAX;
 /// Values by key, in the order of their last use.
 pub struct Lru<K, V, S> {
     places: HashMap<Arc<K>, usize, S>,
-    slots: Vec<Option<Slot<K, V>>>,
+    slots: Vec<Option<LruSlot<K, V>>>,
     /// Slots that hold nothing.
     free: Vec<usize>,
     newest: usize,
@@ -21,7 +21,7 @@ pub struct Lru<K, V, S> {
 }
 
 /// An entry and its neighbours in the order of use.
-struct Slot<K, V> {
+struct LruSlot<K, V> {
     key: Arc<K>,
     value: V,
     size_bytes: usize,
@@ -68,7 +68,7 @@ impl<K: Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
             self.slots.push(None);
             self.slots.len() - 1
         });
-        self.slots[at] = Some(Slot { key: key.clone(), value, size_bytes, newer: NONE, older: NONE });
+        self.slots[at] = Some(LruSlot { key: key.clone(), value, size_bytes, newer: NONE, older: NONE });
         self.places.insert(key, at);
         self.size_bytes += size_bytes;
         self.link(at);

@@ -41,16 +41,16 @@ struct Told {
 const MOST: usize = 4;
 
 thread_local! {
-    static TOLD: Cell<Option<Told>> = const { Cell::new(None) };
+    static REPORTED: Cell<Option<Told>> = const { Cell::new(None) };
 }
 
 impl Caller {
     /// Lines of files whose path begins with `library` are named as `at`, and those of the engine and of `std` as well. If
     /// `at` is such a line of a call that is under way, it is the line of that call.
     pub fn new(at: &'static Location<'static>, library: &'static str) -> Caller {
-        let before = TOLD.get();
+        let before = REPORTED.get();
         // Whoever calls for somebody does all of it for them, with all libraries that lie between.
-        let mut inner = match before.filter(|told| told.covers(at)) {
+        let mut inner = match before.filter(|reported_at| reported_at.covers(at)) {
             Some(outer) => outer,
             None => Told { at, libraries: [None; MOST] },
         };
@@ -59,7 +59,7 @@ impl Caller {
         {
             *free = Some(library);
         }
-        TOLD.set(Some(inner));
+        REPORTED.set(Some(inner));
         Caller { before, _here: PhantomData }
     }
 
@@ -71,7 +71,7 @@ impl Caller {
 
 impl Drop for Caller {
     fn drop(&mut self) {
-        TOLD.set(self.before);
+        REPORTED.set(self.before);
     }
 }
 
@@ -83,9 +83,9 @@ impl Told {
 }
 
 /// The line to name for what happened at `at`.
-pub fn told(at: &'static Location<'static>) -> &'static Location<'static> {
-    match TOLD.get() {
-        Some(told) if told.covers(at) => told.at,
+pub fn reported_at(at: &'static Location<'static>) -> &'static Location<'static> {
+    match REPORTED.get() {
+        Some(reported_at) if reported_at.covers(at) => reported_at.at,
         _ => at,
     }
 }
@@ -112,20 +112,20 @@ mod tests {
         }
         let (first, second) = (here(), here());
         assert_ne!(first, second);
-        assert_eq!(told(second), second);
+        assert_eq!(reported_at(second), second);
         let outer = Caller::new(first, "their/library/");
-        assert_eq!(told(second), first);
+        assert_eq!(reported_at(second), first);
         let inner = Caller::of_engine(second);
-        assert_eq!(told(second), first);
+        assert_eq!(reported_at(second), first);
         drop(inner);
         drop(outer);
-        assert_eq!(told(second), second);
+        assert_eq!(reported_at(second), second);
     }
 
     #[test]
     fn libraries_that_call_one_another_are_all_covered() {
         let at = Location::caller();
-        let n_covered = || TOLD.get().map_or(0, |told| told.libraries.iter().flatten().count());
+        let n_covered = || REPORTED.get().map_or(0, |reported_at| reported_at.libraries.iter().flatten().count());
         let mut callers: Vec<Caller> = (0..20).map(|_| Caller::new(at, "their/library/")).collect();
         assert_eq!(n_covered(), 1);
         callers.extend(["a/", "b/", "c/", "d/", "e/", "f/", "g/", "h/", "i/"].map(|library| Caller::new(at, library)));

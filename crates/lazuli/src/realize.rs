@@ -14,7 +14,7 @@ use crate::error::{Error, Fault, Result, counted};
 use crate::graph::{Buffer, Captured, Expr, NodeRef, Op, capture, take_off};
 use crate::log::{self, Topic};
 use crate::place::Caller;
-use crate::plan::{self, Cache, Entry, Explain, Locked};
+use crate::plan::{self, Cache, CachedPlan, Explain, Locked};
 use crate::room::zeroed_bytes;
 use crate::tensor::Tensor;
 use crate::user;
@@ -140,7 +140,7 @@ fn compute_nodes(wanted: Vec<NodeRef>, runner: Runner<'_>) -> Result<()> {
     let mut work = agenda(wanted);
     while let Some(next) = work.pop() {
         match next {
-            Work::Evaluate(asked) => {
+            EvalStep::Evaluate(asked) => {
                 let moves = match asked.purpose {
                     None => evaluate(&asked.device, &asked.nodes, runner)?,
                     Some(_) => evaluate(&asked.device, &asked.nodes, &mut |r, run| r.run(Run { read: true, ..run }))?,
@@ -148,8 +148,8 @@ fn compute_nodes(wanted: Vec<NodeRef>, runner: Runner<'_>) -> Result<()> {
                 postpone(&mut work, asked, moves);
             }
             // Another thread may have brought it meanwhile.
-            Work::Bring(node, _) if node.is_ready() => {}
-            Work::Bring(node, source) => {
+            EvalStep::Bring(node, _) if node.is_ready() => {}
+            EvalStep::Bring(node, source) => {
                 let bytes = bytes_of(&source)?;
                 node.bring(&source, node.device.backend().upload(bytes)?);
             }
@@ -167,14 +167,14 @@ async fn compute_nodes_async(wanted: Vec<NodeRef>, purpose: Purpose) -> Result<(
     let mut work = agenda(wanted);
     while let Some(next) = work.pop() {
         match next {
-            Work::Evaluate(asked) => {
+            EvalStep::Evaluate(asked) => {
                 let read = asked.purpose.unwrap_or(purpose) == Purpose::Read;
                 let moves =
                     evaluate(&asked.device, &asked.nodes, &mut |runnable, run| runnable.run(Run { read, ..run }))?;
                 postpone(&mut work, asked, moves);
             }
-            Work::Bring(node, _) if node.is_ready() => {}
-            Work::Bring(node, source) => {
+            EvalStep::Bring(node, _) if node.is_ready() => {}
+            EvalStep::Bring(node, source) => {
                 let bytes = bytes_of_async(&source).await?;
                 node.bring(&source, node.device.backend().upload(bytes)?);
             }
@@ -195,9 +195,9 @@ fn revert(tensors: &[&Tensor]) {
 
 /// What is left to do, the next last. A list, because each hop between devices needs another evaluation first: tens of
 /// thousands of hops must not be as many stack frames.
-type Agenda = Vec<Work>;
+type Agenda = Vec<EvalStep>;
 
-enum Work {
+enum EvalStep {
     Evaluate(Asked),
     /// Brings a node's memory from the node on another device, once that is computed.
     Bring(NodeRef, NodeRef),
@@ -213,7 +213,7 @@ struct Asked {
 
 fn agenda(mut wanted: Vec<NodeRef>) -> Agenda {
     let next = || next_device(&mut wanted).map(|(device, nodes)| Asked { device, nodes, purpose: None });
-    let mut agenda: Agenda = std::iter::from_fn(next).map(Work::Evaluate).collect();
+    let mut agenda: Agenda = std::iter::from_fn(next).map(EvalStep::Evaluate).collect();
     agenda.reverse();
     agenda
 }
@@ -223,12 +223,12 @@ fn postpone(agenda: &mut Agenda, asked: Asked, moves: Vec<NodeRef>) {
     if moves.is_empty() {
         return;
     }
-    agenda.push(Work::Evaluate(asked));
+    agenda.push(EvalStep::Evaluate(asked));
     for node in moves {
         let Some(source) = node.source() else { continue };
         let first = Asked { device: source.device.clone(), nodes: vec![source.clone()], purpose: Some(Purpose::Read) };
-        agenda.push(Work::Bring(node, source));
-        agenda.push(Work::Evaluate(first));
+        agenda.push(EvalStep::Bring(node, source));
+        agenda.push(EvalStep::Evaluate(first));
     }
 }
 
@@ -450,7 +450,7 @@ fn run(device: &Device, cache: &mut Cache, captured: &Captured, runner: Runner<'
     Ok(Ran { outputs: outcome.outputs, failed, settled: entry.plan.settled.clone() })
 }
 
-fn plan_for(device: &Device, cache: &mut Cache, captured: &Captured) -> Result<Entry> {
+fn plan_for(device: &Device, cache: &mut Cache, captured: &Captured) -> Result<CachedPlan> {
     let backend = device.backend();
     if let Some(entry) = cache.get(&captured.key) {
         Counters::count(&backend.counters().plan_hits, 1);
@@ -462,7 +462,7 @@ fn plan_for(device: &Device, cache: &mut Cache, captured: &Captured) -> Result<E
     let before = backend.counters().compiled_bytes();
     let runnable = backend.prepare(plan.clone())?;
     let compiled = backend.counters().compiled_bytes().saturating_sub(before);
-    let entry = Entry { plan, runnable };
+    let entry = CachedPlan { plan, runnable };
     cache.insert(captured.key.clone(), entry.clone(), compiled, backend.counters());
     Ok(entry)
 }

@@ -72,7 +72,7 @@ impl Tensor {
     }
 
     /// Records a movement of one tensor.
-    pub(crate) fn moved(node: &NodeRef, view: crate::view::View, at: &'static Location<'static>) -> Tensor {
+    pub(crate) fn viewed(node: &NodeRef, view: crate::view::View, at: &'static Location<'static>) -> Tensor {
         // x seen as it is = x
         if view.is_linear() && view.shape == node.shape {
             return Tensor::new(Ok(node.clone()));

@@ -157,7 +157,8 @@ impl View {
         // it must stay inside its axis for every i, so that no step carries from one axis into the next.
         let first: isize = (0..outer.shape.rank()).map(|axis| inside(axis).0 * outer.strides[axis]).sum();
         let start = digits(outer.offset + first);
-        let mut reach: SmallVec<[Reach; MAX_RANK]> = start.iter().take(inner.len()).map(|c| Reach::at(*c)).collect();
+        let mut reach: SmallVec<[CoordRange; MAX_RANK]> =
+            start.iter().take(inner.len()).map(|c| CoordRange::at(*c)).collect();
         let mut out = View { strides: [0; MAX_RANK], offset: self.offset, ..*outer };
         for (axis, &stride) in outer.strides.iter().enumerate().take(outer.shape.rank()) {
             let n = inside(axis).1 - inside(axis).0;
@@ -215,15 +216,15 @@ impl Digit {
 }
 
 /// How far a coordinate goes, and the axes that move it, each with its step.
-struct Reach {
+struct CoordRange {
     low: isize,
     high: isize,
     walkers: SmallVec<[(usize, isize); 2]>,
 }
 
-impl Reach {
-    fn at(coordinate: isize) -> Reach {
-        Reach { low: coordinate, high: coordinate, walkers: SmallVec::new() }
+impl CoordRange {
+    fn at(coordinate: isize) -> CoordRange {
+        CoordRange { low: coordinate, high: coordinate, walkers: SmallVec::new() }
     }
 
     fn walk(&mut self, axis: usize, step: isize, n: isize) {

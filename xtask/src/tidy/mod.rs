@@ -37,6 +37,7 @@ pub fn run() -> Result<(), String> {
         rules::walls(&sources),
         rules::forbidden(&sources),
         rules::backend_is_small(&sources),
+        rules::type_names_are_unique(&sources),
         modules::direction(&sources),
         texts::links(&texts),
         texts::machine_names(&texts, &sources),

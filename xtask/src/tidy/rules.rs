@@ -1,5 +1,7 @@
 //! Rules about single files: how they begin, how long they are, what they may not contain.
 
+use std::collections::BTreeMap;
+
 use super::Finding;
 use crate::source::Source;
 
@@ -124,6 +126,36 @@ fn mentions<'a>(lines: &'a [String], words: &'a [&str]) -> impl Iterator<Item = 
     })
 }
 
+/// A type's name is used once in the engine: who reads a name need not ask which of two types it is.
+pub fn type_names_are_unique(sources: &[Source]) -> Vec<Finding> {
+    let mut first: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut findings = Vec::new();
+    for source in sources.iter().filter(|source| source.path.starts_with(ENGINE)) {
+        for (i, line) in source.code.iter().enumerate() {
+            let Some(name) = declared_type(line) else { continue };
+            match first.get(name) {
+                Some(other) => findings.push(Finding::at(
+                    &source.path,
+                    i,
+                    format!("`{name}` is a type of {other}, too: one name, one type"),
+                )),
+                None => drop(first.insert(name, &source.path)),
+            }
+        }
+    }
+    findings
+}
+
+/// The name of the type that a line declares, if it stands at the top of a module: associated types are indented.
+fn declared_type(line: &str) -> Option<&str> {
+    let line = line.strip_prefix("pub").map_or(line, |rest| {
+        rest.trim_start_matches(|c: char| c == '(' || c == ')' || c.is_alphanumeric()).trim_start()
+    });
+    let line = line.strip_prefix("unsafe ").unwrap_or(line);
+    let name = ["struct ", "enum ", "trait ", "type ", "union "].iter().find_map(|word| line.strip_prefix(word))?;
+    name.split(|c: char| !c.is_alphanumeric() && c != '_').next().filter(|name| !name.is_empty())
+}
+
 /// `trait Backend` has at most ten methods, so that a new backend is a small thing to write.
 pub fn backend_is_small(sources: &[Source]) -> Vec<Finding> {
     const MOST: usize = 10;
@@ -141,6 +173,15 @@ pub fn backend_is_small(sources: &[Source]) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn declared_types_are_read_from_lines() {
+        assert_eq!(declared_type("pub(super) struct Kernel<'a> {"), Some("Kernel"));
+        assert_eq!(declared_type("enum Form {"), Some("Form"));
+        assert_eq!(declared_type("pub type Axis = usize;"), Some("Axis"));
+        assert_eq!(declared_type("    type Target = u32;"), None);
+        assert_eq!(declared_type("pub fn structure() {"), None);
+    }
 
     #[test]
     fn words_are_found_whole() {

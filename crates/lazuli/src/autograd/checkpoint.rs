@@ -14,7 +14,7 @@ use crate::tensor::Tensor;
 
 /// Hands a value on. The planner takes it for a function like any other, so what is computed from its result is not shared
 /// with what is computed from its input: exactly that is its use.
-static AGAIN: LazyLock<CustomOp> = LazyLock::new(|| CustomOp {
+static RECOMPUTE: LazyLock<CustomOp> = LazyLock::new(|| CustomOp {
     name: "again".into(),
     wgsl: "$0".into(),
     cpu: Arc::new(|x| x[0]),
@@ -52,7 +52,7 @@ pub fn checkpoint(inputs: &[&Tensor], f: impl FnOnce(&[Tensor]) -> Tensor) -> Te
     })
 }
 
-/// The same recipe as that of `y`, with the inputs handed on by [`AGAIN`]. What does not depend on them is shared.
+/// The same recipe as that of `y`, with the inputs handed on by [`RECOMPUTE`]. What does not depend on them is shared.
 fn rebuilt(y: &NodeRef, inputs: &[&Tensor]) -> Result<NodeRef> {
     // By serial number: another thread may compute and drop what this has passed, and addresses are used again.
     let mut known: HashMap<u64, NodeRef> = HashMap::new();
@@ -60,7 +60,7 @@ fn rebuilt(y: &NodeRef, inputs: &[&Tensor]) -> Result<NodeRef> {
         let node = x.node()?;
         // Integers have no gradient, and nothing is kept of them.
         if node.dtype.is_float() {
-            let again = Tensor::map_custom(&AGAIN, &[*x]).to_dtype(node.dtype);
+            let again = Tensor::map_custom(&RECOMPUTE, &[*x]).to_dtype(node.dtype);
             known.insert(node.serial, again.node()?.clone());
         }
     }

@@ -164,7 +164,7 @@ fn single<'a>(loss: &'a Tensor, at: &'static Location<'static>) -> Result<&'a No
 }
 
 /// A node on the way back, with what it was computed from: none where history ends.
-struct Step {
+struct HistoryStep {
     node: NodeRef,
     op: Op,
     inputs: SmallVec<[usize; 3]>,
@@ -173,8 +173,8 @@ struct Step {
 }
 
 /// Walks from `y` to all it was made of, inputs first, without recursion.
-fn history(y: &NodeRef) -> Result<Vec<Step>> {
-    let mut steps: Vec<Step> = Vec::new();
+fn history(y: &NodeRef) -> Result<Vec<HistoryStep>> {
+    let mut steps: Vec<HistoryStep> = Vec::new();
     let mut place: HashMap<*const Node, usize> = HashMap::new();
     type Opened = (Op, SmallVec<[NodeRef; 3]>, Option<Arc<Kin>>);
     let mut stack: Vec<(NodeRef, Option<Opened>)> = vec![(y.clone(), None)];
@@ -200,7 +200,7 @@ fn history(y: &NodeRef) -> Result<Vec<Step>> {
         };
         let inputs: SmallVec<[usize; 3]> = inputs.iter().map(|i| place[&Arc::as_ptr(i)]).collect();
         place.insert(Arc::as_ptr(&node), steps.len());
-        steps.push(Step { node, op, inputs, ended });
+        steps.push(HistoryStep { node, op, inputs, ended });
     }
     Ok(steps)
 }
@@ -208,10 +208,10 @@ fn history(y: &NodeRef) -> Result<Vec<Step>> {
 /// Per step, which targets (by their places) its node was computed from before it let go of its history.
 type Lost = HashMap<usize, Vec<usize>>;
 
-fn lost(steps: &[Step], targets: &[&NodeRef]) -> Lost {
+fn lost(steps: &[HistoryStep], targets: &[&NodeRef]) -> Lost {
     // What depends on a tracked tensor never lets go of its history.
     let untracked: Vec<usize> = (0..targets.len()).filter(|t| !targets[*t].tracked).collect();
-    let ended = |(i, step): (usize, &Step)| step.ended.as_ref().map(|kin| (i, kin.clone()));
+    let ended = |(i, step): (usize, &HistoryStep)| step.ended.as_ref().map(|kin| (i, kin.clone()));
     let (places, roots): (Vec<usize>, Vec<Arc<Kin>>) = steps.iter().enumerate().filter_map(ended).unzip();
     let mut lost = Lost::new();
     for some in untracked.chunks(64).filter(|_| !roots.is_empty()) {
@@ -225,7 +225,7 @@ fn lost(steps: &[Step], targets: &[&NodeRef]) -> Lost {
 }
 
 /// Per step, whether it depends on something a gradient was asked for.
-fn wanted(steps: &[Step], targets: &[&NodeRef], lost: &Lost) -> Vec<bool> {
+fn wanted(steps: &[HistoryStep], targets: &[&NodeRef], lost: &Lost) -> Vec<bool> {
     let mut wanted: Vec<bool> = Vec::with_capacity(steps.len());
     for (i, step) in steps.iter().enumerate() {
         let is_target = targets.iter().any(|target| Arc::ptr_eq(target, &step.node));

@@ -97,8 +97,8 @@ fn custom(op: &CustomRef, inputs: &[Tensor], y: &Tensor, g: &Tensor) -> Gradient
             let fault = Fault::new(&op.0.name, format!("the function given for the gradient panicked: {text}"));
             // It happened where the user called the op, as a panic of the op itself does.
             let fault = y.node().map_or(fault.clone(), |y| fault.at(y.at));
-            let carried = Tensor::new(Err(Error::Custom(Arc::new(fault))));
-            return inputs.iter().map(|_| Some(carried.clone())).collect();
+            let or_error = Tensor::new(Err(Error::Custom(Arc::new(fault))));
+            return inputs.iter().map(|_| Some(or_error.clone())).collect();
         }
     };
     if gradients.len() != inputs.len() {

@@ -26,7 +26,7 @@ pub fn adjoint(view: &View, x: &Tensor, g: &Tensor) -> Tensor {
         if view.is_linear() && view.shape.n_elems() == source.shape.n_elems() {
             return Ok(g.reshape(source.shape));
         }
-        match Walk::of(&view, &source.shape) {
+        match AxisWalk::of(&view, &source.shape) {
             Some(walk) if walk.n_windows() + source.shape.rank() <= MAX_RANK => walk.back(&source.shape, &g),
             _ => scattered(&view, source, &g),
         }
@@ -55,16 +55,16 @@ struct Stride {
 
 /// A view that walks each axis of its source by itself: forwards or backwards, in steps, in any order of axes, and
 /// perhaps by windows (an axis of places and an axis within each).
-struct Walk {
+struct AxisWalk {
     /// Per source axis, the first coordinate.
     start: SmallVec<[usize; MAX_RANK]>,
     /// Per source axis, the one or two axes of the view that walk it; for windows, places first.
     along: SmallVec<[SmallVec<[Stride; 2]>; MAX_RANK]>,
 }
 
-impl Walk {
+impl AxisWalk {
     /// The view as a walk, if it is one.
-    fn of(view: &View, source: &Shape) -> Option<Walk> {
+    fn of(view: &View, source: &Shape) -> Option<AxisWalk> {
         let steps = source.strides();
         let mut rest = view.offset;
         let mut start: SmallVec<[usize; MAX_RANK]> = SmallVec::new();
@@ -95,7 +95,7 @@ impl Walk {
                 return None;
             }
         }
-        Some(Walk { start, along })
+        Some(AxisWalk { start, along })
     }
 
     /// How many source axes are walked by windows: on the way back each needs an axis beside the source's own.
@@ -197,7 +197,7 @@ fn gathered(g: &Tensor, axis: usize, size: usize, first: usize, reach: usize, wi
         _ => (n, step),
     });
     let view = View::from_axes(skewed, width as isize * steps[axis]);
-    Ok(Tensor::moved(node, view, Location::caller()).sum(0))
+    Ok(Tensor::viewed(node, view, Location::caller()).sum(0))
 }
 
 /// The longest window whose elements are added one by one.
@@ -207,7 +207,7 @@ const UNROLLED: usize = 16;
 fn scattered(view: &View, source: &NodeRef, g: &Tensor) -> Result<Tensor> {
     let n_elems = source.shape.n_elems();
     let count = Tensor::arange(0, n_elems as i64, 1, &source.device);
-    let index = Tensor::moved(count.node()?, *view, Location::caller()).flatten();
+    let index = Tensor::viewed(count.node()?, *view, Location::caller()).flatten();
     let zeros = Tensor::zeros([n_elems], source.dtype, &source.device);
     Ok(zeros.scatter_add(0, &index, &g.flatten()).reshape(source.shape))
 }

@@ -4,15 +4,15 @@
 
 use super::tile::Val;
 use crate::ops::math::{self, Level};
-use crate::ops::{Isa, Step, isa, max_f32, min_f32};
+use crate::ops::{Isa, RegisterStep, isa, max_f32, min_f32};
 
 #[cfg(target_arch = "x86_64")]
-use math::{F32x8, F32x16, Vector, fetch};
+use math::{F32x8, F32x16, Vector, prefetch};
 
 /// One step, with its operand's lanes, if it has one.
 #[derive(Clone, Copy)]
-pub struct Operand {
-    kind: Kind,
+pub struct ChainOperand {
+    kind: ChainStep,
     single: bool,
     lanes: *const u32,
     pitch: isize,
@@ -20,7 +20,7 @@ pub struct Operand {
 
 /// Steps told apart by side, so that the inner loop has one match.
 #[derive(Clone, Copy)]
-enum Kind {
+enum ChainStep {
     Add,
     Sub,
     Mul,
@@ -36,29 +36,29 @@ enum Kind {
     Exp,
 }
 
-impl Operand {
+impl ChainOperand {
     /// `value ∘ operand`, or reversed `operand ∘ value`; the operand is at its first row. Some steps have none.
-    pub fn new(step: Step, reversed: bool, operand: Option<&Val>) -> Operand {
+    pub fn new(step: RegisterStep, reversed: bool, operand: Option<&Val>) -> ChainOperand {
         let kind = match (step, reversed) {
-            (Step::Add, _) => Kind::Add,
-            (Step::Mul, _) => Kind::Mul,
-            (Step::Sub, false) => Kind::Sub,
-            (Step::Sub, true) => Kind::SubFrom,
-            (Step::Div, false) => Kind::Div,
-            (Step::Div, true) => Kind::DivInto,
-            (Step::Max, false) => Kind::Max,
-            (Step::Max, true) => Kind::MaxOf,
-            (Step::Min, false) => Kind::Min,
-            (Step::Min, true) => Kind::MinOf,
-            (Step::Square, _) => Kind::Square,
-            (Step::Sqrt, _) => Kind::Sqrt,
-            (Step::Exp, _) => Kind::Exp,
+            (RegisterStep::Add, _) => ChainStep::Add,
+            (RegisterStep::Mul, _) => ChainStep::Mul,
+            (RegisterStep::Sub, false) => ChainStep::Sub,
+            (RegisterStep::Sub, true) => ChainStep::SubFrom,
+            (RegisterStep::Div, false) => ChainStep::Div,
+            (RegisterStep::Div, true) => ChainStep::DivInto,
+            (RegisterStep::Max, false) => ChainStep::Max,
+            (RegisterStep::Max, true) => ChainStep::MaxOf,
+            (RegisterStep::Min, false) => ChainStep::Min,
+            (RegisterStep::Min, true) => ChainStep::MinOf,
+            (RegisterStep::Square, _) => ChainStep::Square,
+            (RegisterStep::Sqrt, _) => ChainStep::Sqrt,
+            (RegisterStep::Exp, _) => ChainStep::Exp,
         };
         // What is not there is never looked at: a single lane may be any.
         static NONE: u32 = 0;
         match operand {
-            Some(val) => Operand { kind, single: !val.spread, lanes: val.ptr, pitch: val.pitch },
-            None => Operand { kind, single: true, lanes: &NONE, pitch: 0 },
+            Some(val) => ChainOperand { kind, single: !val.spread, lanes: val.ptr, pitch: val.pitch },
+            None => ChainOperand { kind, single: true, lanes: &NONE, pitch: 0 },
         }
     }
 
@@ -70,7 +70,7 @@ impl Operand {
 
 /// How results are written.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Write {
+pub enum ChainWrite {
     /// As usual: they are soon read again.
     Cached,
     /// Past the caches: there is more than they hold, and what is written need not be read first. Whoever asks for this
@@ -91,7 +91,7 @@ pub struct Start {
 ///
 /// # Safety
 /// Every operand, and `start`, points to a single lane or to as many as `out` has, and none overlaps `out`.
-pub unsafe fn run(start: Start, steps: &[Operand], out: &mut [u32], write: Write) {
+pub unsafe fn run(start: Start, steps: &[ChainOperand], out: &mut [u32], write: ChainWrite) {
     // SAFETY: the instruction set is there; the rest as promised by the caller.
     unsafe {
         match isa() {
@@ -99,14 +99,14 @@ pub unsafe fn run(start: Start, steps: &[Operand], out: &mut [u32], write: Write
             Isa::Avx512 => run_avx512(start, steps, out, write),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => run_avx2(start, steps, out, write),
-            _ => plain::<math::Plain>(start, steps, 0, out),
+            _ => plain::<math::MulThenAdd>(start, steps, 0, out),
         }
     }
 }
 
 /// Steps over blocks of lanes, of which the first is `first` of the operands.
 #[inline(always)]
-pub unsafe fn plain<L: Level>(start: Start, steps: &[Operand], first: usize, out: &mut [u32]) {
+pub unsafe fn plain<L: Level>(start: Start, steps: &[ChainOperand], first: usize, out: &mut [u32]) {
     const BLOCK: usize = 32;
     let mut at = 0;
     while at < out.len() {
@@ -124,19 +124,19 @@ pub unsafe fn plain<L: Level>(start: Start, steps: &[Operand], first: usize, out
             let operand = lanes(step.lanes, step.single);
             for (x, y) in value.iter_mut().zip(operand) {
                 *x = match step.kind {
-                    Kind::Add => *x + y,
-                    Kind::Sub => *x - y,
-                    Kind::Mul => *x * y,
-                    Kind::Div => *x / y,
-                    Kind::Max => max_f32(*x, y),
-                    Kind::Min => min_f32(*x, y),
-                    Kind::SubFrom => y - *x,
-                    Kind::DivInto => y / *x,
-                    Kind::MaxOf => max_f32(y, *x),
-                    Kind::MinOf => min_f32(y, *x),
-                    Kind::Square => *x * *x,
-                    Kind::Sqrt => x.sqrt(),
-                    Kind::Exp => math::exp::<L>(*x),
+                    ChainStep::Add => *x + y,
+                    ChainStep::Sub => *x - y,
+                    ChainStep::Mul => *x * y,
+                    ChainStep::Div => *x / y,
+                    ChainStep::Max => max_f32(*x, y),
+                    ChainStep::Min => min_f32(*x, y),
+                    ChainStep::SubFrom => y - *x,
+                    ChainStep::DivInto => y / *x,
+                    ChainStep::MaxOf => max_f32(y, *x),
+                    ChainStep::MinOf => min_f32(y, *x),
+                    ChainStep::Square => *x * *x,
+                    ChainStep::Sqrt => x.sqrt(),
+                    ChainStep::Exp => math::exp::<L>(*x),
                 };
             }
         }
@@ -162,9 +162,9 @@ fn misaligned(lanes: *const u32, align: usize) -> usize {
 #[inline(always)]
 unsafe fn run_vectors<V: Vector, const FLIGHT: usize, const FUNCTIONS: bool>(
     start: Start,
-    steps: &[Operand],
+    steps: &[ChainOperand],
     out: &mut [u32],
-    write: Write,
+    write: ChainWrite,
 ) {
     let (short, long, len) = (2 * V::LANES, FLIGHT * V::LANES, out.len());
     let to: *mut f32 = out.as_mut_ptr().cast();
@@ -182,11 +182,11 @@ unsafe fn run_vectors<V: Vector, const FLIGHT: usize, const FUNCTIONS: bool>(
         // Vectors that lie across two cache lines are read twice: where there are many steps, let the operand of most
         // of them lie well. What is streamed must lie well itself.
         let most = steps.iter().find(|s| !s.single).map_or(start.lanes, |s| s.lanes);
-        let streams = write == Write::Streamed;
+        let streams = write == ChainWrite::Streamed;
         let off = match write {
-            Write::Streamed => misaligned(out.as_ptr(), V::LANES * 4),
-            Write::Cached if steps.len() >= MANY_STEPS => misaligned(most, V::LANES * 4),
-            Write::Cached => 0,
+            ChainWrite::Streamed => misaligned(out.as_ptr(), V::LANES * 4),
+            ChainWrite::Cached if steps.len() >= MANY_STEPS => misaligned(most, V::LANES * 4),
+            ChainWrite::Cached => 0,
         };
         let mut at = 0;
         if off > 0 {
@@ -197,9 +197,9 @@ unsafe fn run_vectors<V: Vector, const FLIGHT: usize, const FUNCTIONS: bool>(
             // While many steps are done, what comes next can arrive.
             if steps.len() >= MANY_STEPS {
                 for i in (at + long..at + 2 * long).step_by(V::LANES) {
-                    fetch(start.lanes.wrapping_add(i));
-                    fetch(most.wrapping_add(i));
-                    fetch(to.wrapping_add(i));
+                    prefetch(start.lanes.wrapping_add(i));
+                    prefetch(most.wrapping_add(i));
+                    prefetch(to.wrapping_add(i));
                 }
             }
             store(values::<V, FLIGHT, FUNCTIONS>(start, steps, at), to.add(at), streams);
@@ -231,7 +231,7 @@ pub unsafe fn store<V: Vector, const FLIGHT: usize>(v: [V; FLIGHT], to: *mut f32
 #[inline(always)]
 pub unsafe fn values<V: Vector, const FLIGHT: usize, const FUNCTIONS: bool>(
     start: Start,
-    steps: &[Operand],
+    steps: &[ChainOperand],
     at: usize,
 ) -> [V; FLIGHT] {
     // SAFETY: lanes `at..at + FLIGHT · LANES` are there, or a single one.
@@ -245,7 +245,7 @@ pub unsafe fn values<V: Vector, const FLIGHT: usize, const FUNCTIONS: bool>(
         }
         if start.ahead > 0 {
             for i in 0..FLIGHT {
-                fetch(start.lanes.wrapping_add(start.ahead + at + i * V::LANES));
+                prefetch(start.lanes.wrapping_add(start.ahead + at + i * V::LANES));
             }
         }
         for step in steps {
@@ -261,7 +261,7 @@ pub unsafe fn values<V: Vector, const FLIGHT: usize, const FUNCTIONS: bool>(
                         let lanes: *const f32 = step.lanes.add(at).cast();
                         if start.ahead > 0 {
                             for i in 0..FLIGHT {
-                                fetch(lanes.wrapping_add(start.ahead + i * V::LANES));
+                                prefetch(lanes.wrapping_add(start.ahead + i * V::LANES));
                             }
                         }
                         for i in 0..FLIGHT {
@@ -272,28 +272,28 @@ pub unsafe fn values<V: Vector, const FLIGHT: usize, const FUNCTIONS: bool>(
                 };
             }
             match step.kind {
-                Kind::Add => each!(|x, y| x.add(y)),
-                Kind::Sub => each!(|x, y| x.sub(y)),
-                Kind::Mul => each!(|x, y| x.mul(y)),
-                Kind::Div => each!(|x, y| x.div(y)),
-                Kind::Max => each!(|x, y| x.above(y).or_nan(x)),
-                Kind::Min => each!(|x, y| x.below(y).or_nan(x)),
-                Kind::SubFrom => each!(|x, y| y.sub(x)),
-                Kind::DivInto => each!(|x, y| y.div(x)),
-                Kind::MaxOf => each!(|x, y| y.above(x).or_nan(y)),
-                Kind::MinOf => each!(|x, y| y.below(x).or_nan(y)),
-                Kind::Square => {
+                ChainStep::Add => each!(|x, y| x.add(y)),
+                ChainStep::Sub => each!(|x, y| x.sub(y)),
+                ChainStep::Mul => each!(|x, y| x.mul(y)),
+                ChainStep::Div => each!(|x, y| x.div(y)),
+                ChainStep::Max => each!(|x, y| x.above(y).or_nan(x)),
+                ChainStep::Min => each!(|x, y| x.below(y).or_nan(x)),
+                ChainStep::SubFrom => each!(|x, y| y.sub(x)),
+                ChainStep::DivInto => each!(|x, y| y.div(x)),
+                ChainStep::MaxOf => each!(|x, y| y.above(x).or_nan(y)),
+                ChainStep::MinOf => each!(|x, y| y.below(x).or_nan(y)),
+                ChainStep::Square => {
                     for i in 0..FLIGHT {
                         v[i] = v[i].mul(v[i]);
                     }
                 }
-                Kind::Sqrt | Kind::Exp if !FUNCTIONS => unreachable!("arithmetic only"),
-                Kind::Sqrt => {
+                ChainStep::Sqrt | ChainStep::Exp if !FUNCTIONS => unreachable!("arithmetic only"),
+                ChainStep::Sqrt => {
                     for i in 0..FLIGHT {
                         v[i] = v[i].sqrt();
                     }
                 }
-                Kind::Exp => {
+                ChainStep::Exp => {
                     for i in 0..FLIGHT {
                         v[i] = math::exp_of_vector(v[i]);
                     }
@@ -309,9 +309,9 @@ macro_rules! compiled {
     ($run:ident, $features:literal, $vector:ty, $flight:literal) => {
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $features)]
-        unsafe fn $run(start: Start, steps: &[Operand], out: &mut [u32], write: Write) {
+        unsafe fn $run(start: Start, steps: &[ChainOperand], out: &mut [u32], write: ChainWrite) {
             // Functions need registers of their own.
-            let calls = steps.iter().any(|s| matches!(s.kind, Kind::Sqrt | Kind::Exp));
+            let calls = steps.iter().any(|s| matches!(s.kind, ChainStep::Sqrt | ChainStep::Exp));
             // SAFETY: as promised by the caller.
             unsafe {
                 match calls {
@@ -339,16 +339,16 @@ mod tests {
             let (x, a, b) = (lanes(1, n), lanes(2, n), 1.7f32.to_bits());
             let (x_val, a_val, b_val) = (Val::full(x.as_ptr(), n), Val::full(a.as_ptr(), n), Val::one(&raw const b));
             let steps = [
-                Operand::new(Step::Mul, false, Some(&a_val)),
-                Operand::new(Step::Sub, true, Some(&b_val)),
-                Operand::new(Step::Add, false, Some(&x_val)),
-                Operand::new(Step::Div, true, Some(&a_val)),
-                Operand::new(Step::Div, false, Some(&b_val)),
-                Operand::new(Step::Sub, false, Some(&a_val)),
+                ChainOperand::new(RegisterStep::Mul, false, Some(&a_val)),
+                ChainOperand::new(RegisterStep::Sub, true, Some(&b_val)),
+                ChainOperand::new(RegisterStep::Add, false, Some(&x_val)),
+                ChainOperand::new(RegisterStep::Div, true, Some(&a_val)),
+                ChainOperand::new(RegisterStep::Div, false, Some(&b_val)),
+                ChainOperand::new(RegisterStep::Sub, false, Some(&a_val)),
             ];
-            for (write, n_steps) in [(Write::Cached, 6), (Write::Streamed, 6), (Write::Cached, 12)] {
+            for (write, n_steps) in [(ChainWrite::Cached, 6), (ChainWrite::Streamed, 6), (ChainWrite::Cached, 12)] {
                 let mut out = vec![0; n + 3];
-                let steps: Vec<Operand> = steps.iter().cycle().take(n_steps).copied().collect();
+                let steps: Vec<ChainOperand> = steps.iter().cycle().take(n_steps).copied().collect();
                 // SAFETY: all lanes are there.
                 unsafe { run(Start { lanes: x.as_ptr(), single: false, ahead: 0 }, &steps, &mut out[3..], write) };
                 super::super::nontemporal::finish();
@@ -375,14 +375,14 @@ mod tests {
     fn steps_of_a_value_alone_give_the_bits_of_their_loops() {
         let x = any_floats(5000);
         let isa = crate::ops::isa() as usize;
-        for (step, row) in [(Step::Exp, &crate::ops::EXP), (Step::Sqrt, &crate::ops::SQRT)] {
+        for (step, row) in [(RegisterStep::Exp, &crate::ops::EXP), (RegisterStep::Sqrt, &crate::ops::SQRT)] {
             let apply = row.cpu.f32.expect("it takes floats")[isa];
             for n in [1, 7, 32, 129, 1000, 5000] {
                 let (mut got, mut want) = (vec![0; n], vec![0; n]);
                 let start = Start { lanes: x.as_ptr(), single: false, ahead: 0 };
                 // SAFETY: all lanes are there, and the loops are those of this machine.
                 unsafe {
-                    run(start, &[Operand::new(step, false, None)], &mut got, Write::Cached);
+                    run(start, &[ChainOperand::new(step, false, None)], &mut got, ChainWrite::Cached);
                     apply(&x[..n], &mut want);
                 }
                 let same = |a: u32, b: u32| a == b || f32::from_bits(a).is_nan() && f32::from_bits(b).is_nan();

@@ -9,7 +9,7 @@ use crate::dtype::{DType, Lane};
 use crate::ops::{Isa, isa};
 
 /// An element as it is stored.
-pub trait Stored: Copy {
+pub trait StoredElem: Copy {
     /// As a lane.
     fn lane(self) -> u32;
     /// From a lane, rounding floats.
@@ -29,7 +29,7 @@ pub trait Stored: Copy {
     }
 }
 
-impl Stored for u32 {
+impl StoredElem for u32 {
     fn lane(self) -> u32 {
         self
     }
@@ -47,7 +47,7 @@ impl Stored for u32 {
     }
 }
 
-impl Stored for u8 {
+impl StoredElem for u8 {
     fn lane(self) -> u32 {
         self as u32
     }
@@ -62,7 +62,7 @@ impl Stored for u8 {
     }
 }
 
-impl Stored for f16 {
+impl StoredElem for f16 {
     fn lane(self) -> u32 {
         self.to_f32().to_bits()
     }
@@ -87,7 +87,7 @@ impl Stored for f16 {
     }
 }
 
-impl Stored for bf16 {
+impl StoredElem for bf16 {
     fn lane(self) -> u32 {
         (self.to_bits() as u32) << 16
     }

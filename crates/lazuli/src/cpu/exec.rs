@@ -3,19 +3,19 @@
 
 use smallvec::SmallVec;
 
-use super::chain::{self, Operand, Start, Write};
+use super::chain::{self, ChainOperand, ChainWrite, Start};
 use super::convert;
 use super::fold;
 use super::load::{self, Lookup};
 use super::nontemporal;
 use super::program::CodeInst;
-use super::runs::Walk;
-use super::sweeps::{Dst, Line, Link, Work};
+use super::runs::ElementRuns;
+use super::sweeps::{ChainLink, Dst, SweepOp, SweepStep};
 use super::tile::{Frame, Tile, Val};
 use super::transpose::{self, Across};
 use crate::backend::FailedCheck;
 use crate::kernel::Reg;
-use crate::ops::Step;
+use crate::ops::RegisterStep;
 use crate::user;
 
 /// Where a line leaves its lanes.
@@ -23,7 +23,7 @@ use crate::user;
 struct Out {
     ptr: *mut u32,
     pitch: usize,
-    write: Write,
+    write: ChainWrite,
 }
 
 /// Lanes that are computed in cache before they are written past it: few, so that computing and writing overlap.
@@ -67,19 +67,19 @@ impl Frame<'_> {
     ///
     /// # Safety
     /// As for [`Frame::run`].
-    pub unsafe fn line(&mut self, line: &Line, tile: &Tile) {
+    pub unsafe fn line(&mut self, line: &SweepStep, tile: &Tile) {
         let (ptr, pitch) = self.dst(line.dst, tile);
         let write = match line.dst {
-            Dst::Output(store) if self.bound.nest.streams[store] => Write::Streamed,
-            _ => Write::Cached,
+            Dst::Output(store) if self.bound.nest.streams[store] => ChainWrite::Streamed,
+            _ => ChainWrite::Cached,
         };
         let out = Out { ptr, pitch, write };
         // SAFETY: destinations have room for the tile and are no line's source at the same time; loops are those of
         // this machine.
         let val = unsafe {
             match &line.work {
-                Work::Chain { start, links } => self.chain(line, (*start, links), out, tile),
-                Work::Inst => self.inst(line.reg, out, tile),
+                SweepOp::Chain { start, links } => self.chain(line, (*start, links), out, tile),
+                SweepOp::Inst => self.inst(line.reg, out, tile),
             }
         };
         // What is kept or leaves the kernel is there lane by lane.
@@ -171,8 +171,8 @@ impl Frame<'_> {
             for row in 0..rows {
                 let (operands, out_row) = (vals.map(|v| v.row(row, len)), out.row(row, len));
                 match out.write {
-                    Write::Cached => f(operands, out_row),
-                    Write::Streamed => stream_parts(operands, out_row, &f),
+                    ChainWrite::Cached => f(operands, out_row),
+                    ChainWrite::Streamed => stream_parts(operands, out_row, &f),
                 }
             }
             out.full()
@@ -189,7 +189,7 @@ impl Frame<'_> {
         unsafe {
             let row_step = nest.row_steps[access as usize];
             match walk.step() {
-                Some(0) if matches!(walk, Walk::One(_)) => {
+                Some(0) if matches!(walk, ElementRuns::One(_)) => {
                     *out.ptr = load::element(base, dtype, walk.element(0));
                     return Val::one(out.ptr);
                 }
@@ -273,7 +273,13 @@ impl Frame<'_> {
     }
 
     /// Several steps of arithmetic at once, and into a reduction if the line feeds one.
-    unsafe fn chain(&mut self, line: &Line, (start, links): (Reg, &[Link]), mut out: Out, tile: &Tile) -> Val {
+    unsafe fn chain(
+        &mut self,
+        line: &SweepStep,
+        (start, links): (Reg, &[ChainLink]),
+        mut out: Out,
+        tile: &Tile,
+    ) -> Val {
         let mut steps = std::mem::take(&mut self.chain);
         let regs = || [start].into_iter().chain(links.iter().filter_map(|l| l.operand));
         let dense = regs().all(|r| self.val(r).is_dense(tile) || self.val(r).is_one(tile)) && out.full().is_dense(tile);
@@ -295,12 +301,12 @@ impl Frame<'_> {
             (out.ptr, out.pitch) = self.dst(Dst::Slot(self.bound.nest.scratch.n_slots + 1), tile);
         }
         steps.clear();
-        let operand = |l: &Link| Operand::new(l.step, l.reversed, l.operand.map(|r| self.val(r)).as_ref());
+        let operand = |l: &ChainLink| ChainOperand::new(l.step, l.reversed, l.operand.map(|r| self.val(r)).as_ref());
         steps.extend(links.iter().map(operand));
         let ahead = match out.write {
-            _ if links.iter().any(|l| l.step == Step::Exp) => self.ahead,
-            Write::Streamed => STREAM_AHEAD,
-            Write::Cached => 0,
+            _ if links.iter().any(|l| l.step == RegisterStep::Exp) => self.ahead,
+            ChainWrite::Streamed => STREAM_AHEAD,
+            ChainWrite::Cached => 0,
         };
         let start = self.val(start);
         let out_pitch = if single { 1 } else { out.pitch };
@@ -318,7 +324,7 @@ impl Frame<'_> {
                     }
                 }
             };
-            steps.iter_mut().for_each(Operand::advance);
+            steps.iter_mut().for_each(ChainOperand::advance);
         }
         self.chain = steps;
         if !single {

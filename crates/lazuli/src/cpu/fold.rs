@@ -1,18 +1,24 @@
 //! Lanes into sums, maxima and products: at the end of a chain, while they are in registers; several rows side by side;
 //! or row after row into columns. Every order of combining depends on sizes alone.
 
-use super::chain::{Operand, Start};
+use super::chain::{ChainOperand, Start};
 #[cfg(target_arch = "x86_64")]
 use super::chain::{plain, store, values};
 #[cfg(target_arch = "x86_64")]
 use crate::ops::math::{self, F32x8, F32x16, Vector};
-use crate::ops::{Isa, ReduceLoops, Step, isa, max_f32, min_f32};
+use crate::ops::{Isa, ReduceLoops, RegisterStep, isa, max_f32, min_f32};
 
 /// All `len` results combined by a reduction of floats; also written to `out` unless that is null.
 ///
 /// # Safety
 /// As for [`run`], with `out` as long as `len` if it is not null.
-pub unsafe fn fold(start: Start, steps: &[Operand], out: *mut u32, len: usize, by: (Step, &ReduceLoops)) -> u32 {
+pub unsafe fn fold(
+    start: Start,
+    steps: &[ChainOperand],
+    out: *mut u32,
+    len: usize,
+    by: (RegisterStep, &ReduceLoops),
+) -> u32 {
     // SAFETY: the instruction set is there; the rest as promised by the caller.
     unsafe {
         match isa() {
@@ -33,7 +39,7 @@ pub const ABREAST: usize = 8;
 ///
 /// # Safety
 /// The rows are there, `len` lanes each.
-pub unsafe fn fold_rows(rows: (*const u32, isize), len: usize, out: &mut [u32], by: (Step, &ReduceLoops)) {
+pub unsafe fn fold_rows(rows: (*const u32, isize), len: usize, out: &mut [u32], by: (RegisterStep, &ReduceLoops)) {
     let mut first = rows.0;
     for out in out.chunks_mut(ABREAST) {
         // SAFETY: the instruction set is there; the rest as promised by the caller.
@@ -54,7 +60,7 @@ pub unsafe fn fold_rows(rows: (*const u32, isize), len: usize, out: &mut [u32], 
 ///
 /// # Safety
 /// The rows are there and none overlaps `acc`.
-pub unsafe fn accumulate(acc: &mut [u32], rows: (*const u32, isize), n_rows: usize, by: Step) {
+pub unsafe fn accumulate(acc: &mut [u32], rows: (*const u32, isize), n_rows: usize, by: RegisterStep) {
     // SAFETY: the instruction set is there; the rest as promised by the caller.
     unsafe {
         match isa() {
@@ -85,10 +91,10 @@ const DEPTH: usize = 16;
 #[inline(always)]
 unsafe fn fold_vectors<V: Vector, const FLIGHT: usize>(
     start: Start,
-    steps: &[Operand],
+    steps: &[ChainOperand],
     out: *mut u32,
     len: usize,
-    (by, loops): (Step, &ReduceLoops),
+    (by, loops): (RegisterStep, &ReduceLoops),
 ) -> u32 {
     let (short, long) = (2 * V::LANES, FLIGHT * V::LANES);
     // SAFETY: blocks lie within the lanes; the rest as promised by the caller.
@@ -148,7 +154,7 @@ unsafe fn fold_rows_vectors<V: Vector, const N: usize>(
     (first, pitch): (*const u32, isize),
     len: usize,
     out: &mut [u32],
-    (by, loops): (Step, &ReduceLoops),
+    (by, loops): (RegisterStep, &ReduceLoops),
 ) {
     // SAFETY: all vectors lie within the rows; the rest as promised by the caller.
     unsafe {
@@ -181,7 +187,7 @@ unsafe fn fold_rows_vectors<V: Vector, const N: usize>(
 /// The first `n` lanes into one: the upper half onto the lower, again and again.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn combine_lanes(by: Step, mut lanes: [f32; 16], mut n: usize) -> f32 {
+fn combine_lanes(by: RegisterStep, mut lanes: [f32; 16], mut n: usize) -> f32 {
     while n > 1 {
         n /= 2;
         for i in 0..n {
@@ -193,11 +199,11 @@ fn combine_lanes(by: Step, mut lanes: [f32; 16], mut n: usize) -> f32 {
 
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn combine_two(by: Step, x: f32, y: f32) -> f32 {
+fn combine_two(by: RegisterStep, x: f32, y: f32) -> f32 {
     match by {
-        Step::Max => max_f32(x, y),
-        Step::Min => min_f32(x, y),
-        Step::Mul => x * y,
+        RegisterStep::Max => max_f32(x, y),
+        RegisterStep::Min => min_f32(x, y),
+        RegisterStep::Mul => x * y,
         _ => x + y,
     }
 }
@@ -205,7 +211,7 @@ fn combine_two(by: Step, x: f32, y: f32) -> f32 {
 /// Columns by vectors; what is left, one by one.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn accumulate_vectors<V: Vector>(acc: &mut [u32], rows: (*const u32, isize), n_rows: usize, by: Step) {
+unsafe fn accumulate_vectors<V: Vector>(acc: &mut [u32], rows: (*const u32, isize), n_rows: usize, by: RegisterStep) {
     const WIDE: usize = 4;
     let (to, len): (*mut f32, usize) = (acc.as_mut_ptr().cast(), acc.len());
     let row = |r: usize| rows.0.wrapping_offset(r as isize * rows.1).cast::<f32>();
@@ -238,7 +244,7 @@ unsafe fn accumulate_vectors<V: Vector>(acc: &mut [u32], rows: (*const u32, isiz
 /// Vectors into accumulators, in turn.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn combine<V: Vector, const M: usize, const N: usize>(by: Step, acc: &mut [V; M], v: &[V; N]) {
+unsafe fn combine<V: Vector, const M: usize, const N: usize>(by: RegisterStep, acc: &mut [V; M], v: &[V; N]) {
     // Loops, not closures, here and below: a closure is a function of its own, not compiled for the instruction set.
     macro_rules! each {
         (|$x:ident, $y:ident| $op:expr) => {
@@ -250,9 +256,9 @@ unsafe fn combine<V: Vector, const M: usize, const N: usize>(by: Step, acc: &mut
         };
     }
     match by {
-        Step::Max => each!(|x, y| x.above(y).or_nan(x)),
-        Step::Min => each!(|x, y| x.below(y).or_nan(x)),
-        Step::Mul => each!(|x, y| x.mul(y)),
+        RegisterStep::Max => each!(|x, y| x.above(y).or_nan(x)),
+        RegisterStep::Min => each!(|x, y| x.below(y).or_nan(x)),
+        RegisterStep::Mul => each!(|x, y| x.mul(y)),
         _ => each!(|x, y| x.add(y)),
     }
 }
@@ -262,14 +268,20 @@ macro_rules! compiled {
     ($fold:ident, $fold_rows:ident, $accumulate:ident, $features:literal, $vector:ty) => {
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $features)]
-        unsafe fn $fold(start: Start, steps: &[Operand], out: *mut u32, len: usize, by: (Step, &ReduceLoops)) -> u32 {
+        unsafe fn $fold(
+            start: Start,
+            steps: &[ChainOperand],
+            out: *mut u32,
+            len: usize,
+            by: (RegisterStep, &ReduceLoops),
+        ) -> u32 {
             // SAFETY: as promised by the caller.
             unsafe { fold_vectors::<$vector, 8>(start, steps, out, len, by) }
         }
 
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $features)]
-        unsafe fn $fold_rows(rows: (*const u32, isize), len: usize, out: &mut [u32], by: (Step, &ReduceLoops)) {
+        unsafe fn $fold_rows(rows: (*const u32, isize), len: usize, out: &mut [u32], by: (RegisterStep, &ReduceLoops)) {
             // SAFETY: as promised by the caller.
             unsafe {
                 match out.len() {
@@ -286,7 +298,7 @@ macro_rules! compiled {
 
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $features)]
-        unsafe fn $accumulate(acc: &mut [u32], rows: (*const u32, isize), n_rows: usize, by: Step) {
+        unsafe fn $accumulate(acc: &mut [u32], rows: (*const u32, isize), n_rows: usize, by: RegisterStep) {
             // SAFETY: as promised by the caller.
             unsafe { accumulate_vectors::<$vector>(acc, rows, n_rows, by) }
         }
@@ -299,7 +311,7 @@ compiled!(fold_avx2, fold_rows_avx2, accumulate_avx2, "avx2,fma", F32x8);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::chain::Operand;
+    use crate::cpu::chain::ChainOperand;
     use crate::cpu::tile::Val;
 
     #[test]
@@ -314,14 +326,14 @@ mod tests {
         for n in [1, 2, 31, 32, 63, 100, 128, 255, 256, 257, 300, 1000, 1024, 4100, 9000] {
             let start = Start { lanes: x.as_ptr(), single: false, ahead: 64 };
             let two = 2f32.to_bits();
-            let double = [Operand::new(Step::Mul, false, Some(&Val::one(&two)))];
+            let double = [ChainOperand::new(RegisterStep::Mul, false, Some(&Val::one(&two)))];
             let mut out = vec![0; n];
             let numbers = || x[..n].iter().map(|v| f32::from_bits(*v));
             // SAFETY: all lanes are there.
             let (got, greatest) = unsafe {
                 (
-                    fold(start, &double, out.as_mut_ptr(), n, (Step::Add, &sum)),
-                    fold(start, &[], std::ptr::null_mut(), n, (Step::Max, &max)),
+                    fold(start, &double, out.as_mut_ptr(), n, (RegisterStep::Add, &sum)),
+                    fold(start, &[], std::ptr::null_mut(), n, (RegisterStep::Max, &max)),
                 )
             };
             // Small whole numbers: any order gives the same sum.
@@ -333,7 +345,7 @@ mod tests {
                 x[at] = f32::NAN.to_bits();
                 let start = Start { lanes: x.as_ptr(), single: false, ahead: 0 };
                 // SAFETY: as above.
-                let greatest = unsafe { fold(start, &[], std::ptr::null_mut(), n, (Step::Max, &max)) };
+                let greatest = unsafe { fold(start, &[], std::ptr::null_mut(), n, (RegisterStep::Max, &max)) };
                 assert!(f32::from_bits(greatest).is_nan(), "NaN at {at} of {n}");
             }
         }
@@ -349,11 +361,11 @@ mod tests {
         for (n_rows, len) in [(1, 1003), (8, 1003), (19, 1003), (9, 7), (8, 16), (3, 0)] {
             let (mut all, mut one) = (vec![0; n_rows], [0]);
             // SAFETY: all rows are there.
-            unsafe { fold_rows((x.as_ptr(), 1003), len, &mut all, (Step::Add, &sum)) };
+            unsafe { fold_rows((x.as_ptr(), 1003), len, &mut all, (RegisterStep::Add, &sum)) };
             for (r, got) in all.iter().enumerate() {
                 let row = &x[r * 1003..][..len];
                 // SAFETY: as above.
-                unsafe { fold_rows((row.as_ptr(), 0), len, &mut one, (Step::Add, &sum)) };
+                unsafe { fold_rows((row.as_ptr(), 0), len, &mut one, (RegisterStep::Add, &sum)) };
                 let want: f64 = row.iter().map(|v| f32::from_bits(*v) as f64).sum();
                 assert_eq!(*got, one[0], "row {r} of {n_rows}");
                 assert!((f32::from_bits(*got) as f64 - want).abs() < 1e-5 * (len + 1) as f64, "row {r} of {n_rows}");
@@ -370,7 +382,7 @@ mod tests {
         for (len, n_rows) in [(1, 8), (63, 3), (64, 8), (65, 1), (300, 8), (257, 7)] {
             let mut acc = vec![1f32.to_bits(); len];
             // SAFETY: all rows are there.
-            unsafe { accumulate(&mut acc, (x.as_ptr(), 300), n_rows, Step::Add) };
+            unsafe { accumulate(&mut acc, (x.as_ptr(), 300), n_rows, RegisterStep::Add) };
             for (i, got) in acc.iter().enumerate() {
                 let want = (0..n_rows).fold(1.0, |sum, r| sum + f32::from_bits(x[r * 300 + i]));
                 assert_eq!(f32::from_bits(*got), want, "column {i} of {len}, {n_rows} rows");

@@ -1,21 +1,21 @@
 //! Between memory and lanes, run by run: elements of an input into a tile, a tile into elements of an output.
 //! Knows walks and storage types; which values these are is the tile's business.
 
-use super::chain::Write;
-use super::convert::{Stored, with_stored};
-use super::runs::{Run, Walk};
+use super::chain::ChainWrite;
+use super::convert::{StoredElem, with_stored};
+use super::runs::{ElementRuns, StridedRun};
 use crate::dtype::DType;
 
 /// Fills `lanes` with the elements at positions `start..`; those without an element are 0.
 ///
 /// # Safety
 /// Every element of the walk is within the memory at `base`, which is aligned for `dtype` and not written meanwhile.
-pub unsafe fn fill(walk: &Walk, base: *const u8, dtype: DType, start: usize, lanes: &mut [u32]) {
+pub unsafe fn fill(walk: &ElementRuns, base: *const u8, dtype: DType, start: usize, lanes: &mut [u32]) {
     // SAFETY: as promised by the caller.
     unsafe { with_stored!(dtype, fill_stored::<_>(walk, base, start, lanes)) }
 }
 
-unsafe fn fill_stored<S: Stored>(walk: &Walk, base: *const u8, start: usize, lanes: &mut [u32]) {
+unsafe fn fill_stored<S: StoredElem>(walk: &ElementRuns, base: *const u8, start: usize, lanes: &mut [u32]) {
     let base = base.cast::<S>();
     walk.runs(start, lanes.len(), |at, run| {
         let lanes = &mut lanes[at..at + run.len];
@@ -28,23 +28,23 @@ unsafe fn fill_stored<S: Stored>(walk: &Walk, base: *const u8, start: usize, lan
 const SHORT: usize = 16;
 
 #[inline]
-unsafe fn fill_run<S: Stored>(base: *const S, run: Run, lanes: &mut [u32]) {
+unsafe fn fill_run<S: StoredElem>(base: *const S, run: StridedRun, lanes: &mut [u32]) {
     // SAFETY: every element of a valid run is within the memory at `base`.
     unsafe {
         match run {
-            Run { valid: false, .. } => lanes.fill(0),
+            StridedRun { valid: false, .. } => lanes.fill(0),
             // A call to copy memory would take longer than so few elements.
-            Run { step: 1, source, len: ..=SHORT, .. } => {
+            StridedRun { step: 1, source, len: ..=SHORT, .. } => {
                 let from = base.offset(source);
                 for (i, lane) in lanes.iter_mut().enumerate() {
                     *lane = (*from.add(i)).lane();
                 }
             }
-            Run { step: 1, source, .. } => {
+            StridedRun { step: 1, source, .. } => {
                 S::to_lanes(std::slice::from_raw_parts(base.offset(source), lanes.len()), lanes);
             }
-            Run { step: 0, source, .. } => lanes.fill((*base.offset(source)).lane()),
-            Run { step, source, .. } => {
+            StridedRun { step: 0, source, .. } => lanes.fill((*base.offset(source)).lane()),
+            StridedRun { step, source, .. } => {
                 let mut from = base.offset(source);
                 for lane in lanes {
                     *lane = (*from).lane();
@@ -61,7 +61,7 @@ unsafe fn fill_run<S: Stored>(base: *const S, run: Run, lanes: &mut [u32]) {
 /// # Safety
 /// The element is within the memory at `base`.
 pub unsafe fn element(base: *const u8, dtype: DType, at: isize) -> u32 {
-    unsafe fn read<S: Stored>(base: *const u8, at: isize) -> u32 {
+    unsafe fn read<S: StoredElem>(base: *const u8, at: isize) -> u32 {
         // SAFETY: as promised by the caller.
         unsafe { (*base.cast::<S>().offset(at)).lane() }
     }
@@ -74,12 +74,27 @@ pub unsafe fn element(base: *const u8, dtype: DType, at: isize) -> u32 {
 /// # Safety
 /// Every element of the walk is within the memory at `base`, which is aligned for `dtype`, and nobody else reads or
 /// writes those elements meanwhile.
-pub unsafe fn spill(walk: &Walk, base: *mut u8, dtype: DType, start: usize, lanes: &[u32], len: usize, write: Write) {
+pub unsafe fn spill(
+    walk: &ElementRuns,
+    base: *mut u8,
+    dtype: DType,
+    start: usize,
+    lanes: &[u32],
+    len: usize,
+    write: ChainWrite,
+) {
     // SAFETY: as promised by the caller.
     unsafe { with_stored!(dtype, spill_stored::<_>(walk, base, start, lanes, len, write)) }
 }
 
-unsafe fn spill_stored<S: Stored>(walk: &Walk, base: *mut u8, start: usize, lanes: &[u32], len: usize, write: Write) {
+unsafe fn spill_stored<S: StoredElem>(
+    walk: &ElementRuns,
+    base: *mut u8,
+    start: usize,
+    lanes: &[u32],
+    len: usize,
+    write: ChainWrite,
+) {
     let base = base.cast::<S>();
     let splat = lanes.len() == 1;
     walk.runs(start, len, |at, run| {
@@ -94,8 +109,8 @@ unsafe fn spill_stored<S: Stored>(walk: &Walk, base: *mut u8, start: usize, lane
                 1 => {
                     let (lanes, to) = (&lanes[at..at + run.len], std::slice::from_raw_parts_mut(to, run.len));
                     match write {
-                        Write::Cached => S::from_lanes(lanes, to),
-                        Write::Streamed => S::stream_lanes(lanes, to),
+                        ChainWrite::Cached => S::from_lanes(lanes, to),
+                        ChainWrite::Streamed => S::stream_lanes(lanes, to),
                     }
                 }
                 step => {
@@ -110,7 +125,7 @@ unsafe fn spill_stored<S: Stored>(walk: &Walk, base: *mut u8, start: usize, lane
 }
 
 /// The source index of each position, cut to 32 bits.
-pub fn indices(walk: &Walk, start: usize, lanes: &mut [u32]) {
+pub fn indices(walk: &ElementRuns, start: usize, lanes: &mut [u32]) {
     walk.runs(start, lanes.len(), |at, run| {
         for (i, lane) in lanes[at..at + run.len].iter_mut().enumerate() {
             *lane = (run.source as u32).wrapping_add((run.step as u32).wrapping_mul(i as u32));
@@ -119,13 +134,13 @@ pub fn indices(walk: &Walk, start: usize, lanes: &mut [u32]) {
 }
 
 /// Whether each position has an element.
-pub fn validity(walk: &Walk, start: usize, lanes: &mut [u32]) {
+pub fn validity(walk: &ElementRuns, start: usize, lanes: &mut [u32]) {
     walk.runs(start, lanes.len(), |at, run| lanes[at..at + run.len].fill(run.valid as u32));
 }
 
 /// A lookup by index: which element each position and its index give.
 pub struct Lookup<'a> {
-    pub walk: &'a Walk,
+    pub walk: &'a ElementRuns,
     pub stride: isize,
     pub bound: usize,
     pub signed: bool,
@@ -150,7 +165,7 @@ impl Lookup<'_> {
     }
 }
 
-unsafe fn lookup_stored<S: Stored>(
+unsafe fn lookup_stored<S: StoredElem>(
     lookup: &Lookup,
     base: *const u8,
     start: usize,

@@ -1,15 +1,15 @@
 //! Maps: tile after tile over the outer axes. Tiles depend on nothing but themselves.
 
-use super::schedule::Form;
+use super::schedule::Traversal;
 use super::threads;
-use super::tile::{Bound, Frame, Tile};
+use super::tile::{BoundNest, Frame, Tile};
 
 /// Runs a map on the threads this is called in.
 ///
 /// # Safety
 /// The memory is as large as the plan says.
-pub unsafe fn run(bound: &Bound) {
-    let Form::Map(grid) = bound.nest.form else { unreachable!("called for maps") };
+pub unsafe fn run(bound: &BoundNest) {
+    let Traversal::Map(grid) = bound.nest.form else { unreachable!("called for maps") };
     let n_tiles = grid.count();
     let per_task = bound.nest.per_task;
     threads::for_each(n_tiles.div_ceil(per_task), &|task| {

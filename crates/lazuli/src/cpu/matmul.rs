@@ -3,16 +3,16 @@
 
 use std::sync::Arc;
 
-use super::gemm::{Gemm, Rooms};
+use super::gemm::{Gemm, PackBuffers};
 use super::gemv::{self, Skinny};
 use super::load;
 use super::map;
-use super::memory::{Pool, Storage};
+use super::memory::{BlockPool, CpuBuffer};
 use super::program::{Code, CodeInst};
-use super::runs::Walk;
-use super::schedule::{Form, Nest};
+use super::runs::ElementRuns;
+use super::schedule::{Nest, Traversal};
 use super::threads;
-use super::tile::{Bound, Tile, Val};
+use super::tile::{BoundNest, Tile, Val};
 use crate::dtype::{DType, Lane};
 use crate::error::Result;
 use crate::kernel::{Args, MatmulArgs, OperandArgs};
@@ -34,7 +34,7 @@ pub struct Matmul {
     in_output: Option<(usize, isize)>,
     /// Nothing follows: the sums are the output.
     bare: bool,
-    sums: Sums,
+    sums: ProductMethod,
     /// About how long it takes on one thread.
     pub nanos: f64,
 }
@@ -48,7 +48,9 @@ impl Matmul {
         // Sums go where the result will be, unless what is there is still needed.
         let nest = Nest::new(code.clone(), args, &vec![true; aliased.len()]);
         let takes_sums = |s: &crate::kernel::Store| match nest.walks[s.access as usize] {
-            Walk::Flat(offset) if !aliased[s.output as usize] && code.body.outputs[s.output as usize].size() == 4 => {
+            ElementRuns::Flat(offset)
+                if !aliased[s.output as usize] && code.body.outputs[s.output as usize].size() == 4 =>
+            {
                 Some((s.output as usize, offset))
             }
             _ => None,
@@ -65,7 +67,11 @@ impl Matmul {
         let batch: usize = matmul.batch.iter().product();
         let products = batch as f64 * matmul.m as f64 * matmul.k as f64 * matmul.n as f64;
         let nanos = products * 0.03 + nest.nanos;
-        let sums = if lane == Lane::F32 { Sums::of_floats(&matmul, code.body.inputs[1]) } else { Sums::Integers };
+        let sums = if lane == Lane::F32 {
+            ProductMethod::of_floats(&matmul, code.body.inputs[1])
+        } else {
+            ProductMethod::Integers
+        };
         Matmul { nest, args: matmul, in_output, bare, sums, nanos }
     }
 
@@ -77,7 +83,7 @@ impl Matmul {
 
     /// Values that each thread needs room for.
     pub fn room(&self) -> usize {
-        if let Sums::Gemm(gemm) = &self.sums { gemm.room() } else { 0 }
+        if let ProductMethod::Gemm(gemm) = &self.sums { gemm.room() } else { 0 }
     }
 
     /// Bytes for sums that have no place in an output. They are looked at before the next ones are made, so all
@@ -115,20 +121,20 @@ impl Matmul {
     }
 
     /// Memory that a run needs beside its slots.
-    pub fn scratch(&self, pool: &Arc<Pool>) -> Result<Scratch> {
+    pub fn scratch(&self, pool: &Arc<BlockPool>) -> Result<MatmulScratch> {
         let body = &self.nest.code.body;
-        let operand = |idx: usize, lies: &OperandArgs, rows: usize, cols: usize| -> Result<Option<Wide>> {
+        let operand = |idx: usize, lies: &OperandArgs, rows: usize, cols: usize| -> Result<Option<WideOperand>> {
             if body.inputs[idx].size() == 4 {
                 return Ok(None);
             }
             let Some((low, high)) = extent(&self.args.batch, lies, rows, cols) else { return Ok(None) };
             let n = (high - low + 1) as usize;
-            Ok(Some(Wide { storage: pool.take(n * 4)?, low, n }))
+            Ok(Some(WideOperand { storage: pool.take(n * 4)?, low, n }))
         };
         let MatmulArgs { m, k, n, ref a, ref b, .. } = self.args;
         let b = match self.sums {
             // It widens what it reads.
-            Sums::Gemm(_) => None,
+            ProductMethod::Gemm(_) => None,
             _ => operand(1, b, k, n)?,
         };
         let n_side_by_side = if self.by_batch() { self.n_batch() } else { 1 };
@@ -136,15 +142,15 @@ impl Matmul {
             1 => None,
             n_parts => Some(pool.take(n_side_by_side * (n_parts - 1) * m * n * 4)?),
         };
-        Ok(Scratch { a: operand(0, a, m, k)?, b, parts })
+        Ok(MatmulScratch { a: operand(0, a, m, k)?, b, parts })
     }
 
     /// Partial results of each product.
     fn n_parts(&self) -> usize {
         match &self.sums {
-            Sums::Skinny(skinny) => skinny.n_parts(),
+            ProductMethod::Skinny(skinny) => skinny.n_parts(),
             // Whole matrices are shared out already.
-            Sums::Gemm(gemm) if !self.by_batch() => gemm.n_parts(),
+            ProductMethod::Gemm(gemm) if !self.by_batch() => gemm.n_parts(),
             _ => 1,
         }
     }
@@ -154,7 +160,7 @@ impl Matmul {
     /// # Safety
     /// The memory is as large as the plan says, `sums` as [`sums_bytes`](Matmul::sums_bytes) does, and rooms as
     /// [`room`](Matmul::room) does.
-    pub unsafe fn run(&self, bound: &Bound, scratch: &Scratch, sums: *mut u8, rooms: Rooms) {
+    pub unsafe fn run(&self, bound: &BoundNest, scratch: &MatmulScratch, sums: *mut u8, rooms: PackBuffers) {
         let MatmulArgs { m, n, .. } = self.args;
         let n_batch = self.n_batch();
         // SAFETY: as promised by the caller; widened operands hold every element that is read.
@@ -166,7 +172,7 @@ impl Matmul {
                 None => sums.cast(),
             };
             let parts = scratch.parts.as_ref().map_or(std::ptr::null_mut(), |storage| storage.ptr().cast());
-            let product = Product { matmul: self, a, b, sums: Shared(sums), parts: Shared(parts) };
+            let product = Product { matmul: self, a, b, sums: SharedPtr(sums), parts: SharedPtr(parts) };
             if self.by_batch() {
                 let per_task = (SMALL / self.work().max(1)).clamp(1, n_batch);
                 threads::for_each_on(n_batch.div_ceil(per_task), &|worker, task| {
@@ -183,7 +189,7 @@ impl Matmul {
                     let rows = panel.min(m - row);
                     // Sums with no place of their own start where those of the panel before did.
                     let before = if self.in_output.is_some() { 0 } else { (i * m + row) * n };
-                    let product = Product { sums: Shared(sums.wrapping_sub(before)), ..product };
+                    let product = Product { sums: SharedPtr(sums.wrapping_sub(before)), ..product };
                     product.rows(i, row, rows, rooms);
                     self.follow(bound, product.sums, (i * m + row) * n, rows);
                 }
@@ -192,8 +198,8 @@ impl Matmul {
     }
 
     /// Does to the sums of `rows` rows from position `start` on what the kernel does with them.
-    unsafe fn follow(&self, bound: &Bound, sums: Shared, start: usize, rows: usize) {
-        let Form::Map(grid) = self.nest.form else { unreachable!("what follows a matmul is a map") };
+    unsafe fn follow(&self, bound: &BoundNest, sums: SharedPtr, start: usize, rows: usize) {
+        let Traversal::Map(grid) = self.nest.form else { unreachable!("what follows a matmul is a map") };
         if self.bare {
             return;
         }
@@ -228,36 +234,42 @@ impl Matmul {
     }
 
     /// An operand as it is stored, or as 32-bit lanes if there is memory for those.
-    unsafe fn operand<'s>(&self, bound: &Bound, idx: usize, lies: &'s OperandArgs, wide: Option<&Wide>) -> Operand<'s> {
+    unsafe fn operand<'s>(
+        &self,
+        bound: &BoundNest,
+        idx: usize,
+        lies: &'s OperandArgs,
+        wide: Option<&WideOperand>,
+    ) -> StridedOperand<'s> {
         let dtype = self.nest.code.body.inputs[idx];
         let Some(wide) = wide else {
-            return Operand { ptr: Shared(bound.inputs[idx] as *mut u32), size: dtype.size(), lies };
+            return StridedOperand { ptr: SharedPtr(bound.inputs[idx] as *mut u32), size: dtype.size(), lies };
         };
-        let (from, to) = (Shared(bound.inputs[idx] as *mut u32), Shared(wide.storage.ptr().cast::<u32>()));
+        let (from, to) = (SharedPtr(bound.inputs[idx] as *mut u32), SharedPtr(wide.storage.ptr().cast::<u32>()));
         const PIECE: usize = 64 * 1024;
         threads::for_each(wide.n.div_ceil(PIECE), &|i| {
             let len = PIECE.min(wide.n - i * PIECE);
             // SAFETY: the elements between the lowest and the highest are in the operand's memory.
             unsafe {
                 let lanes = std::slice::from_raw_parts_mut(to.get().add(i * PIECE), len);
-                load::fill(&Walk::Flat(wide.low), from.get().cast(), dtype, i * PIECE, lanes);
+                load::fill(&ElementRuns::Flat(wide.low), from.get().cast(), dtype, i * PIECE, lanes);
             }
         });
-        Operand { ptr: Shared(to.get().wrapping_offset(-wide.low)), size: 4, lies }
+        StridedOperand { ptr: SharedPtr(to.get().wrapping_offset(-wide.low)), size: 4, lies }
     }
 }
 
 /// Memory of a run beside its slots.
-pub struct Scratch {
-    a: Option<Wide>,
-    b: Option<Wide>,
+pub struct MatmulScratch {
+    a: Option<WideOperand>,
+    b: Option<WideOperand>,
     /// Partial results.
-    parts: Option<Storage>,
+    parts: Option<CpuBuffer>,
 }
 
 /// An operand as 32-bit lanes: its elements from `low` on.
-struct Wide {
-    storage: Storage,
+struct WideOperand {
+    storage: CpuBuffer,
     low: isize,
     n: usize,
 }
@@ -267,11 +279,11 @@ fn extent(batch: &[usize], lies: &OperandArgs, rows: usize, cols: usize) -> Opti
     let axes = batch.iter().copied().zip(lies.batch_strides.iter().copied());
     let axes = axes.chain([(rows, lies.row_stride), (cols, lies.col_stride)]);
     let n = batch.iter().product::<usize>() * rows * cols;
-    Walk::strided(axes, lies.offset).extent(n)
+    ElementRuns::strided(axes, lies.offset).extent(n)
 }
 
 /// How sums are made: sizes and steps of a product, still without its memory.
-enum Sums {
+enum ProductMethod {
     Integers,
     Skinny(Skinny),
     /// A matrix times a column is the column, as a row, times the matrix by its columns.
@@ -279,8 +291,8 @@ enum Sums {
     Gemm(Gemm),
 }
 
-impl Sums {
-    fn of_floats(args: &MatmulArgs, b_dtype: DType) -> Sums {
+impl ProductMethod {
+    fn of_floats(args: &MatmulArgs, b_dtype: DType) -> ProductMethod {
         let MatmulArgs { m, k, n, ref a, ref b, panels, .. } = *args;
         let steps = |lies: &OperandArgs| (lies.row_stride, lies.col_stride);
         let (a_steps, b_steps) = (steps(a), steps(b));
@@ -289,25 +301,45 @@ impl Sums {
         let b_pitch = if by_columns { b_steps.1 } else { b_steps.0 };
         let is_near = b_dtype == DType::F32 || k * n <= NEAR;
         if is_near && panels.is_none() && gemv::fits(m, a_steps, b_steps) {
-            return Sums::Skinny(Skinny { m, k, n, a: null, a_pitch: a_steps.0, b: null, b_pitch, by_columns, out });
+            return ProductMethod::Skinny(Skinny {
+                m,
+                k,
+                n,
+                a: null,
+                a_pitch: a_steps.0,
+                b: null,
+                b_pitch,
+                by_columns,
+                out,
+            });
         }
         if n == 1 && b_steps.0 == 1 && a_steps.1 == 1 && gemv::fits(1, (k as isize, 1), (1, 0)) {
             let (a_pitch, b_pitch) = (0, a_steps.0);
-            return Sums::Column(Skinny { m: 1, k, n: m, a: null, a_pitch, b: null, b_pitch, by_columns: true, out });
+            return ProductMethod::Column(Skinny {
+                m: 1,
+                k,
+                n: m,
+                a: null,
+                a_pitch,
+                b: null,
+                b_pitch,
+                by_columns: true,
+                out,
+            });
         }
-        Sums::Gemm(Gemm { m, k, n, a: null, a_steps, b: null.cast(), b_dtype, b_steps, panels, out })
+        ProductMethod::Gemm(Gemm { m, k, n, a: null, a_steps, b: null.cast(), b_dtype, b_steps, panels, out })
     }
 }
 
 /// A pointer that tasks share; they write apart.
 #[derive(Clone, Copy)]
-struct Shared(*mut u32);
+struct SharedPtr(*mut u32);
 
 // SAFETY: see above.
-unsafe impl Send for Shared {}
-unsafe impl Sync for Shared {}
+unsafe impl Send for SharedPtr {}
+unsafe impl Sync for SharedPtr {}
 
-impl Shared {
+impl SharedPtr {
     fn get(self) -> *mut u32 {
         self.0
     }
@@ -315,14 +347,14 @@ impl Shared {
 
 /// An operand's elements and how they lie.
 #[derive(Clone, Copy)]
-struct Operand<'s> {
-    ptr: Shared,
+struct StridedOperand<'s> {
+    ptr: SharedPtr,
     /// Bytes of an element.
     size: usize,
     lies: &'s OperandArgs,
 }
 
-impl Operand<'_> {
+impl StridedOperand<'_> {
     /// The element of the matrix of a batch index that is so far from its first.
     fn matrix(&self, batch: &[usize], mut idx: usize, from_first: isize) -> *const u8 {
         let mut at = self.lies.offset + from_first;
@@ -337,15 +369,15 @@ impl Operand<'_> {
 #[derive(Clone, Copy)]
 struct Product<'a> {
     matmul: &'a Matmul,
-    a: Operand<'a>,
-    b: Operand<'a>,
-    sums: Shared,
-    parts: Shared,
+    a: StridedOperand<'a>,
+    b: StridedOperand<'a>,
+    sums: SharedPtr,
+    parts: SharedPtr,
 }
 
 impl Product<'_> {
     /// Sums of `rows` rows of a batch's matrix, from `row` on.
-    unsafe fn rows(&self, batch_idx: usize, row: usize, rows: usize, rooms: Rooms) {
+    unsafe fn rows(&self, batch_idx: usize, row: usize, rows: usize, rooms: PackBuffers) {
         let MatmulArgs { m, k, n, ref batch, .. } = self.matmul.args;
         if rows == 0 || n == 0 {
             return;
@@ -360,10 +392,14 @@ impl Product<'_> {
         // SAFETY: the matrices are within their memory, and nobody else writes these rows.
         unsafe {
             match self.matmul.sums {
-                Sums::Integers => integers(a.cast(), self.a.lies, b.cast(), self.b.lies, out, (rows, k, n)),
-                Sums::Skinny(skinny) => Skinny { m: rows, a, b: b.cast(), out: out.cast(), ..skinny }.run(parts),
-                Sums::Column(skinny) => Skinny { n: rows, a: b.cast(), b: a, out: out.cast(), ..skinny }.run(parts),
-                Sums::Gemm(gemm) => Gemm { m: rows, a, b, out: out.cast(), ..gemm }.run(rooms, n_parts, parts),
+                ProductMethod::Integers => integers(a.cast(), self.a.lies, b.cast(), self.b.lies, out, (rows, k, n)),
+                ProductMethod::Skinny(skinny) => {
+                    Skinny { m: rows, a, b: b.cast(), out: out.cast(), ..skinny }.run(parts)
+                }
+                ProductMethod::Column(skinny) => {
+                    Skinny { n: rows, a: b.cast(), b: a, out: out.cast(), ..skinny }.run(parts)
+                }
+                ProductMethod::Gemm(gemm) => Gemm { m: rows, a, b, out: out.cast(), ..gemm }.run(rooms, n_parts, parts),
             }
         }
     }
@@ -378,7 +414,7 @@ unsafe fn integers(
     out: *mut u32,
     (m, k, n): (usize, usize, usize),
 ) {
-    let (a, b, out) = (Shared(a.cast_mut()), Shared(b.cast_mut()), Shared(out));
+    let (a, b, out) = (SharedPtr(a.cast_mut()), SharedPtr(b.cast_mut()), SharedPtr(out));
     let row = |i: usize| {
         // SAFETY: as promised by the caller.
         unsafe {

@@ -18,36 +18,36 @@ const ALIGN: usize = 64;
 const ASK_ABOVE: usize = 64 << 20;
 
 /// Blocks that are not in use, by size class.
-pub struct Pool {
+pub struct BlockPool {
     counters: Arc<Counters>,
-    idle: Mutex<Idle>,
+    idle: Mutex<IdleBlocks>,
     total: usize,
 }
 
-struct Idle {
+struct IdleBlocks {
     /// Blocks of each class with the time of their last use, the latest last.
-    classes: BTreeMap<usize, VecDeque<(u64, Block)>>,
+    classes: BTreeMap<usize, VecDeque<(u64, RawBlock)>>,
     size_bytes: usize,
     bound: IdleBound,
 }
 
 /// A raw block; its size class says how it was allocated.
-struct Block(NonNull<u8>);
+struct RawBlock(NonNull<u8>);
 
 // SAFETY: a block is plain memory that whoever holds it owns alone.
-unsafe impl Send for Block {}
+unsafe impl Send for RawBlock {}
 
 /// Bytes in use by a tensor or a running plan. Gives itself back when dropped.
-pub struct Storage {
+pub struct CpuBuffer {
     ptr: NonNull<u8>,
     size_bytes: usize,
-    owner: Owner,
+    owner: BlockOwner,
 }
 
-enum Owner {
-    Pool(Arc<Pool>),
+enum BlockOwner {
+    Pool(Arc<BlockPool>),
     /// The same, for what is not counted as in use.
-    Uncounted(Arc<Pool>),
+    Uncounted(Arc<BlockPool>),
     // Kept for its memory alone.
     Host(#[allow(dead_code)] HostBytes, Arc<Counters>),
 }
@@ -57,10 +57,10 @@ enum Owner {
 // temporaries), and to inputs that are donated. Of a donated input no other thread has the node or the buffer, nor can it get
 // either before the run is over, and what others have read of it happened before (ARCHITECTURE.md, "Donation is safe").
 // Threads of one run write to disjoint elements.
-unsafe impl Send for Storage {}
-unsafe impl Sync for Storage {}
+unsafe impl Send for CpuBuffer {}
+unsafe impl Sync for CpuBuffer {}
 
-impl Storage {
+impl CpuBuffer {
     /// Where the bytes start, for kernels.
     pub fn ptr(&self) -> *mut u8 {
         self.ptr.as_ptr()
@@ -72,7 +72,7 @@ impl Storage {
     }
 
     /// Uses a host vector where it lies, if kernels can (every element on its own boundary); else gives it back.
-    pub fn of_host(mut bytes: HostBytes, counters: &Arc<Counters>) -> Result<Storage, HostBytes> {
+    pub fn of_host(mut bytes: HostBytes, counters: &Arc<Counters>) -> Result<CpuBuffer, HostBytes> {
         let slice = bytes.bytes_mut();
         let size_bytes = slice.len();
         let ptr = NonNull::from(slice).cast::<u8>();
@@ -80,44 +80,44 @@ impl Storage {
             return Err(bytes);
         }
         counters.take_bytes(size_bytes);
-        Ok(Storage { ptr, size_bytes, owner: Owner::Host(bytes, counters.clone()) })
+        Ok(CpuBuffer { ptr, size_bytes, owner: BlockOwner::Host(bytes, counters.clone()) })
     }
 }
 
-impl Drop for Storage {
+impl Drop for CpuBuffer {
     fn drop(&mut self) {
         match &self.owner {
-            Owner::Pool(pool) => {
+            BlockOwner::Pool(pool) => {
                 pool.counters.release_bytes(self.size_bytes);
-                pool.give(Block(self.ptr), class_of(self.size_bytes));
+                pool.give(RawBlock(self.ptr), class_of(self.size_bytes));
             }
-            Owner::Uncounted(pool) => pool.give(Block(self.ptr), class_of(self.size_bytes)),
-            Owner::Host(_, counters) => counters.release_bytes(self.size_bytes),
+            BlockOwner::Uncounted(pool) => pool.give(RawBlock(self.ptr), class_of(self.size_bytes)),
+            BlockOwner::Host(_, counters) => counters.release_bytes(self.size_bytes),
         }
     }
 }
 
-impl Pool {
+impl BlockPool {
     /// An empty pool.
-    pub fn new(counters: Arc<Counters>) -> Pool {
+    pub fn new(counters: Arc<Counters>) -> BlockPool {
         let total = system_bytes("MemTotal:").unwrap_or(usize::MAX);
         // An eighth of the machine at most.
-        let idle = Idle { classes: BTreeMap::new(), size_bytes: 0, bound: IdleBound::new(total / 8) };
-        Pool { counters, idle: Mutex::new(idle), total }
+        let idle = IdleBlocks { classes: BTreeMap::new(), size_bytes: 0, bound: IdleBound::new(total / 8) };
+        BlockPool { counters, idle: Mutex::new(idle), total }
     }
 
     /// Memory of at least this size, its contents unspecified.
-    pub fn take(self: &Arc<Pool>, size_bytes: usize) -> Result<Storage> {
+    pub fn take(self: &Arc<BlockPool>, size_bytes: usize) -> Result<CpuBuffer> {
         let ptr = self.block(size_bytes)?;
         self.counters.take_bytes(size_bytes);
-        Ok(Storage { ptr, size_bytes, owner: Owner::Pool(self.clone()) })
+        Ok(CpuBuffer { ptr, size_bytes, owner: BlockOwner::Pool(self.clone()) })
     }
 
     /// The same for threads to work in. It is not counted as in use: there is as much of it for large tensors as for
     /// small ones.
-    pub fn take_uncounted(self: &Arc<Pool>, size_bytes: usize) -> Result<Storage> {
+    pub fn take_uncounted(self: &Arc<BlockPool>, size_bytes: usize) -> Result<CpuBuffer> {
         let ptr = self.block(size_bytes)?;
-        Ok(Storage { ptr, size_bytes, owner: Owner::Uncounted(self.clone()) })
+        Ok(CpuBuffer { ptr, size_bytes, owner: BlockOwner::Uncounted(self.clone()) })
     }
 
     fn block(&self, size_bytes: usize) -> Result<NonNull<u8>> {
@@ -131,7 +131,7 @@ impl Pool {
         }
     }
 
-    fn reuse(&self, class: usize, size_bytes: usize) -> Option<Block> {
+    fn reuse(&self, class: usize, size_bytes: usize) -> Option<RawBlock> {
         let mut idle = self.idle();
         let live = self.counters.bytes_live.load(Ordering::Relaxed) as usize;
         idle.bound.note(class, live.saturating_add(size_bytes));
@@ -145,7 +145,7 @@ impl Pool {
     }
 
     /// Says how much is idle.
-    fn gauge(&self, idle: &Idle) {
+    fn gauge(&self, idle: &IdleBlocks) {
         self.counters.bytes_pooled.store(idle.size_bytes as u64, Ordering::Relaxed);
     }
 
@@ -187,7 +187,7 @@ impl Pool {
         Error::out_of_memory("compute", format!("{:.1} GiB{of} were wanted and could not be had", gib(size_bytes)))
     }
 
-    fn give(&self, block: Block, class: usize) {
+    fn give(&self, block: RawBlock, class: usize) {
         if class == 0 {
             return;
         }
@@ -212,16 +212,16 @@ impl Pool {
     }
 
     // Nothing panics while the lock is held, so a poisoned pool is still good.
-    fn idle(&self) -> MutexGuard<'_, Idle> {
+    fn idle(&self) -> MutexGuard<'_, IdleBlocks> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Idle {
+impl IdleBlocks {
     /// Frees blocks, the longest unused first, for as long as these idle bytes and this last use are too much.
     fn free_while(&mut self, too_much: impl Fn(usize, u64) -> bool) {
-        let oldest = |classes: &BTreeMap<usize, VecDeque<(u64, Block)>>| {
-            let first = |(class, blocks): (&usize, &VecDeque<(u64, Block)>)| Some((blocks.front()?.0, *class));
+        let oldest = |classes: &BTreeMap<usize, VecDeque<(u64, RawBlock)>>| {
+            let first = |(class, blocks): (&usize, &VecDeque<(u64, RawBlock)>)| Some((blocks.front()?.0, *class));
             classes.iter().filter_map(first).min()
         };
         while let Some((used_at, class)) =
@@ -237,7 +237,7 @@ impl Idle {
     }
 }
 
-impl Drop for Pool {
+impl Drop for BlockPool {
     fn drop(&mut self) {
         self.trim();
     }
@@ -274,8 +274,8 @@ fn system_bytes(name: &str) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn pool() -> Arc<Pool> {
-        Arc::new(Pool::new(Arc::default()))
+    fn pool() -> Arc<BlockPool> {
+        Arc::new(BlockPool::new(Arc::default()))
     }
 
     #[test]
@@ -329,7 +329,7 @@ mod tests {
         let mut n_created = Vec::new();
         for _ in 0..12 {
             for size in [30 << 20, 25 << 20, 17 << 20, 20 << 20, 3 << 20] {
-                let taken: Vec<Storage> = (0..3).map(|_| pool.take(size).unwrap()).collect();
+                let taken: Vec<CpuBuffer> = (0..3).map(|_| pool.take(size).unwrap()).collect();
                 drop(taken);
             }
             n_created.push(pool.counters.read().buffers_created);

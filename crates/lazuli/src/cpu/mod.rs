@@ -45,15 +45,15 @@ use crate::backend::{About, Backend, Counters, HostBytes, Runnable};
 use crate::device::{DeviceInfo, DeviceKind};
 use crate::error::{Error, Result};
 use crate::graph::Buffer;
-use crate::interned::{Held, Interned};
+use crate::interned::{Interned, InternedRef};
 use crate::kernel::Kernel;
 use crate::ops::{Isa, isa};
 use crate::plan::{Limits, Plan};
 #[cfg(feature = "gpu")]
 pub use memory::free_bytes;
-use memory::{Pool, Storage};
-use program::Program;
-use threads::Threads;
+use memory::{BlockPool, CpuBuffer};
+use program::CpuProgram;
+use threads::Workers;
 
 /// Downloads larger than this are copied by all threads.
 const COPY_SHARED: usize = 4 << 20;
@@ -61,27 +61,27 @@ const COPY_SHARED: usize = 4 << 20;
 /// The processor this program runs on.
 pub struct Cpu {
     about: About,
-    shared: Arc<Shared>,
+    shared: Arc<CpuShared>,
 }
 
 /// What plans in flight need of the device.
-struct Shared {
+struct CpuShared {
     counters: Arc<Counters>,
-    pool: Arc<Pool>,
-    threads: Threads,
-    programs: Arc<Interned<Arc<Kernel>, Program>>,
+    pool: Arc<BlockPool>,
+    threads: Workers,
+    programs: Arc<Interned<Arc<Kernel>, CpuProgram>>,
 }
 
 /// A program that others may use as well.
-type HeldProgram = Arc<Held<Arc<Kernel>, Program>>;
+type HeldProgram = Arc<InternedRef<Arc<Kernel>, CpuProgram>>;
 
 impl Cpu {
     /// Opens it.
     pub fn new() -> Cpu {
-        Cpu::with(Threads::new())
+        Cpu::with(Workers::new())
     }
 
-    fn with(threads: Threads) -> Cpu {
+    fn with(threads: Workers) -> Cpu {
         let counters: Arc<Counters> = Arc::default();
         let driver = match isa() {
             Isa::Baseline => std::env::consts::ARCH,
@@ -108,21 +108,21 @@ impl Cpu {
             custom_may_fail: true,
             fuse: true,
         };
-        let pool = Arc::new(Pool::new(counters.clone()));
+        let pool = Arc::new(BlockPool::new(counters.clone()));
         let programs = Interned::new(counters.clone(), |counters| &counters.bytes_programs);
         let about = About { info, limits, counters: counters.clone() };
-        Cpu { about, shared: Arc::new(Shared { counters, pool, threads, programs }) }
+        Cpu { about, shared: Arc::new(CpuShared { counters, pool, threads, programs }) }
     }
 }
 
-impl Shared {
+impl CpuShared {
     /// The program of a kernel, compiled if its structure is new.
     fn program(&self, kernel: &Kernel) -> HeldProgram {
         if let Some(program) = self.programs.get(kernel) {
             return program;
         }
         Counters::count(&self.counters.pipelines_compiled, 1);
-        let program = Program::new(kernel);
+        let program = CpuProgram::new(kernel);
         let size_bytes = kernel.size_bytes() + program.size_bytes();
         self.programs.insert(Arc::new(kernel.clone()), program, size_bytes)
     }
@@ -136,7 +136,7 @@ impl Backend for Cpu {
     fn upload(&self, bytes: HostBytes) -> Result<Buffer> {
         let counters = &self.shared.counters;
         Counters::count(&counters.bytes_uploaded, bytes.bytes().len() as u64);
-        match Storage::of_host(bytes, counters) {
+        match CpuBuffer::of_host(bytes, counters) {
             Ok(storage) => Ok(Buffer::new(storage)),
             Err(bytes) => {
                 let storage = self.shared.pool.take(bytes.bytes().len())?;
@@ -148,7 +148,7 @@ impl Backend for Cpu {
     }
 
     fn download(&self, buffer: &Buffer, out: &mut [u8]) -> Result<()> {
-        let Some(storage) = buffer.storage::<Storage>() else {
+        let Some(storage) = buffer.storage::<CpuBuffer>() else {
             return Err(Error::device("download", "the memory is another device's"));
         };
         assert!(out.len() <= storage.size_bytes(), "more bytes than the buffer has");
@@ -167,7 +167,7 @@ impl Backend for Cpu {
     }
 
     fn prepare(&self, plan: Arc<Plan>) -> Result<Arc<dyn Runnable>> {
-        Ok(Arc::new(run::Ready::new(self.shared.clone(), plan)?))
+        Ok(Arc::new(run::CpuPlan::new(self.shared.clone(), plan)?))
     }
 
     // Every run is done when it returns.

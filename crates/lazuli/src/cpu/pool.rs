@@ -18,19 +18,19 @@ const LOOKING: Duration = Duration::from_micros(50);
 const LOOKS: usize = 64;
 
 /// What is worked on; called by each thread with its number.
-type Work<'a> = dyn Fn(usize) + Sync + 'a;
+type PoolTask<'a> = dyn Fn(usize) + Sync + 'a;
 
 /// Some threads, numbered from one; zero is whoever has work.
-pub struct Pool {
-    shared: Arc<Shared>,
+pub struct ThreadPool {
+    shared: Arc<PoolShared>,
     threads: Vec<JoinHandle<()>>,
 }
 
-struct Shared {
+struct PoolShared {
     /// Held by whoever has work.
     owner: Mutex<()>,
     /// What is worked on. Written by the owner while it is closed and nobody is in it, read by those who came in.
-    work: UnsafeCell<Option<*const Work<'static>>>,
+    work: UnsafeCell<Option<*const PoolTask<'static>>>,
     /// How many threads are in the work, and [`OPEN`] while more may come.
     inside: AtomicUsize,
     /// How often work was opened: a thread that has seen this often need not look.
@@ -47,19 +47,19 @@ const OPEN: usize = 1 << (usize::BITS - 1);
 
 // SAFETY: `work` is written and read as said there; what it points to may be called from any thread, and lives until
 // its owner has seen everybody leave.
-unsafe impl Send for Shared {}
+unsafe impl Send for PoolShared {}
 // SAFETY: as above.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for PoolShared {}
 
 /// A lock whose holder panicked protects nothing that could be half done.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Pool {
+impl ThreadPool {
     /// So many threads, or as many of them as the system gives.
-    pub fn new(n_threads: usize) -> Pool {
-        let shared = Arc::new(Shared {
+    pub fn new(n_threads: usize) -> ThreadPool {
+        let shared = Arc::new(PoolShared {
             owner: Mutex::new(()),
             work: UnsafeCell::new(None),
             inside: AtomicUsize::new(0),
@@ -75,7 +75,7 @@ impl Pool {
             Builder::new().name(format!("lazuli-{number}")).spawn(move || shared.serve(number)).ok()
         };
         let threads = (1..=n_threads).map_while(start).collect();
-        Pool { shared, threads }
+        ThreadPool { shared, threads }
     }
 
     /// How many there are.
@@ -85,7 +85,7 @@ impl Pool {
 
     /// Calls `work` here with zero, and meanwhile on threads that are free with their numbers; `n_helpers` of them are
     /// woken if they sleep. Those who ask while others have work do theirs alone.
-    pub fn run(&self, n_helpers: usize, work: &Work) {
+    pub fn run(&self, n_helpers: usize, work: &PoolTask) {
         let owner = match self.shared.owner.try_lock() {
             Ok(owner) => owner,
             Err(TryLockError::Poisoned(owner)) => owner.into_inner(),
@@ -102,7 +102,7 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.shared.ends.store(true, Ordering::SeqCst);
         self.shared.n_opened.fetch_add(1, Ordering::SeqCst);
@@ -116,16 +116,16 @@ impl Drop for Pool {
 }
 
 /// Work that others may come to. When dropped, nobody is in it.
-struct Opened<'a>(&'a Shared);
+struct Opened<'a>(&'a PoolShared);
 
-impl Shared {
+impl PoolShared {
     /// Lets threads in. For the owner alone.
-    fn open<'a>(&'a self, n_helpers: usize, work: &'a Work<'a>) -> Opened<'a> {
+    fn open<'a>(&'a self, n_helpers: usize, work: &'a PoolTask<'a>) -> Opened<'a> {
         *lock(&self.panic) = None;
-        let work: *const Work<'a> = work;
+        let work: *const PoolTask<'a> = work;
         // SAFETY: it is closed and nobody is in it, so nobody reads. The lifetime is forgotten, but `Opened` is dropped
         // within it, and after that nobody calls it.
-        unsafe { *self.work.get() = Some(std::mem::transmute::<*const Work<'a>, *const Work<'static>>(work)) };
+        unsafe { *self.work.get() = Some(std::mem::transmute::<*const PoolTask<'a>, *const PoolTask<'static>>(work)) };
         self.inside.store(OPEN, Ordering::Release);
         self.n_opened.fetch_add(1, Ordering::SeqCst);
         // Either this sees who is about to sleep, or they see that there is work.
@@ -203,7 +203,7 @@ mod tests {
     use super::*;
 
     /// Counts to `n` on all threads; every number is taken once.
-    fn count(pool: &Pool, n: usize) {
+    fn count(pool: &ThreadPool, n: usize) {
         let next = AtomicUsize::new(0);
         let taken: Vec<AtomicUsize> = (0..n).map(|_| AtomicUsize::new(0)).collect();
         pool.run(pool.n_threads(), &|number| {
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn everything_is_done_once_and_before_the_call_returns() {
-        let pool = Pool::new(3);
+        let pool = ThreadPool::new(3);
         for i in 0..20_000 {
             count(&pool, i % 40);
         }
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn threads_that_sleep_are_woken() {
-        let pool = Pool::new(2);
+        let pool = ThreadPool::new(2);
         for _ in 0..50 {
             std::thread::sleep(4 * LOOKING);
             let came = AtomicUsize::new(0);
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn many_callers_at_once_all_get_their_work_done() {
-        let pool = Pool::new(2);
+        let pool = ThreadPool::new(2);
         std::thread::scope(|scope| {
             for _ in 0..6 {
                 scope.spawn(|| (0..3_000).for_each(|i| count(&pool, i % 9)));
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
-        let pool = Pool::new(2);
+        let pool = ThreadPool::new(2);
         for by in 0..3 {
             let came = AtomicUsize::new(0);
             let outcome = catch_unwind(AssertUnwindSafe(|| {

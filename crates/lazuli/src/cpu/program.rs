@@ -6,10 +6,10 @@ use std::sync::Arc;
 use crate::dtype::{DType, Lane};
 use crate::graph::CustomRef;
 use crate::kernel::{Body, InstOp, Kernel, Reg, RoutineKernel, Scope};
-use crate::ops::{BinaryLoop, ReduceLoops, Step, UnaryLoop, isa};
+use crate::ops::{BinaryLoop, ReduceLoops, RegisterStep, UnaryLoop, isa};
 
 /// What a kernel compiles to.
-pub enum Program {
+pub enum CpuProgram {
     Loop(Arc<Code>),
     Matmul(Arc<Code>),
     Routine(RoutineKernel),
@@ -51,13 +51,13 @@ pub enum CodeInst {
     Unary {
         apply: UnaryLoop,
         x: Reg,
-        step: Option<Step>,
+        step: Option<RegisterStep>,
     },
     Binary {
         apply: BinaryLoop,
         x: Reg,
         y: Reg,
-        step: Option<Step>,
+        step: Option<RegisterStep>,
     },
     Select {
         cond: Reg,
@@ -77,19 +77,19 @@ pub enum CodeInst {
     Reduce {
         apply: ReduceLoops,
         x: Reg,
-        step: Option<Step>,
+        step: Option<RegisterStep>,
     },
     /// Another name for an earlier register.
     Alias,
 }
 
-impl Program {
+impl CpuProgram {
     /// Compiles a kernel.
-    pub fn new(kernel: &Kernel) -> Program {
+    pub fn new(kernel: &Kernel) -> CpuProgram {
         match kernel {
-            Kernel::Loop(body) => Program::Loop(Arc::new(Code::new(body))),
-            Kernel::Matmul(body) => Program::Matmul(Arc::new(Code::new(body))),
-            Kernel::Routine(routine) => Program::Routine(routine.clone()),
+            Kernel::Loop(body) => CpuProgram::Loop(Arc::new(Code::new(body))),
+            Kernel::Matmul(body) => CpuProgram::Matmul(Arc::new(Code::new(body))),
+            Kernel::Routine(routine) => CpuProgram::Routine(routine.clone()),
         }
     }
 
@@ -104,10 +104,10 @@ impl Program {
                 + code.stages.capacity() * size_of::<u16>()
                 + code.alias.capacity() * size_of::<Reg>()
         };
-        size_of::<Program>()
+        size_of::<CpuProgram>()
             + match self {
-                Program::Loop(body) | Program::Matmul(body) => code(body),
-                Program::Routine(routine) => routine.inputs.capacity() + routine.outputs.capacity(),
+                CpuProgram::Loop(body) | CpuProgram::Matmul(body) => code(body),
+                CpuProgram::Routine(routine) => routine.inputs.capacity() + routine.outputs.capacity(),
             }
     }
 }

@@ -4,23 +4,23 @@
 use super::chain;
 use super::fold;
 use super::program::CodeInst;
-use super::schedule::{Cut, Form, Nest, SERIAL};
-use super::sweeps::{Fold, Pass};
+use super::schedule::{Nest, SERIAL, Tiling, Traversal};
+use super::sweeps::{Fold, Sweep};
 use super::threads;
-use super::tile::{Bound, Frame, Tile};
+use super::tile::{BoundNest, Frame, Tile};
 use crate::kernel::Reg;
-use crate::ops::{ReduceLoops, Step};
+use crate::ops::{ReduceLoops, RegisterStep};
 
 /// Runs a reduction on the threads this is called in.
 ///
 /// # Safety
 /// The memory is as large as the plan says, and `sums` as [`Nest::sums_bytes`] does.
-pub unsafe fn run(bound: &Bound, sums: *mut u8) {
-    if let Form::Columns { pieces, .. } = bound.nest.form
+pub unsafe fn run(bound: &BoundNest, sums: *mut u8) {
+    if let Traversal::Columns { pieces, .. } = bound.nest.form
         && pieces.count() > 1
     {
         // SAFETY: as promised by the caller.
-        return unsafe { run_pieces(bound, pieces, Sums(sums.cast())) };
+        return unsafe { run_pieces(bound, pieces, PartialSums(sums.cast())) };
     }
     let n_blocks = bound.nest.n_blocks();
     let per_task = bound.nest.per_task;
@@ -36,7 +36,7 @@ pub unsafe fn run(bound: &Bound, sums: *mut u8) {
 
 unsafe fn run_block(frame: &mut Frame, block: usize) {
     let nest = frame.bound.nest;
-    let (Form::Rows { blocks, .. } | Form::Columns { blocks, .. }) = nest.form else {
+    let (Traversal::Rows { blocks, .. } | Traversal::Columns { blocks, .. }) = nest.form else {
         unreachable!("called for reductions")
     };
     let (start, len) = blocks.at(block);
@@ -48,18 +48,18 @@ unsafe fn run_block(frame: &mut Frame, block: usize) {
             let Some(pass) = passes.inner.get(stage) else { continue };
             match nest.form {
                 _ if pass.lines.is_empty() && pass.folds.is_empty() && pass.stores.is_empty() => {}
-                Form::Columns { .. } => {
+                Traversal::Columns { .. } => {
                     let n = nest.inner_of(start);
                     columns(frame, pass, (start, len), (0, n));
                 }
-                Form::Rows { rows_per_tile, row, .. } => {
+                Traversal::Rows { rows_per_tile, row, .. } => {
                     // The first pass waits for memory. If the second has much to compute, the next block's rows come
                     // near meanwhile.
                     frame.ahead = if stage == 1 { len * nest.sizes.inner } else { 0 };
                     rows(frame, pass, row, rows_per_tile, start, len);
                     frame.ahead = 0;
                 }
-                Form::Map(_) => {}
+                Traversal::Map(_) => {}
             }
         }
         frame.store_outer(start, len);
@@ -74,7 +74,7 @@ fn loops(nest: &Nest, reg: Reg) -> &ReduceLoops {
 }
 
 /// What combines the floats of a reduction, if it is one of floats.
-fn step(nest: &Nest, reg: Reg) -> Option<Step> {
+fn step(nest: &Nest, reg: Reg) -> Option<RegisterStep> {
     match nest.code.insts[reg as usize] {
         CodeInst::Reduce { step, .. } => step,
         _ => None,
@@ -82,7 +82,7 @@ fn step(nest: &Nest, reg: Reg) -> Option<Step> {
 }
 
 /// One pass over `n_rows` rows from `first` on: several at once, or each piece by piece.
-unsafe fn rows(frame: &mut Frame, pass: &Pass, cut: Cut, rows_per_tile: usize, first: usize, n_rows: usize) {
+unsafe fn rows(frame: &mut Frame, pass: &Sweep, cut: Tiling, rows_per_tile: usize, first: usize, n_rows: usize) {
     let nest = frame.bound.nest;
     let inner = nest.sizes.inner;
     for row in (0..n_rows).step_by(rows_per_tile) {
@@ -165,7 +165,7 @@ unsafe fn fold_part(frame: &mut Frame, (i, fold): (usize, &Fold), part: &Tile) -
 }
 
 /// One pass over a row of several tiles, whose results are combined pairwise.
-unsafe fn long_row(frame: &mut Frame, pass: &Pass, cut: Cut, row: usize, row_of_block: usize, n: usize) {
+unsafe fn long_row(frame: &mut Frame, pass: &Sweep, cut: Tiling, row: usize, row_of_block: usize, n: usize) {
     let nest = frame.bound.nest;
     let inner = nest.sizes.inner;
     let mut counters: smallvec::SmallVec<[Counter; 4]> = pass.folds.iter().map(|_| Counter::NEW).collect();
@@ -226,9 +226,9 @@ fn combine(a: u32, b: u32, loops: &ReduceLoops) -> u32 {
 }
 
 /// Columns whose rows are shared out: each piece adds up its own, then the pieces are added up pairwise.
-unsafe fn run_pieces(bound: &Bound, pieces: Cut, sums: Sums) {
+unsafe fn run_pieces(bound: &BoundNest, pieces: Tiling, sums: PartialSums) {
     let nest = bound.nest;
-    let Form::Columns { blocks, .. } = nest.form else { unreachable!("called for columns") };
+    let Traversal::Columns { blocks, .. } = nest.form else { unreachable!("called for columns") };
     let (passes, pass) = (&nest.passes, &nest.passes.inner[0]);
     let (n_pieces, n_folds) = (pieces.count(), pass.folds.len());
     // The sums of a piece; pieces of one fold lie one after another.
@@ -271,21 +271,21 @@ unsafe fn run_pieces(bound: &Bound, pieces: Cut, sums: Sums) {
 
 /// Where sums of pieces are; tasks write apart.
 #[derive(Clone, Copy)]
-struct Sums(*mut u32);
+struct PartialSums(*mut u32);
 
 // SAFETY: see above.
-unsafe impl Sync for Sums {}
+unsafe impl Sync for PartialSums {}
 
-impl Sums {
+impl PartialSums {
     fn get(self) -> *mut u32 {
         self.0
     }
 }
 
 /// One pass over columns (the first, and how many) along some of their rows (likewise), a few rows at a time.
-unsafe fn columns(frame: &mut Frame, pass: &Pass, (start, len): (usize, usize), (first, n_rows): (usize, usize)) {
+unsafe fn columns(frame: &mut Frame, pass: &Sweep, (start, len): (usize, usize), (first, n_rows): (usize, usize)) {
     let nest = frame.bound.nest;
-    let Form::Columns { rows_per_tile, run, abreast, .. } = nest.form else { unreachable!("called for columns") };
+    let Traversal::Columns { rows_per_tile, run, abreast, .. } = nest.form else { unreachable!("called for columns") };
     let pitch = nest.sizes.outer;
     frame.show_columns(pass);
     let mut levels = Levels { width: abreast * len, ..Levels::default() };
@@ -338,7 +338,7 @@ struct Rows {
 const TOGETHER: usize = 8;
 
 /// Adds rows to accumulators, one after another.
-unsafe fn accumulate(acc: &mut [u32], rows: Rows, (step, loops): (Option<Step>, &ReduceLoops)) {
+unsafe fn accumulate(acc: &mut [u32], rows: Rows, (step, loops): (Option<RegisterStep>, &ReduceLoops)) {
     // SAFETY: as promised by the caller.
     unsafe {
         match step {
@@ -368,7 +368,7 @@ impl Levels {
     ///
     /// # Safety
     /// `at` gives levels that have room for `width` lanes and are apart from each other and from the rows.
-    unsafe fn add(&mut self, mut rows: Rows, at: impl Fn(usize) -> *mut u32, by: (Option<Step>, &ReduceLoops)) {
+    unsafe fn add(&mut self, mut rows: Rows, at: impl Fn(usize) -> *mut u32, by: (Option<RegisterStep>, &ReduceLoops)) {
         while rows.n > 0 {
             let n = rows.n.min(SERIAL - self.n_rows % SERIAL).min(TOGETHER);
             // SAFETY: as promised by the caller.

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::gemm::Rooms;
+use super::gemm::PackBuffers;
 use super::matmul::{self, Matmul};
-use super::memory::Storage;
-use super::program::{Code, Program};
+use super::memory::CpuBuffer;
+use super::program::{Code, CpuProgram};
 use super::revert::reverted;
-use super::routines::{self, Routine, RoutineCall, Scratch};
-use super::schedule::{Form, Nest};
-use super::tile::{Bound, Faults};
-use super::{HeldProgram, Shared};
+use super::routines::{self, Routine, RoutineCall, RoutineScratch};
+use super::schedule::{Nest, Traversal};
+use super::tile::{BoundNest, KernelFaults};
+use super::{CpuShared, HeldProgram};
 use super::{map, reduce, threads};
 use crate::backend::{Counters, Failure, Outcome, Run, Runnable};
 use crate::dtype::DType;
@@ -28,8 +28,8 @@ const INLINE_NANOS: f64 = 60_000.0;
 const LINE: usize = 64;
 
 /// A plan made ready.
-pub struct Ready {
-    cpu: Arc<Shared>,
+pub struct CpuPlan {
+    cpu: Arc<CpuShared>,
     plan: Arc<Plan>,
     launches: Vec<ReadyLaunch>,
     /// About how long it takes on one thread.
@@ -45,7 +45,7 @@ pub struct Ready {
 struct ReadyLaunch {
     /// Held so that other plans find it.
     _program: HeldProgram,
-    work: Work,
+    work: LaunchWork,
     nanos: f64,
     /// What takes its place after a failure, if it commits.
     reverted: Option<Reverted>,
@@ -57,52 +57,53 @@ struct Reverted {
     nest: Box<Nest>,
 }
 
-enum Work {
+enum LaunchWork {
     Loop(Box<Nest>),
     Matmul(Box<Matmul>),
     Routine { routine: &'static Routine, args: RoutineArgs, inputs: Vec<DType>, output: DType },
 }
 
 /// Runs a map or a reduction.
-fn run_loop(nest: &Nest, launch: &Launch, memory: &Memory, constants: &[u32], faults: &Faults, idx: usize) {
+fn run_loop(nest: &Nest, launch: &Launch, memory: &CpuRunMemory, constants: &[u32], faults: &KernelFaults, idx: usize) {
     let at = |id: &SlotId| memory.slots[id.0 as usize];
-    let mut bound = Bound::new(nest, constants, faults, idx, memory.frames);
+    let mut bound = BoundNest::new(nest, constants, faults, idx, memory.frames);
     bound.inputs.extend(launch.reads.iter().map(|r| at(r).cast_const()));
     bound.outputs.extend(launch.writes.iter().map(at));
     // SAFETY: slots have the sizes the plan gives them, and its accesses stay within.
     unsafe {
         bound.evaluate_uniforms();
         match nest.form {
-            Form::Map(_) => map::run(&bound),
+            Traversal::Map(_) => map::run(&bound),
             _ => reduce::run(&bound, memory.sums),
         }
     }
 }
 
-impl Ready {
+impl CpuPlan {
     /// Binds every launch of a plan to its program.
-    pub fn new(cpu: Arc<Shared>, plan: Arc<Plan>) -> Result<Ready> {
+    pub fn new(cpu: Arc<CpuShared>, plan: Arc<Plan>) -> Result<CpuPlan> {
         let launches = plan.launches.iter().map(|l| ready(&cpu, l)).collect::<Result<Vec<ReadyLaunch>>>()?;
         let nanos = launches.iter().map(|l| l.nanos).sum();
-        let products = || launches.iter().filter_map(|l| if let Work::Matmul(m) = &l.work { Some(m) } else { None });
+        let products =
+            || launches.iter().filter_map(|l| if let LaunchWork::Matmul(m) = &l.work { Some(m) } else { None });
         let room = products().map(|m| m.room()).max().unwrap_or(0);
         let reverted = || launches.iter().filter_map(|launch| launch.reverted.as_ref());
         let frame = |launch: &ReadyLaunch| match &launch.work {
-            Work::Loop(nest) => nest.scratch.n_lanes(),
-            Work::Matmul(matmul) => matmul.nest.scratch.n_lanes(),
-            Work::Routine { .. } => 0,
+            LaunchWork::Loop(nest) => nest.scratch.n_lanes(),
+            LaunchWork::Matmul(matmul) => matmul.nest.scratch.n_lanes(),
+            LaunchWork::Routine { .. } => 0,
         };
         let frame = launches.iter().map(frame).chain(reverted().map(|r| r.nest.scratch.n_lanes())).max();
         let frame = frame.unwrap_or(0).next_multiple_of(LINE / 4);
         let n_workers = n_workers(&cpu, nanos);
         let sums_bytes = |launch: &ReadyLaunch| match &launch.work {
-            Work::Loop(nest) => nest.sums_bytes(),
-            Work::Matmul(matmul) => matmul.sums_bytes(),
-            Work::Routine { routine, args, .. } => (routine.scratch)(args, n_workers),
+            LaunchWork::Loop(nest) => nest.sums_bytes(),
+            LaunchWork::Matmul(matmul) => matmul.sums_bytes(),
+            LaunchWork::Routine { routine, args, .. } => (routine.scratch)(args, n_workers),
         };
         let sums_bytes =
             launches.iter().map(sums_bytes).chain(reverted().map(|r| r.nest.sums_bytes())).max().unwrap_or(0);
-        Ok(Ready { cpu, plan, launches, nanos, room, frame, sums_bytes })
+        Ok(CpuPlan { cpu, plan, launches, nanos, room, frame, sums_bytes })
     }
 
     /// The memory of every slot. All of it before anything runs, so that running out of it spoils nothing.
@@ -114,8 +115,8 @@ impl Ready {
         self.plan.slots.iter().map(slot).collect()
     }
 
-    fn run_all(&self, memory: &Memory, constants: &[u32], faults: &Faults) {
-        let Memory { slots, scratch, sums, rooms, frames } = memory;
+    fn run_all(&self, memory: &CpuRunMemory, constants: &[u32], faults: &KernelFaults) {
+        let CpuRunMemory { slots, scratch, sums, rooms, frames } = memory;
         for (idx, (ready, launch)) in self.launches.iter().zip(&self.plan.launches).enumerate() {
             let at = |id: &SlotId| slots[id.0 as usize];
             if let Some(Reverted { launch, nest }) = ready.reverted.as_ref().filter(|_| faults.any()) {
@@ -123,10 +124,10 @@ impl Ready {
                 continue;
             }
             match &ready.work {
-                Work::Routine { .. } => self.run_routine(ready, launch, memory, idx, faults),
-                Work::Loop(nest) => run_loop(nest, launch, memory, constants, faults, idx),
-                Work::Matmul(matmul) => {
-                    let mut bound = Bound::new(&matmul.nest, constants, faults, idx, *frames);
+                LaunchWork::Routine { .. } => self.run_routine(ready, launch, memory, idx, faults),
+                LaunchWork::Loop(nest) => run_loop(nest, launch, memory, constants, faults, idx),
+                LaunchWork::Matmul(matmul) => {
+                    let mut bound = BoundNest::new(&matmul.nest, constants, faults, idx, *frames);
                     bound.inputs.extend(launch.reads.iter().map(|r| at(r).cast_const()));
                     bound.outputs.extend(launch.writes.iter().map(at));
                     let scratch = scratch[idx].as_ref().expect("a matmul has scratch");
@@ -140,8 +141,17 @@ impl Ready {
         }
     }
 
-    fn run_routine(&self, ready: &ReadyLaunch, launch: &Launch, memory: &Memory, idx: usize, faults: &Faults) {
-        let Work::Routine { routine, args, inputs, output } = &ready.work else { unreachable!("called for routines") };
+    fn run_routine(
+        &self,
+        ready: &ReadyLaunch,
+        launch: &Launch,
+        memory: &CpuRunMemory,
+        idx: usize,
+        faults: &KernelFaults,
+    ) {
+        let LaunchWork::Routine { routine, args, inputs, output } = &ready.work else {
+            unreachable!("called for routines")
+        };
         // SAFETY: slots have these sizes; a routine's inputs and output are different slots.
         let bytes = |id: &SlotId, n_elems: usize, dtype: DType| unsafe {
             std::slice::from_raw_parts_mut(memory.slots[id.0 as usize], n_elems * dtype.size())
@@ -155,7 +165,7 @@ impl Ready {
             output_dtype: *output,
             args,
             // SAFETY: as large as the largest of the plan's routines asked for; launches run one after another.
-            scratch: unsafe { Scratch::new(memory.sums, self.sums_bytes) },
+            scratch: unsafe { RoutineScratch::new(memory.sums, self.sums_bytes) },
             n_workers: n_workers(&self.cpu, self.nanos),
         };
         if let Err(failed) = (routine.run)(call) {
@@ -164,27 +174,27 @@ impl Ready {
     }
 }
 
-fn ready(cpu: &Shared, launch: &Launch) -> Result<ReadyLaunch> {
+fn ready(cpu: &CpuShared, launch: &Launch) -> Result<ReadyLaunch> {
     let aliased: Vec<bool> = launch.writes.iter().map(|w| launch.reads.contains(w)).collect();
     let program = cpu.program(&launch.kernel);
     let (work, nanos) = match &**program {
-        Program::Loop(code) => {
+        CpuProgram::Loop(code) => {
             let nest = Nest::new(code.clone(), &launch.args, &aliased);
             let nanos = nest.nanos;
-            (Work::Loop(Box::new(nest)), nanos)
+            (LaunchWork::Loop(Box::new(nest)), nanos)
         }
-        Program::Matmul(code) => {
+        CpuProgram::Matmul(code) => {
             let matmul = Matmul::new(code.clone(), &launch.args, &aliased);
             let nanos = matmul.nanos;
-            (Work::Matmul(Box::new(matmul)), nanos)
+            (LaunchWork::Matmul(Box::new(matmul)), nanos)
         }
-        Program::Routine(kernel) => {
+        CpuProgram::Routine(kernel) => {
             let Some(routine) = routines::find(kernel.row) else {
                 return Err(Error::unsupported(kernel.row.name, "the CPU has no such routine"));
             };
             let args = launch.args.routine.clone().expect("a routine's launch has its numbers");
             let n_elems = args.output_shape.n_elems() + args.input_shapes.iter().map(|s| s.n_elems()).sum::<usize>();
-            let work = Work::Routine { routine, args, inputs: kernel.inputs.clone(), output: kernel.outputs[0] };
+            let work = LaunchWork::Routine { routine, args, inputs: kernel.inputs.clone(), output: kernel.outputs[0] };
             // Routines share out their own work; sorting is the dearest.
             (work, n_elems as f64 * 10.0)
         }
@@ -202,34 +212,36 @@ impl Reverted {
     }
 }
 
-impl Work {
+impl LaunchWork {
     fn size_bytes(&self) -> usize {
         match self {
-            Work::Loop(nest) => nest.size_bytes(),
-            Work::Matmul(matmul) => matmul.size_bytes(),
-            Work::Routine { args, inputs, .. } => inputs.capacity() + args.input_shapes.capacity() * size_of::<Shape>(),
+            LaunchWork::Loop(nest) => nest.size_bytes(),
+            LaunchWork::Matmul(matmul) => matmul.size_bytes(),
+            LaunchWork::Routine { args, inputs, .. } => {
+                inputs.capacity() + args.input_shapes.capacity() * size_of::<Shape>()
+            }
         }
     }
 }
 
-impl Runnable for Ready {
+impl Runnable for CpuPlan {
     fn size_bytes(&self) -> usize {
         let works = self.launches.iter().map(|launch| launch.work.size_bytes()).sum::<usize>();
-        size_of::<Ready>() + self.launches.capacity() * size_of::<ReadyLaunch>() + works
+        size_of::<CpuPlan>() + self.launches.capacity() * size_of::<ReadyLaunch>() + works
     }
 
     fn run(&self, Run { inputs, constants, .. }: Run<'_>) -> Result<Outcome> {
         let buffers = self.slots(inputs)?;
-        let mut scratch = SmallVec::<[Option<matmul::Scratch>; 8]>::new();
+        let mut scratch = SmallVec::<[Option<matmul::MatmulScratch>; 8]>::new();
         for launch in &self.launches {
             scratch.push(match &launch.work {
-                Work::Matmul(matmul) => Some(matmul.scratch(&self.cpu.pool)?),
-                Work::Routine { .. } | Work::Loop(_) => None,
+                LaunchWork::Matmul(matmul) => Some(matmul.scratch(&self.cpu.pool)?),
+                LaunchWork::Routine { .. } | LaunchWork::Loop(_) => None,
             });
         }
         let slots: SmallVec<[*mut u8; 16]> = (buffers.iter().zip(&self.plan.slots))
             .map(|(buffer, slot)| {
-                let storage = buffer.storage::<Storage>().expect("memory of this device");
+                let storage = buffer.storage::<CpuBuffer>().expect("memory of this device");
                 assert!(storage.size_bytes() >= slot.size_bytes, "bug in the planner: a slot larger than its memory");
                 storage.ptr()
             })
@@ -239,14 +251,14 @@ impl Runnable for Ready {
         let rooms_bytes = (n_workers * self.room * 4).next_multiple_of(LINE);
         let beside = self.cpu.pool.take(rooms_bytes.saturating_add(self.sums_bytes))?;
         let tiles = self.cpu.pool.take_uncounted(n_workers * self.frame * 4)?;
-        let rooms = Rooms { first: beside.ptr().cast(), size: self.room };
-        let frames = Rooms { first: tiles.ptr().cast(), size: self.frame };
+        let rooms = PackBuffers { first: beside.ptr().cast(), size: self.room };
+        let frames = PackBuffers { first: tiles.ptr().cast(), size: self.frame };
         let sums = beside.ptr().wrapping_add(rooms_bytes);
-        let memory = Memory { slots, scratch, sums, rooms, frames };
+        let memory = CpuRunMemory { slots, scratch, sums, rooms, frames };
         let counters = &self.cpu.counters;
         Counters::count(&counters.submits, 1);
         Counters::count(&counters.dispatches, self.launches.len() as u64);
-        let faults = Faults::default();
+        let faults = KernelFaults::default();
         let run = || self.run_all(&memory, constants, &faults);
         match n_workers {
             1 => threads::alone(run),
@@ -262,18 +274,18 @@ impl Runnable for Ready {
 }
 
 /// The memory of a run, for whichever thread runs the plan.
-struct Memory {
+struct CpuRunMemory {
     slots: SmallVec<[*mut u8; 16]>,
-    scratch: SmallVec<[Option<matmul::Scratch>; 8]>,
+    scratch: SmallVec<[Option<matmul::MatmulScratch>; 8]>,
     /// For sums that have no place in a slot and for what routines keep: one launch at a time uses it.
     sums: *mut u8,
     /// For the operands of products, laid out anew: a part for each worker.
-    rooms: Rooms,
+    rooms: PackBuffers,
     /// For tiles, likewise.
-    frames: Rooms,
+    frames: PackBuffers,
 }
 
 /// How many threads take part in a plan that takes about so long on one.
-fn n_workers(cpu: &Shared, nanos: f64) -> usize {
+fn n_workers(cpu: &CpuShared, nanos: f64) -> usize {
     if nanos < INLINE_NANOS { 1 } else { cpu.threads.count() }
 }

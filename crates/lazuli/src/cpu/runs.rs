@@ -7,24 +7,24 @@ use crate::view::{IndexMap, View};
 
 /// Where each position of a walk has its element.
 #[derive(Clone, Debug)]
-pub enum Walk {
+pub enum ElementRuns {
     /// The same element everywhere.
     One(isize),
     /// Position `i` is element `i +` this.
     Flat(isize),
     /// By strides over axes, outermost first; neighbours that run on are merged.
-    Strided { axes: Axes, offset: isize },
+    Strided { axes: StridedAxes, offset: isize },
     /// The same with a mask, or of other axes than those that are visited.
     Masked(ChainView),
     /// Through views, source side first.
     Chain(Vec<ChainView>),
 }
 
-type Axes = SmallVec<[Axis; 4]>;
+type StridedAxes = SmallVec<[StridedAxis; 4]>;
 
 /// One axis of a strided walk.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Axis {
+pub struct StridedAxis {
     pub size: usize,
     pub stride: isize,
 }
@@ -46,7 +46,7 @@ struct ChainAxis {
     inside: (isize, isize),
 }
 
-impl Walk {
+impl ElementRuns {
     /// How many bytes it occupies beside itself.
     pub fn size_bytes(&self) -> usize {
         let view = |view: &ChainView| match view.axes.spilled() {
@@ -54,10 +54,12 @@ impl Walk {
             false => 0,
         };
         match self {
-            Walk::Strided { axes, .. } if axes.spilled() => axes.capacity() * size_of::<Axis>(),
-            Walk::One(_) | Walk::Flat(_) | Walk::Strided { .. } => 0,
-            Walk::Masked(masked) => view(masked),
-            Walk::Chain(views) => views.capacity() * size_of::<ChainView>() + views.iter().map(view).sum::<usize>(),
+            ElementRuns::Strided { axes, .. } if axes.spilled() => axes.capacity() * size_of::<StridedAxis>(),
+            ElementRuns::One(_) | ElementRuns::Flat(_) | ElementRuns::Strided { .. } => 0,
+            ElementRuns::Masked(masked) => view(masked),
+            ElementRuns::Chain(views) => {
+                views.capacity() * size_of::<ChainView>() + views.iter().map(view).sum::<usize>()
+            }
         }
     }
 }
@@ -90,18 +92,18 @@ impl Divisor {
 
 /// Consecutive positions whose elements are a constant step apart, or which all have none.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Run {
+pub struct StridedRun {
     pub len: usize,
     pub source: isize,
     pub step: isize,
     pub valid: bool,
 }
 
-impl Walk {
+impl ElementRuns {
     /// The walk of `map` that visits its axes in this order, the last fastest.
-    pub fn new(map: &IndexMap, order: &[usize]) -> Walk {
+    pub fn new(map: &IndexMap, order: &[usize]) -> ElementRuns {
         if let Some(view) = map.strided() {
-            return Walk::strided(order.iter().map(|&a| (view.shape[a], view.strides[a])), view.offset);
+            return ElementRuns::strided(order.iter().map(|&a| (view.shape[a], view.strides[a])), view.offset);
         }
         // A last view that is visited in the order it counts in says nothing: positions are those of the view before.
         let in_order: Vec<usize> = (0..crate::shape::MAX_RANK).collect();
@@ -118,37 +120,41 @@ impl Walk {
             |(i, v): (usize, &View)| ChainView::new(v, if i == last { order } else { &in_order[..v.shape.rank()] });
         let mut views: Vec<ChainView> = views.iter().enumerate().map(chain_view).collect();
         match views.len() == 1 && !views[0].axes.is_empty() {
-            true => Walk::Masked(views.swap_remove(0)),
-            false => Walk::Chain(views),
+            true => ElementRuns::Masked(views.swap_remove(0)),
+            false => ElementRuns::Chain(views),
         }
     }
 
     /// The walk over these axes, `(size, stride)`.
-    pub fn strided(from: impl Iterator<Item = (usize, isize)>, offset: isize) -> Walk {
-        let mut axes = Axes::new();
+    pub fn strided(from: impl Iterator<Item = (usize, isize)>, offset: isize) -> ElementRuns {
+        let mut axes = StridedAxes::new();
         for (size, stride) in from {
             match axes.last_mut() {
                 _ if size == 1 => {}
-                Some(last) if last.stride == stride * size as isize => *last = Axis { size: last.size * size, stride },
-                _ => axes.push(Axis { size, stride }),
+                Some(last) if last.stride == stride * size as isize => {
+                    *last = StridedAxis { size: last.size * size, stride }
+                }
+                _ => axes.push(StridedAxis { size, stride }),
             }
         }
         match axes[..] {
-            [] | [Axis { stride: 0, .. }] => Walk::One(offset),
-            [Axis { stride: 1, .. }] => Walk::Flat(offset),
-            _ => Walk::Strided { axes, offset },
+            [] | [StridedAxis { stride: 0, .. }] => ElementRuns::One(offset),
+            [StridedAxis { stride: 1, .. }] => ElementRuns::Flat(offset),
+            _ => ElementRuns::Strided { axes, offset },
         }
     }
 
     /// Calls `f` with the position in `0..len` and the run of every run from `start` on.
     #[inline]
-    pub fn runs(&self, start: usize, len: usize, mut f: impl FnMut(usize, Run)) {
+    pub fn runs(&self, start: usize, len: usize, mut f: impl FnMut(usize, StridedRun)) {
         match self {
-            Walk::One(source) => f(0, Run { len, source: *source, step: 0, valid: true }),
-            Walk::Flat(offset) => f(0, Run { len, source: offset + start as isize, step: 1, valid: true }),
-            Walk::Strided { axes, offset } => strided_runs(axes, *offset, start, len, f),
-            Walk::Masked(view) => masked_runs(view, start, len, f),
-            Walk::Chain(views) => {
+            ElementRuns::One(source) => f(0, StridedRun { len, source: *source, step: 0, valid: true }),
+            ElementRuns::Flat(offset) => {
+                f(0, StridedRun { len, source: offset + start as isize, step: 1, valid: true })
+            }
+            ElementRuns::Strided { axes, offset } => strided_runs(axes, *offset, start, len, f),
+            ElementRuns::Masked(view) => masked_runs(view, start, len, f),
+            ElementRuns::Chain(views) => {
                 let mut at = 0;
                 while at < len {
                     let run = chain_run(views, (start + at) as isize, (len - at) as isize);
@@ -163,9 +169,9 @@ impl Walk {
     #[inline]
     pub fn element(&self, at: usize) -> isize {
         match self {
-            Walk::One(source) => *source,
-            Walk::Flat(offset) => offset + at as isize,
-            Walk::Strided { axes, offset } => {
+            ElementRuns::One(source) => *source,
+            ElementRuns::Flat(offset) => offset + at as isize,
+            ElementRuns::Strided { axes, offset } => {
                 let (mut source, mut rest) = (*offset, at);
                 for axis in axes[1..].iter().rev() {
                     let next = rest / axis.size;
@@ -174,18 +180,18 @@ impl Walk {
                 }
                 source + rest as isize * axes[0].stride
             }
-            Walk::Masked(view) => chain_run(std::slice::from_ref(view), at as isize, 1).source,
-            Walk::Chain(views) => chain_run(views, at as isize, 1).source,
+            ElementRuns::Masked(view) => chain_run(std::slice::from_ref(view), at as isize, 1).source,
+            ElementRuns::Chain(views) => chain_run(views, at as isize, 1).source,
         }
     }
 
     /// From one position of the innermost axis to the next, if that is the same everywhere.
     pub fn step(&self) -> Option<isize> {
         match self {
-            Walk::One(_) => Some(0),
-            Walk::Flat(_) => Some(1),
-            Walk::Strided { axes, .. } => Some(axes[axes.len() - 1].stride),
-            Walk::Masked(_) | Walk::Chain(_) => None,
+            ElementRuns::One(_) => Some(0),
+            ElementRuns::Flat(_) => Some(1),
+            ElementRuns::Strided { axes, .. } => Some(axes[axes.len() - 1].stride),
+            ElementRuns::Masked(_) | ElementRuns::Chain(_) => None,
         }
     }
 
@@ -203,18 +209,18 @@ impl Walk {
         };
         match self {
             _ if n == 0 => None,
-            Walk::One(at) => Some((*at, *at)),
-            Walk::Flat(offset) => Some((*offset, offset + n as isize - 1)),
-            Walk::Strided { axes, offset } => {
+            ElementRuns::One(at) => Some((*at, *at)),
+            ElementRuns::Flat(offset) => Some((*offset, offset + n as isize - 1)),
+            ElementRuns::Strided { axes, offset } => {
                 Some(reach(*offset, &mut axes.iter().map(|a| (0, (a.size as isize - 1) * a.stride))))
             }
-            Walk::Masked(view) => reach_of(std::slice::from_ref(view)),
-            Walk::Chain(views) => reach_of(views),
+            ElementRuns::Masked(view) => reach_of(std::slice::from_ref(view)),
+            ElementRuns::Chain(views) => reach_of(views),
         }
     }
 }
 
-fn strided_runs(axes: &Axes, offset: isize, start: usize, len: usize, mut f: impl FnMut(usize, Run)) {
+fn strided_runs(axes: &StridedAxes, offset: isize, start: usize, len: usize, mut f: impl FnMut(usize, StridedRun)) {
     let last = axes.len() - 1;
     let inner = axes[last];
     let mut coordinates = [0usize; crate::shape::MAX_RANK];
@@ -227,7 +233,7 @@ fn strided_runs(axes: &Axes, offset: isize, start: usize, len: usize, mut f: imp
     let mut at = 0;
     while at < len {
         let n = (inner.size - coordinates[last]).min(len - at);
-        f(at, Run { len: n, source, step: inner.stride, valid: true });
+        f(at, StridedRun { len: n, source, step: inner.stride, valid: true });
         at += n;
         // On to the next row: back to the start of this one, then carry outwards.
         source -= coordinates[last] as isize * inner.stride;
@@ -246,7 +252,7 @@ fn strided_runs(axes: &Axes, offset: isize, start: usize, len: usize, mut f: imp
 
 /// A row at a time: whether the coordinates of the other axes are inside is known when they change, so that a row is at
 /// most three runs.
-fn masked_runs(view: &ChainView, start: usize, len: usize, mut f: impl FnMut(usize, Run)) {
+fn masked_runs(view: &ChainView, start: usize, len: usize, mut f: impl FnMut(usize, StridedRun)) {
     let axes = &view.axes[..];
     let last = axes.len() - 1;
     let inner = axes[last];
@@ -266,14 +272,14 @@ fn masked_runs(view: &ChainView, start: usize, len: usize, mut f: impl FnMut(usi
     while at < len {
         let end = inner.size.min(c + len - at);
         if n_outside > 0 {
-            f(at as usize, Run { len: (end - c) as usize, source: 0, step: 0, valid: false });
+            f(at as usize, StridedRun { len: (end - c) as usize, source: 0, step: 0, valid: false });
             at += end - c;
         } else {
             for (to, valid) in [(inner.inside.0, false), (inner.inside.1, true), (end, false)] {
                 let to = to.clamp(c, end);
                 if to > c {
                     let (source, step) = if valid { (source + c * inner.stride, inner.stride) } else { (0, 0) };
-                    f(at as usize, Run { len: (to - c) as usize, source, step, valid });
+                    f(at as usize, StridedRun { len: (to - c) as usize, source, step, valid });
                     at += to - c;
                     c = to;
                 }
@@ -340,7 +346,7 @@ fn is_counted(view: &View, order: &[usize]) -> bool {
 }
 
 /// The run of a chain that starts at `position`, at most `len` long.
-fn chain_run(views: &[ChainView], position: isize, mut len: isize) -> Run {
+fn chain_run(views: &[ChainView], position: isize, mut len: isize) -> StridedRun {
     let (mut linear, mut step) = (position, 1isize);
     for view in views.iter().rev() {
         // A step moves along one axis: the outermost whose pitch divides it. It stays a step until that axis ends.
@@ -365,11 +371,11 @@ fn chain_run(views: &[ChainView], position: isize, mut len: isize) -> Run {
             valid &= inside;
         }
         if !valid {
-            return Run { len: len as usize, source: 0, step: 0, valid: false };
+            return StridedRun { len: len as usize, source: 0, step: 0, valid: false };
         }
         (linear, step) = (source, next_step);
     }
-    Run { len: len as usize, source: linear, step, valid: true }
+    StridedRun { len: len as usize, source: linear, step, valid: true }
 }
 
 /// How many positions from `c` by `by` stay within `low..high`, where `c` is.
@@ -401,7 +407,7 @@ mod tests {
     use crate::shape::Shape;
 
     /// The element of every position, by way of runs.
-    fn elements(walk: &Walk, start: usize, len: usize) -> Vec<Option<usize>> {
+    fn elements(walk: &ElementRuns, start: usize, len: usize) -> Vec<Option<usize>> {
         let mut out = Vec::new();
         walk.runs(start, len, |at, run| {
             assert_eq!(at, out.len());
@@ -460,7 +466,7 @@ mod tests {
             for turn in 0..seen.rank().max(1) {
                 let mut order: Vec<usize> = (0..seen.rank()).collect();
                 order.rotate_left(turn.min(seen.rank()));
-                let walk = Walk::new(&map, &order);
+                let walk = ElementRuns::new(&map, &order);
                 let expect: Vec<Option<usize>> = (0..seen.n_elems()).map(|mut i| {
                     let mut c = vec![0; seen.rank()];
                     for &axis in order.iter().rev() {

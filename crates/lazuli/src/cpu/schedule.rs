@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::fold;
 use super::nontemporal;
 use super::program::{Code, CodeInst};
-use super::runs::Walk;
-use super::sweeps::{Facts, Pass, Passes};
+use super::runs::ElementRuns;
+use super::sweeps::{Facts, Sweep, Sweeps};
 use crate::kernel::{Args, GatherArgs, InstOp, Order, Reg, Scope, Store};
 use crate::view::IndexMap;
 
@@ -46,7 +46,7 @@ const MAX_TASKS: usize = 512;
 pub struct Nest {
     pub code: Arc<Code>,
     /// Per access.
-    pub walks: Vec<Walk>,
+    pub walks: Vec<ElementRuns>,
     /// Per access, from one row of a tile to the next, in elements.
     pub row_steps: Vec<isize>,
     /// Whether the rows of every tile are runs of the innermost axis.
@@ -55,10 +55,10 @@ pub struct Nest {
     pub streams: Vec<bool>,
     pub gathers: Vec<GatherArgs>,
     pub consts: Vec<u32>,
-    pub passes: Passes,
-    pub form: Form,
+    pub passes: Sweeps,
+    pub form: Traversal,
     pub sizes: Sizes,
-    pub scratch: Scratch,
+    pub scratch: ScratchLayout,
     /// About how long it takes on one thread.
     pub nanos: f64,
     /// Blocks (or tiles of a map) per task.
@@ -76,19 +76,19 @@ pub struct Sizes {
 
 /// How the index space is walked.
 #[derive(Clone, Copy, Debug)]
-pub enum Form {
+pub enum Traversal {
     /// Tile by tile over the outer axes.
     Map(Grid),
     /// Blocks of rows; each row, or several short ones at once, in tiles. `row` is how one is cut.
-    Rows { blocks: Cut, rows_per_tile: usize, row: Cut },
+    Rows { blocks: Tiling, rows_per_tile: usize, row: Tiling },
     /// Blocks of columns, each walked a few rows at a time, none of which lie across the end of a run. Narrow ones are
     /// added up with several rows `abreast`; where there are few blocks, their rows are shared out in `pieces`.
-    Columns { blocks: Cut, rows_per_tile: usize, run: usize, abreast: usize, pieces: Cut },
+    Columns { blocks: Tiling, rows_per_tile: usize, run: usize, abreast: usize, pieces: Tiling },
 }
 
 /// A range of positions cut into pieces, none of which crosses the end of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Cut {
+pub struct Tiling {
     pub n: usize,
     pub run: usize,
     pub piece: usize,
@@ -108,7 +108,7 @@ pub struct Grid {
 
 /// How many lanes of scratch a thread needs, in the order they lie.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Scratch {
+pub struct ScratchLayout {
     /// Of one tile.
     pub tile: usize,
     pub n_slots: usize,
@@ -124,12 +124,12 @@ pub struct Scratch {
     pub n_folds: usize,
 }
 
-impl Cut {
+impl Tiling {
     /// Cuts `n` positions into pieces of at most about `piece`, evenly within each run.
-    pub fn new(n: usize, run: usize, piece: usize) -> Cut {
+    pub fn new(n: usize, run: usize, piece: usize) -> Tiling {
         let run = run.clamp(1, n.max(1));
         let even = run.div_ceil(run.div_ceil(piece.max(1)));
-        Cut { n, run, piece: if even > 64 && even < run { even.next_multiple_of(16) } else { even } }
+        Tiling { n, run, piece: if even > 64 && even < run { even.next_multiple_of(16) } else { even } }
     }
 
     /// How many pieces there are.
@@ -164,7 +164,7 @@ impl Grid {
     }
 }
 
-impl Scratch {
+impl ScratchLayout {
     /// Lanes in all.
     pub fn n_lanes(&self) -> usize {
         self.levels_at() + self.level.next_multiple_of(16) * self.levels * self.n_folds
@@ -191,10 +191,10 @@ impl Scratch {
     }
 }
 
-/// What [`Passes`] asks, answered from the walks.
+/// What [`Sweeps`] asks, answered from the walks.
 struct Known<'a> {
     code: &'a Code,
-    walks: &'a [Walk],
+    walks: &'a [ElementRuns],
     /// Whether the rows of every tile are runs of the innermost axis.
     rows_are_runs: bool,
     /// Per store.
@@ -210,8 +210,8 @@ impl Facts for Known<'_> {
     fn in_place(&self, load: Reg) -> bool {
         let CodeInst::Load { input, access } = self.code.insts[load as usize] else { return false };
         let walk = &self.walks[access as usize];
-        let fits =
-            matches!(walk, Walk::One(_) | Walk::Flat(_)) || self.rows_are_runs && matches!(walk.step(), Some(0 | 1));
+        let fits = matches!(walk, ElementRuns::One(_) | ElementRuns::Flat(_))
+            || self.rows_are_runs && matches!(walk.step(), Some(0 | 1));
         fits && self.code.body.inputs[input as usize].size() == 4
     }
 
@@ -220,7 +220,7 @@ impl Facts for Known<'_> {
         let dtype = self.code.body.outputs[store.output as usize];
         dtype.size() == 4
             && !self.aliased[store.output as usize]
-            && matches!(self.walks[store.access as usize], Walk::Flat(_))
+            && matches!(self.walks[store.access as usize], ElementRuns::Flat(_))
     }
 
     fn streams(&self, store: usize) -> bool {
@@ -237,7 +237,7 @@ impl Facts for Known<'_> {
 }
 
 /// The axes of a launch, as the walk over them sees them.
-struct Axes<'a> {
+struct LoopAxes<'a> {
     args: &'a Args,
     has_inner: bool,
     /// Outer axes are walked fastest.
@@ -245,25 +245,25 @@ struct Axes<'a> {
     ragged: bool,
 }
 
-impl Axes<'_> {
-    fn new<'a>(code: &Code, args: &'a Args) -> Axes<'a> {
+impl LoopAxes<'_> {
+    fn new<'a>(code: &Code, args: &'a Args) -> LoopAxes<'a> {
         let (n_outer, n_inner): (usize, usize) = (args.outer.iter().product(), args.inner.iter().product());
         // Short rows are too short for a loop each: they are turned, and done side by side.
         let turned = !code.body.ragged && args.inner.len() == 1 && n_inner < SHORT_ROW && n_outer >= MIN_ROW;
         let has_inner = code.body.inner_rank > 0;
         let columns = has_inner && (turned || code.body.order == Order::OuterFast);
-        Axes { args, has_inner, columns, ragged: code.body.ragged }
+        LoopAxes { args, has_inner, columns, ragged: code.body.ragged }
     }
 
     fn is_inner(&self, map: &IndexMap) -> bool {
         self.has_inner && map.shape().rank() == self.args.outer.len() + self.args.inner.len()
     }
 
-    fn walk(&self, map: &IndexMap) -> Walk {
+    fn walk(&self, map: &IndexMap) -> ElementRuns {
         let (outer, all) = (self.args.outer.len(), map.shape().rank());
         match self.columns && self.is_inner(map) {
-            true => Walk::new(map, &(outer..all).chain(0..outer).collect::<Vec<_>>()),
-            false => Walk::new(map, &(0..all).collect::<Vec<_>>()),
+            true => ElementRuns::new(map, &(outer..all).chain(0..outer).collect::<Vec<_>>()),
+            false => ElementRuns::new(map, &(0..all).collect::<Vec<_>>()),
         }
     }
 
@@ -302,13 +302,13 @@ impl Axes<'_> {
 impl Nest {
     /// Binds a program to the numbers of a launch; `aliased` says per output whether it is also an input.
     pub fn new(code: Arc<Code>, args: &Args, aliased: &[bool]) -> Nest {
-        let axes = Axes::new(&code, args);
+        let axes = LoopAxes::new(&code, args);
         let sizes = Sizes {
             outer: args.outer.iter().product(),
             inner: args.inner.iter().product(),
             ragged: code.body.ragged.then(|| (args.outer[1..].iter().product::<usize>().max(1), args.limit)),
         };
-        let walks: Vec<Walk> = args.accesses.iter().map(|map| axes.walk(map)).collect();
+        let walks: Vec<ElementRuns> = args.accesses.iter().map(|map| axes.walk(map)).collect();
         // Where one inner index is all there is, the map of an inner value may leave it out.
         let is_inner =
             |s: &Store| code.scope(s.value) == Scope::Inner || axes.is_inner(&args.accesses[s.access as usize]);
@@ -318,7 +318,7 @@ impl Nest {
             let n_bytes = n_elems * code.body.outputs[s.output as usize].size();
             !aliased[s.output as usize]
                 && n_bytes >= nontemporal::MIN_BYTES
-                && matches!(walks[s.access as usize], Walk::Flat(_))
+                && matches!(walks[s.access as usize], ElementRuns::Flat(_))
         };
         let streams: Vec<bool> = code.body.stores.iter().zip(&is_inner).map(streams).collect();
         let rows_are_runs = axes.rows_are_runs();
@@ -331,9 +331,9 @@ impl Nest {
             streams: &streams,
             folds_rows: !axes.columns && fold::folds(),
         };
-        let mut passes = Passes::new(&code, &known, true);
+        let mut passes = Sweeps::new(&code, &known, true);
         if passes.n_kept * sizes.inner > MAX_KEPT {
-            passes = Passes::new(&code, &known, false);
+            passes = Sweeps::new(&code, &known, false);
         }
         let mut nest = Nest {
             rows_are_runs,
@@ -342,9 +342,9 @@ impl Nest {
             walks,
             gathers: args.gathers.clone(),
             consts: args.consts.clone(),
-            form: Form::Map(Grid { sheets: 0, height: 1, width: 1, rows: 1, len: 1, by_columns: false }),
+            form: Traversal::Map(Grid { sheets: 0, height: 1, width: 1, rows: 1, len: 1, by_columns: false }),
             sizes,
-            scratch: Scratch::default(),
+            scratch: ScratchLayout::default(),
             nanos: 0.0,
             per_task: 1,
             passes,
@@ -356,10 +356,10 @@ impl Nest {
     }
 
     /// Chooses tiles and blocks.
-    fn cut(&mut self, axes: &Axes) {
+    fn cut(&mut self, axes: &LoopAxes) {
         let n_slots = self.passes.inner.iter().map(|p| p.n_slots).max().unwrap_or(0);
         // What is read where it lies and leaves nothing but sums needs no cache: long tiles, read in several places.
-        let bare = |p: &Pass| p.lines.is_empty() && p.stores.is_empty();
+        let bare = |p: &Sweep| p.lines.is_empty() && p.stores.is_empty();
         let budget = match n_slots {
             0 if axes.has_inner && !axes.columns && self.passes.inner.iter().all(bare) => BARE_TILE,
             0 => MAX_TILE,
@@ -369,12 +369,12 @@ impl Nest {
         let (form, tile, outer, kept) = match (axes.has_inner, axes.columns) {
             (false, _) => {
                 let grid = self.cut_map(axes, budget);
-                (Form::Map(grid), grid.rows * grid.len, 0, 0)
+                (Traversal::Map(grid), grid.rows * grid.len, 0, 0)
             }
             (true, false) => {
                 let (blocks, rows_per_tile, row) = self.cut_rows(axes, budget);
                 (
-                    Form::Rows { blocks, rows_per_tile, row },
+                    Traversal::Rows { blocks, rows_per_tile, row },
                     rows_per_tile * row.piece,
                     blocks.piece,
                     blocks.piece * inner,
@@ -392,23 +392,23 @@ impl Nest {
                 let rows_per_tile = lanes / blocks.piece / abreast * abreast;
                 let rows_per_tile = rows_per_tile.clamp(abreast, run.next_multiple_of(abreast));
                 let pieces = self.cut_pieces(blocks, run, abreast);
-                let form = Form::Columns { blocks, rows_per_tile, run, abreast, pieces };
+                let form = Traversal::Columns { blocks, rows_per_tile, run, abreast, pieces };
                 (form, rows_per_tile * blocks.piece, blocks.piece, blocks.piece * inner)
             }
         };
         // One level per doubling of the blocks that are added up serially, and the serial one itself.
         let levels = if axes.columns { inner.div_ceil(SERIAL).max(1).ilog2() as usize + 3 } else { 0 };
-        let level = if let Form::Columns { blocks, abreast, .. } = form { blocks.piece * abreast } else { 0 };
+        let level = if let Traversal::Columns { blocks, abreast, .. } = form { blocks.piece * abreast } else { 0 };
         let n_folds = self.passes.inner.iter().map(|p| p.folds.len()).max().unwrap_or(0);
         let (n_outer, n_kept) = (self.passes.n_outer, self.passes.n_kept);
         self.form = form;
-        self.scratch = Scratch { tile, n_slots, outer, n_outer, kept, n_kept, level, levels, n_folds };
+        self.scratch = ScratchLayout { tile, n_slots, outer, n_outer, kept, n_kept, level, levels, n_folds };
     }
 
-    fn cut_map(&self, axes: &Axes, budget: usize) -> Grid {
+    fn cut_map(&self, axes: &LoopAxes, budget: usize) -> Grid {
         let n = self.sizes.outer;
         let flat =
-            Grid { sheets: 1, height: 1, width: n, rows: 1, len: Cut::new(n, n, budget).piece, by_columns: false };
+            Grid { sheets: 1, height: 1, width: n, rows: 1, len: Tiling::new(n, n, budget).piece, by_columns: false };
         let [.., height, width] = axes.args.outer[..] else { return flat };
         if !axes.rows_are_runs() || n == 0 {
             return flat;
@@ -424,28 +424,28 @@ impl Nest {
             true => (ACROSS.0.min(height), ACROSS.1),
             false => ((budget / width).clamp(1, height), budget),
         };
-        Grid { sheets, height, width, rows, len: Cut::new(width, width, len).piece, by_columns }
+        Grid { sheets, height, width, rows, len: Tiling::new(width, width, len).piece, by_columns }
     }
 
-    fn cut_rows(&self, axes: &Axes, budget: usize) -> (Cut, usize, Cut) {
+    fn cut_rows(&self, axes: &LoopAxes, budget: usize) -> (Tiling, usize, Tiling) {
         let Sizes { outer, inner, ragged } = self.sizes;
         let run = match axes.args.inner[..] {
             [.., _, last] if axes.rows_are_runs() => last,
             _ => inner,
         };
-        let row = Cut::new(inner, run, budget);
+        let row = Tiling::new(inner, run, budget);
         let together = ragged.is_none() && row.count() == 1 && inner > 0;
         let rows_per_tile = if together { (budget / inner).max(1) } else { 1 };
         // Rows of a block count by the last outer axis alone, so that they are a constant step apart.
         let run = axes.args.outer.last().copied().unwrap_or(1);
         let run = if together { run } else { outer };
         let per_block = (BLOCK_LANES / inner.max(1)).clamp(1, 512).next_multiple_of(rows_per_tile);
-        let blocks = Cut::new(outer, run, per_block);
+        let blocks = Tiling::new(outer, run, per_block);
         (blocks, rows_per_tile.min(blocks.piece), row)
     }
 
     /// Columns: wide enough to read memory in order, narrow enough that what is kept stays in cache.
-    fn cut_columns(&self, axes: &Axes, budget: usize) -> Cut {
+    fn cut_columns(&self, axes: &LoopAxes, budget: usize) -> Tiling {
         let Sizes { outer, inner, ragged } = self.sizes;
         let short = inner < SHORT_ROW;
         let wide = if short { budget / inner.max(1) } else { MAX_COLUMNS };
@@ -459,18 +459,18 @@ impl Nest {
         };
         // The pieces of a ragged axis differ in length, so no tile may span two of them.
         let run = ragged.map_or(run, |(per_piece, _)| run.min(per_piece));
-        Cut::new(outer, run, wide.clamp(64, MAX_COLUMNS).min(kept).min(budget))
+        Tiling::new(outer, run, wide.clamp(64, MAX_COLUMNS).min(kept).min(budget))
     }
 
     /// Few blocks of long columns keep few threads busy: their rows are cut, if one pass over them is all there is.
-    fn cut_pieces(&self, blocks: Cut, run: usize, abreast: usize) -> Cut {
+    fn cut_pieces(&self, blocks: Tiling, run: usize, abreast: usize) -> Tiling {
         let inner = self.sizes.inner;
         let once = matches!(&self.passes.inner[..], [pass] if pass.stores.is_empty()) && self.sizes.ragged.is_none();
         let enough = MIN_BLOCKS.div_ceil(blocks.count().max(1));
         let rows = inner.div_ceil(enough).max(PIECE_LANES / blocks.piece).next_multiple_of(SERIAL * abreast);
         match once && run == inner && rows < inner {
-            true => Cut { n: inner, run: inner, piece: rows },
-            false => Cut { n: inner, run: inner.max(1), piece: inner.max(1) },
+            true => Tiling { n: inner, run: inner, piece: rows },
+            false => Tiling { n: inner, run: inner.max(1), piece: inner.max(1) },
         }
     }
 
@@ -494,16 +494,16 @@ impl Nest {
     /// How many tiles of a map, or blocks of rows or columns, there are.
     pub fn n_blocks(&self) -> usize {
         match self.form {
-            Form::Map(grid) => grid.count(),
-            Form::Rows { blocks, .. } | Form::Columns { blocks, .. } => blocks.count(),
+            Traversal::Map(grid) => grid.count(),
+            Traversal::Rows { blocks, .. } | Traversal::Columns { blocks, .. } => blocks.count(),
         }
     }
 
     /// About how many bytes it occupies, without its program.
     pub fn size_bytes(&self) -> usize {
         size_of::<Nest>()
-            + self.walks.capacity() * size_of::<Walk>()
-            + self.walks.iter().map(Walk::size_bytes).sum::<usize>()
+            + self.walks.capacity() * size_of::<ElementRuns>()
+            + self.walks.iter().map(ElementRuns::size_bytes).sum::<usize>()
             + self.row_steps.capacity() * size_of::<isize>()
             + self.streams.capacity()
             + self.gathers.capacity() * size_of::<GatherArgs>()
@@ -514,7 +514,7 @@ impl Nest {
     /// Bytes for the sums of columns whose rows are shared out in pieces.
     pub fn sums_bytes(&self) -> usize {
         match self.form {
-            Form::Columns { blocks, pieces, .. } if pieces.count() > 1 => {
+            Traversal::Columns { blocks, pieces, .. } if pieces.count() > 1 => {
                 blocks.count() * self.passes.inner[0].folds.len() * pieces.count() * blocks.piece * 4
             }
             _ => 0,

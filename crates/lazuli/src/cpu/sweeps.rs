@@ -2,16 +2,16 @@
 //! that is kept for a later pass, or straight in the output. Plain data from a program and a few facts about accesses.
 
 use crate::kernel::{Reg, Scope};
-use crate::ops::Step;
+use crate::ops::RegisterStep;
 
 use super::program::{Code, CodeInst};
 
 /// What is done for every tile of one pass.
 #[derive(Default)]
-pub struct Pass {
+pub struct Sweep {
     /// Loads whose lanes are used where they lie.
     pub in_place: Vec<Reg>,
-    pub lines: Vec<Line>,
+    pub lines: Vec<SweepStep>,
     /// Reductions fed by this pass.
     pub folds: Vec<Fold>,
     /// Which stores of the body end a tile.
@@ -25,26 +25,26 @@ pub struct Pass {
 }
 
 /// One thing done to a tile.
-pub struct Line {
+pub struct SweepStep {
     pub reg: Reg,
-    pub work: Work,
+    pub work: SweepOp,
     pub dst: Dst,
     /// The reduction that takes the results in as they are made, and which of the pass's it is.
     pub fold: Option<(usize, Reg)>,
 }
 
 /// What a line does.
-pub enum Work {
+pub enum SweepOp {
     /// The instruction of its register.
     Inst,
     /// Several arithmetic instructions at once, the value staying in registers between them.
-    Chain { start: Reg, links: Vec<Link> },
+    Chain { start: Reg, links: Vec<ChainLink> },
 }
 
 /// One step of a chain: `value ∘ operand`, or `operand ∘ value`, or of the value alone.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Link {
-    pub step: Step,
+pub struct ChainLink {
+    pub step: RegisterStep,
     pub operand: Option<Reg>,
     pub reversed: bool,
 }
@@ -74,10 +74,10 @@ pub struct Fold {
 
 /// All passes of a body.
 #[derive(Default)]
-pub struct Passes {
+pub struct Sweeps {
     /// Stage by stage: first the outer lines of a stage, then its pass over the inner axes. A map has one pass only.
-    pub outer: Vec<Vec<Line>>,
-    pub inner: Vec<Pass>,
+    pub outer: Vec<Vec<SweepStep>>,
+    pub inner: Vec<Sweep>,
     /// Per register, which of the outer lanes it is.
     pub outer_at: Vec<usize>,
     pub n_outer: usize,
@@ -89,23 +89,24 @@ pub struct Passes {
     pub outer_stores: Vec<usize>,
 }
 
-impl Passes {
+impl Sweeps {
     /// About how many bytes they occupy beside themselves.
     pub fn size_bytes(&self) -> usize {
-        let links = |line: &Line| match &line.work {
-            Work::Inst => 0,
-            Work::Chain { links, .. } => links.capacity() * size_of::<Link>(),
+        let links = |line: &SweepStep| match &line.work {
+            SweepOp::Inst => 0,
+            SweepOp::Chain { links, .. } => links.capacity() * size_of::<ChainLink>(),
         };
-        let lines = |lines: &Vec<Line>| lines.capacity() * size_of::<Line>() + lines.iter().map(links).sum::<usize>();
-        let pass = |pass: &Pass| {
+        let lines =
+            |lines: &Vec<SweepStep>| lines.capacity() * size_of::<SweepStep>() + lines.iter().map(links).sum::<usize>();
+        let pass = |pass: &Sweep| {
             lines(&pass.lines)
                 + (pass.in_place.capacity() + pass.outer_uses.capacity()) * size_of::<Reg>()
                 + pass.folds.capacity() * size_of::<Fold>()
                 + pass.stores.capacity() * size_of::<usize>()
                 + pass.kept_uses.capacity() * size_of::<(Reg, usize)>()
         };
-        self.outer.iter().map(|outer| size_of::<Vec<Line>>() + lines(outer)).sum::<usize>()
-            + self.inner.capacity() * size_of::<Pass>()
+        self.outer.iter().map(|outer| size_of::<Vec<SweepStep>>() + lines(outer)).sum::<usize>()
+            + self.inner.capacity() * size_of::<Sweep>()
             + self.inner.iter().map(pass).sum::<usize>()
             + (self.outer_at.capacity() + self.outer_stores.capacity()) * size_of::<usize>()
             + self.uniform.capacity() * size_of::<Reg>()
@@ -126,13 +127,13 @@ pub trait Facts {
     fn folds_rows(&self) -> bool;
 }
 
-impl Passes {
+impl Sweeps {
     /// Divides the instructions. `keep`: rows are short enough that inner values stay for later passes; otherwise
     /// they are computed again.
-    pub fn new(code: &Code, facts: &dyn Facts, keep: bool) -> Passes {
+    pub fn new(code: &Code, facts: &dyn Facts, keep: bool) -> Sweeps {
         let main = if code.body.inner_rank > 0 { Scope::Inner } else { Scope::Outer };
         let mut builder =
-            Builder { code, facts, keep, main, computed_in: vec![None; code.insts.len()], kept: Vec::new() };
+            SweepBuilder { code, facts, keep, main, computed_in: vec![None; code.insts.len()], kept: Vec::new() };
         let is_inner = |s: &usize| main == Scope::Outer || facts.is_inner(*s);
         let (inner_stores, outer_stores): (Vec<usize>, Vec<usize>) = (0..code.body.stores.len()).partition(is_inner);
         let value = |s: &usize| code.alias[code.body.stores[*s].value as usize];
@@ -159,13 +160,13 @@ impl Passes {
             let folds: Vec<Fold> = folds_of(stage as u16).collect();
             let stores = if stage + 1 == n_passes { inner_stores.clone() } else { Vec::new() };
             let roots = folds.iter().map(|f| f.source).chain(stores.iter().map(value));
-            let mut pass = Pass::default();
+            let mut pass = Sweep::default();
             let regs = builder.need(stage, roots, &mut pass);
-            wanted.push((regs, Pass { folds, stores, ..pass }));
+            wanted.push((regs, Sweep { folds, stores, ..pass }));
         }
         let inner = wanted.into_iter().map(|(regs, pass)| builder.place(&regs, pass)).collect();
 
-        let mut passes = Passes { inner, n_kept: builder.kept.len(), outer_stores, ..Passes::default() };
+        let mut passes = Sweeps { inner, n_kept: builder.kept.len(), outer_stores, ..Sweeps::default() };
         passes.outer_at = vec![0; code.insts.len()];
         let n_stages = code.stages.iter().max().map_or(0, |s| *s as usize) + 2;
         passes.outer.resize_with(n_stages, Vec::new);
@@ -185,12 +186,12 @@ impl Passes {
         let dst = Dst::Outer(self.n_outer);
         self.n_outer += 1;
         if !matches!(code.insts[i], CodeInst::Reduce { .. }) {
-            self.outer[code.stages[i] as usize].push(Line { reg: i as Reg, work: Work::Inst, dst, fold: None });
+            self.outer[code.stages[i] as usize].push(SweepStep { reg: i as Reg, work: SweepOp::Inst, dst, fold: None });
         }
     }
 }
 
-struct Builder<'a> {
+struct SweepBuilder<'a> {
     code: &'a Code,
     facts: &'a dyn Facts,
     keep: bool,
@@ -201,9 +202,9 @@ struct Builder<'a> {
     kept: Vec<Reg>,
 }
 
-impl Builder<'_> {
+impl SweepBuilder<'_> {
     /// The registers that a pass must compute for `roots`. Notes in `pass` which others it reads.
-    fn need(&mut self, stage: usize, roots: impl Iterator<Item = Reg>, pass: &mut Pass) -> Vec<Reg> {
+    fn need(&mut self, stage: usize, roots: impl Iterator<Item = Reg>, pass: &mut Sweep) -> Vec<Reg> {
         let mut needed = vec![false; self.code.insts.len()];
         let mut outer = vec![false; self.code.insts.len()];
         let mut pending: Vec<Reg> = roots.collect();
@@ -256,13 +257,15 @@ impl Builder<'_> {
             self.code.scope(r) != self.main || is_load && self.facts.in_place(r)
         };
         match self.code.insts[reg as usize] {
-            CodeInst::Binary { x, y, step: Some(Step::Add | Step::Sub | Step::Mul), .. } => is_near(x) && is_near(y),
+            CodeInst::Binary {
+                x, y, step: Some(RegisterStep::Add | RegisterStep::Sub | RegisterStep::Mul), ..
+            } => is_near(x) && is_near(y),
             _ => false,
         }
     }
 
     /// Lines for these registers, chained where they can be, each with its place.
-    fn place(&self, regs: &[Reg], mut pass: Pass) -> Pass {
+    fn place(&self, regs: &[Reg], mut pass: Sweep) -> Sweep {
         let code = self.code;
         let mut uses = vec![0u32; code.insts.len()];
         regs.iter().for_each(|r| code.for_each_operand(*r, |o| uses[o as usize] += 1));
@@ -278,10 +281,10 @@ impl Builder<'_> {
             let work = self.work(reg, &trunks);
             let takes_in = |f: &Fold| {
                 let is_float = matches!(code.insts[f.reg as usize], CodeInst::Reduce { step: Some(_), .. });
-                f.source == reg && is_float && matches!(work, Work::Chain { .. }) && self.facts.folds_rows()
+                f.source == reg && is_float && matches!(work, SweepOp::Chain { .. }) && self.facts.folds_rows()
             };
             let fold = pass.folds.iter().position(takes_in).map(|i| (i, pass.folds[i].reg));
-            pass.lines.push(Line { reg, work, dst: Dst::InPlace, fold });
+            pass.lines.push(SweepStep { reg, work, dst: Dst::InPlace, fold });
         }
         self.assign(&mut pass, &last, &uses);
         pass
@@ -295,7 +298,9 @@ impl Builder<'_> {
         for &reg in regs.iter().filter(|r| self.chains(**r)) {
             trunks[reg as usize] = match self.code.insts[reg as usize] {
                 CodeInst::Unary { x, .. } => Some(x).filter(|x| is_trunk(*x, 1)),
-                CodeInst::Binary { x, y, step: Some(Step::Mul), .. } if x == y => Some(x).filter(|x| is_trunk(*x, 2)),
+                CodeInst::Binary { x, y, step: Some(RegisterStep::Mul), .. } if x == y => {
+                    Some(x).filter(|x| is_trunk(*x, 2))
+                }
                 CodeInst::Binary { x, y, .. } => [x, y].into_iter().find(|o| is_trunk(*o, 1)),
                 _ => None,
             };
@@ -309,31 +314,31 @@ impl Builder<'_> {
         matches!(self.code.insts[reg as usize], Binary { step: Some(_), .. } | Unary { step: Some(_), .. })
     }
 
-    fn work(&self, reg: Reg, trunks: &[Option<Reg>]) -> Work {
+    fn work(&self, reg: Reg, trunks: &[Option<Reg>]) -> SweepOp {
         if !self.chains(reg) {
-            return Work::Inst;
+            return SweepOp::Inst;
         }
         // A single step is a chain too: that is its fastest loop.
         let (mut at, mut links) = (reg, Vec::new());
         loop {
             let trunk = trunks[at as usize];
             let (link, from) = match self.code.insts[at as usize] {
-                CodeInst::Unary { x, step: Some(step), .. } => (Link { step, operand: None, reversed: false }, x),
-                CodeInst::Binary { x, y, step: Some(Step::Mul), .. } if x == y => {
-                    (Link { step: Step::Square, operand: None, reversed: false }, x)
+                CodeInst::Unary { x, step: Some(step), .. } => (ChainLink { step, operand: None, reversed: false }, x),
+                CodeInst::Binary { x, y, step: Some(RegisterStep::Mul), .. } if x == y => {
+                    (ChainLink { step: RegisterStep::Square, operand: None, reversed: false }, x)
                 }
                 CodeInst::Binary { x, y, step: Some(step), .. } if trunk == Some(y) => {
-                    (Link { step, operand: Some(x), reversed: true }, y)
+                    (ChainLink { step, operand: Some(x), reversed: true }, y)
                 }
                 CodeInst::Binary { x, y, step: Some(step), .. } => {
-                    (Link { step, operand: Some(y), reversed: false }, x)
+                    (ChainLink { step, operand: Some(y), reversed: false }, x)
                 }
                 _ => unreachable!("only steps are chained"),
             };
             links.push(link);
             if trunk.is_none() {
                 links.reverse();
-                return Work::Chain { start: from, links };
+                return SweepOp::Chain { start: from, links };
             }
             at = from;
         }
@@ -341,7 +346,7 @@ impl Builder<'_> {
 
     /// Gives each line its destination: scratch tiles are reused once their last reader has run, but a line never
     /// writes what it reads.
-    fn assign(&self, pass: &mut Pass, last: &[Reg], uses: &[u32]) {
+    fn assign(&self, pass: &mut Sweep, last: &[Reg], uses: &[u32]) {
         let n_lines = pass.lines.len();
         let mut last_use = vec![0; self.code.insts.len()];
         for (idx, line) in pass.lines.iter().enumerate() {
@@ -392,15 +397,15 @@ impl Builder<'_> {
         }
         pass.stores.retain(|s| !directed.contains(s));
         let is_view =
-            |l: &Line| l.dst == Dst::InPlace && matches!(self.code.insts[l.reg as usize], CodeInst::Load { .. });
+            |l: &SweepStep| l.dst == Dst::InPlace && matches!(self.code.insts[l.reg as usize], CodeInst::Load { .. });
         pass.in_place = pass.lines.iter().filter(|l| is_view(l)).map(|l| l.reg).collect();
         pass.lines.retain(|l| !is_view(l));
     }
 
-    fn for_each_source(&self, line: &Line, mut f: impl FnMut(Reg)) {
+    fn for_each_source(&self, line: &SweepStep, mut f: impl FnMut(Reg)) {
         match &line.work {
-            Work::Inst => self.code.for_each_operand(line.reg, f),
-            Work::Chain { start, links } => {
+            SweepOp::Inst => self.code.for_each_operand(line.reg, f),
+            SweepOp::Chain { start, links } => {
                 [*start].into_iter().chain(links.iter().filter_map(|l| l.operand)).for_each(&mut f)
             }
         }

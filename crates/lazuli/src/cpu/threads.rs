@@ -7,7 +7,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::available_parallelism;
 
-use super::pool::Pool;
+use super::pool::ThreadPool;
 use crate::log;
 
 const VARIABLE: &str = "LAZULI_THREADS";
@@ -18,20 +18,20 @@ const MOST_EACH: usize = 4;
 const MOST_ANYWHERE: usize = 16;
 
 /// A pool of threads, or none where one is all there is.
-pub struct Threads {
-    pool: Option<Pool>,
+pub struct Workers {
+    pool: Option<ThreadPool>,
 }
 
 thread_local! {
-    /// The pool that this thread may share work with, while it is in [`Threads::enter`].
-    static POOL: Cell<*const Pool> = const { Cell::new(ptr::null()) };
+    /// The pool that this thread may share work with, while it is in [`Workers::enter`].
+    static POOL: Cell<*const ThreadPool> = const { Cell::new(ptr::null()) };
     /// The number under which this thread takes part in shared work.
     static WORKER: Cell<usize> = const { Cell::new(0) };
 }
 
-impl Threads {
+impl Workers {
     /// As many as `LAZULI_THREADS` says, else as the machine has.
-    pub fn new() -> Threads {
+    pub fn new() -> Workers {
         let n_processors = available_parallelism().map_or(1, usize::from);
         let n_threads = match log::variable(VARIABLE).map(|text| asked(&text, n_processors)) {
             None => n_processors,
@@ -41,14 +41,14 @@ impl Threads {
                 n_threads
             }
         };
-        Threads::with(n_threads)
+        Workers::with(n_threads)
     }
 
     /// This many, the caller's among them.
-    pub fn with(n_threads: usize) -> Threads {
-        let pool = (n_threads > 1).then(|| Pool::new(n_threads - 1));
+    pub fn with(n_threads: usize) -> Workers {
+        let pool = (n_threads > 1).then(|| ThreadPool::new(n_threads - 1));
         // A system that gives no threads still computes, on the caller's.
-        Threads { pool: pool.filter(|pool| pool.n_threads() > 0) }
+        Workers { pool: pool.filter(|pool| pool.n_threads() > 0) }
     }
 
     /// How many there are.
@@ -82,10 +82,10 @@ pub fn alone<R>(f: impl FnOnce() -> R) -> R {
 }
 
 /// Sets this thread's pool and number, and those before when dropped.
-struct Entered(*const Pool, usize);
+struct Entered(*const ThreadPool, usize);
 
 impl Entered {
-    fn new(pool: *const Pool, worker: usize) -> Entered {
+    fn new(pool: *const ThreadPool, worker: usize) -> Entered {
         Entered(POOL.replace(pool), WORKER.replace(worker))
     }
 }
@@ -97,7 +97,7 @@ impl Drop for Entered {
     }
 }
 
-fn pool<'p>() -> Option<&'p Pool> {
+fn pool<'p>() -> Option<&'p ThreadPool> {
     // SAFETY: set for as long as `enter` borrows the pool, on this thread only.
     unsafe { POOL.get().as_ref() }
 }

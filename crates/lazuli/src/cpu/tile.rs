@@ -7,39 +7,39 @@ use std::sync::{Mutex, PoisonError};
 
 use smallvec::SmallVec;
 
-use super::chain::{Operand, Write};
-use super::gemm::Rooms;
+use super::chain::{ChainOperand, ChainWrite};
+use super::gemm::PackBuffers;
 use super::load;
 use super::nontemporal;
 use super::program::CodeInst;
 use super::schedule::Nest;
-use super::sweeps::{Dst, Line, Pass, Work};
+use super::sweeps::{Dst, Sweep, SweepOp, SweepStep};
 use super::threads;
 use super::transpose::{self, Across};
 use crate::backend::FailedCheck;
 use crate::kernel::Reg;
 
 /// A nest with the memory of one run.
-pub struct Bound<'a> {
+pub struct BoundNest<'a> {
     pub nest: &'a Nest,
     pub inputs: SmallVec<[*const u8; 6]>,
     pub outputs: SmallVec<[*mut u8; 2]>,
     pub constants: &'a [u32],
-    pub faults: &'a Faults,
+    pub faults: &'a KernelFaults,
     /// Which launch of the plan it is, so that of several faults the first is reported.
     pub launch_idx: usize,
     /// Scratch for each worker, as [`Scratch`](super::nest::Scratch) says.
-    frames: Rooms,
+    frames: PackBuffers,
     /// What was evaluated once, by register.
     pub uniforms: SmallVec<[u32; 32]>,
 }
 
 // SAFETY: the pointers are to memory that the run holds; tiles write disjoint elements.
-unsafe impl Sync for Bound<'_> {}
+unsafe impl Sync for BoundNest<'_> {}
 
 /// What went wrong while kernels ran.
 #[derive(Default)]
-pub struct Faults {
+pub struct KernelFaults {
     /// The first failed check, by launch and position, so that it does not depend on threads.
     index: Mutex<Option<((usize, usize), FailedCheck)>>,
     /// Whether `panicked` holds anything.
@@ -48,7 +48,7 @@ pub struct Faults {
     panicked: Mutex<Option<((usize, usize), String, String)>>,
 }
 
-impl Faults {
+impl KernelFaults {
     /// Notes an index out of range.
     pub fn index_out_of_range(&self, launch_idx: usize, position: usize, check: FailedCheck) {
         let mut first = self.index.lock().unwrap_or_else(PoisonError::into_inner);
@@ -163,7 +163,7 @@ impl Val {
 
 /// What a thread has in hand while it runs tiles of one launch.
 pub struct Frame<'a> {
-    pub bound: &'a Bound<'a>,
+    pub bound: &'a BoundNest<'a>,
     scratch: *mut u32,
     /// By register, twice: for tiles, then for the outer values of a block.
     vals: Vec<Val>,
@@ -171,7 +171,7 @@ pub struct Frame<'a> {
     bank: usize,
     /// The sums that a matmul hands over, and from row to row of them.
     pub acc: Val,
-    pub chain: Vec<Operand>,
+    pub chain: Vec<ChainOperand>,
     /// How many lanes ahead of what a chain starts from it should ask for; 0: not at all.
     pub ahead: usize,
     /// What chains have fed to the reductions of the pass: per reduction, one lane for each row of the tile.
@@ -180,28 +180,28 @@ pub struct Frame<'a> {
 
 /// Lists of a thread, kept between launches. They are as long as a kernel has instructions, or a tile rows.
 #[derive(Default)]
-struct Kept {
+struct ThreadLists {
     vals: Vec<Val>,
-    chain: Vec<Operand>,
+    chain: Vec<ChainOperand>,
     folded: Vec<Vec<u32>>,
 }
 
 thread_local! {
-    static KEPT: Cell<Option<Box<Kept>>> = const { Cell::new(None) };
+    static KEPT: Cell<Option<Box<ThreadLists>>> = const { Cell::new(None) };
 }
 
-impl<'a> Bound<'a> {
+impl<'a> BoundNest<'a> {
     /// A nest of the launch with this number, its memory still to be added.
     pub fn new(
         nest: &'a Nest,
         constants: &'a [u32],
-        faults: &'a Faults,
+        faults: &'a KernelFaults,
         launch_idx: usize,
-        frames: Rooms,
-    ) -> Bound<'a> {
+        frames: PackBuffers,
+    ) -> BoundNest<'a> {
         debug_assert!(frames.size >= nest.scratch.n_lanes(), "less scratch than the nest asks for");
         let (inputs, outputs, uniforms) = Default::default();
-        Bound { nest, inputs, outputs, constants, faults, launch_idx, frames, uniforms }
+        BoundNest { nest, inputs, outputs, constants, faults, launch_idx, frames, uniforms }
     }
 
     /// Calls `f` with a frame of this thread.
@@ -243,7 +243,10 @@ impl<'a> Bound<'a> {
                     CodeInst::Const(idx) => frame.bound.constants[nest.consts[*idx as usize] as usize],
                     // SAFETY: as promised by the caller; a slot has room for one lane.
                     _ => unsafe {
-                        frame.line(&Line { reg, work: Work::Inst, dst: Dst::Slot(0), fold: None }, &Tile::of(0, 1));
+                        frame.line(
+                            &SweepStep { reg, work: SweepOp::Inst, dst: Dst::Slot(0), fold: None },
+                            &Tile::of(0, 1),
+                        );
                         *frame.val(reg).ptr
                     },
                 };
@@ -270,7 +273,7 @@ impl Frame<'_> {
     ///
     /// # Safety
     /// The tile is within the index space, and the memory is as large as the plan says.
-    pub unsafe fn run(&mut self, pass: &Pass, tile: &Tile) {
+    pub unsafe fn run(&mut self, pass: &Sweep, tile: &Tile) {
         for &reg in &pass.in_place {
             self.vals[reg as usize] = self.in_place(reg, tile);
         }
@@ -293,7 +296,7 @@ impl Frame<'_> {
     ///
     /// # Safety
     /// As for [`Frame::run`].
-    pub unsafe fn run_outer(&mut self, lines: &[Line], start: usize, len: usize) {
+    pub unsafe fn run_outer(&mut self, lines: &[SweepStep], start: usize, len: usize) {
         self.bank = self.bound.nest.code.insts.len();
         for line in lines {
             // SAFETY: as promised by the caller.
@@ -316,7 +319,7 @@ impl Frame<'_> {
     }
 
     /// Lets the lines of a pass see the outer values of a block: one lane for each row of a tile, from `row` on.
-    pub fn show_rows(&mut self, pass: &Pass, row: usize) {
+    pub fn show_rows(&mut self, pass: &Sweep, row: usize) {
         let n_regs = self.bound.nest.code.insts.len();
         for &reg in &pass.outer_uses {
             let val = self.vals[n_regs + reg as usize];
@@ -328,7 +331,7 @@ impl Frame<'_> {
     }
 
     /// Lets the lines of a pass see the outer values of a block: the same lanes for every row of a tile.
-    pub fn show_columns(&mut self, pass: &Pass) {
+    pub fn show_columns(&mut self, pass: &Sweep) {
         let n_regs = self.bound.nest.code.insts.len();
         for &reg in &pass.outer_uses {
             self.vals[reg as usize] = Val { pitch: 0, ..self.vals[n_regs + reg as usize] };
@@ -410,7 +413,7 @@ impl Frame<'_> {
         let walk = &nest.walks[access as usize];
         let ptr = self.bound.inputs[input as usize].cast::<u32>().wrapping_offset(walk.element(tile.start));
         let pitch = match walk {
-            super::runs::Walk::Flat(_) => tile.pitch as isize,
+            super::runs::ElementRuns::Flat(_) => tile.pitch as isize,
             _ => nest.row_steps[access as usize],
         };
         Val { ptr, pitch, spread: walk.step() == Some(1) }
@@ -420,7 +423,7 @@ impl Frame<'_> {
     /// As for [`Frame::run`].
     unsafe fn store(&mut self, store: usize, tile: &Tile) {
         let nest = self.bound.nest;
-        let write = if nest.streams[store] { Write::Streamed } else { Write::Cached };
+        let write = if nest.streams[store] { ChainWrite::Streamed } else { ChainWrite::Cached };
         let store = &nest.code.body.stores[store];
         let walk = &nest.walks[store.access as usize];
         let dtype = nest.code.body.outputs[store.output as usize];

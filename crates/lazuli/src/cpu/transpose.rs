@@ -1,7 +1,7 @@
 //! Tiles whose rows lie across memory, as those of a transposed matrix do: neighbours in memory belong to neighbouring
 //! rows. Both ways go along memory, a few rows at a time, so that every cache line is used whole.
 
-use super::convert::{Stored, with_stored};
+use super::convert::{StoredElem, with_stored};
 use super::tile::{Tile, Val};
 use crate::dtype::DType;
 
@@ -29,7 +29,7 @@ pub unsafe fn fill(base: *const u8, dtype: DType, across: Across, to: *mut u32, 
     unsafe { with_stored!(dtype, fill_stored::<_>(base, across, to, pitch, tile)) }
 }
 
-unsafe fn fill_stored<S: Stored>(base: *const u8, across: Across, to: *mut u32, pitch: usize, tile: &Tile) {
+unsafe fn fill_stored<S: StoredElem>(base: *const u8, across: Across, to: *mut u32, pitch: usize, tile: &Tile) {
     let base = base.cast::<S>();
     // SAFETY: as promised by the caller.
     unsafe {
@@ -53,7 +53,7 @@ pub unsafe fn spill(base: *mut u8, dtype: DType, across: Across, val: Val, tile:
     unsafe { with_stored!(dtype, spill_stored::<_>(base, across, val, tile)) }
 }
 
-unsafe fn spill_stored<S: Stored>(base: *mut u8, across: Across, val: Val, tile: &Tile) {
+unsafe fn spill_stored<S: StoredElem>(base: *mut u8, across: Across, val: Val, tile: &Tile) {
     let base = base.cast::<S>();
     // SAFETY: as promised by the caller.
     unsafe {

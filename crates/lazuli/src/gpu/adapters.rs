@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use super::open_device::{Live, Owner};
+use super::open_device::{DeviceOwner, OpenDevice};
 use super::quirks::{Quirks, quirks};
 use super::signal::now;
 use super::{Gpu, Origin};
@@ -11,7 +11,7 @@ use crate::cpu::processor;
 use crate::device::{Device, DeviceInfo, DeviceKind};
 use crate::error::{Error, Result};
 use crate::plan::Limits;
-use crate::wgsl::{Caps, Style};
+use crate::wgsl::{Caps, Threads};
 
 /// Windows onto memory are multiples of this.
 const WINDOW: usize = 1 << 20;
@@ -20,7 +20,7 @@ const WELCOME: wgpu::Features =
     wgpu::Features::TIMESTAMP_QUERY.union(wgpu::Features::PIPELINE_CACHE).union(wgpu::Features::SUBGROUP);
 
 /// An adapter that was found, and the device once it is open.
-pub struct Found {
+pub struct FoundAdapter {
     pub info: DeviceInfo,
     pub adapter: wgpu::Adapter,
     device: Mutex<Option<Device>>,
@@ -28,8 +28,8 @@ pub struct Found {
 
 /// Every adapter that can compute: hardware first, best first. OpenGL shows the same hardware again and does less with it,
 /// so it is looked at only where there is nothing else.
-pub fn found() -> &'static [Found] {
-    static FOUND: OnceLock<Vec<Found>> = OnceLock::new();
+pub fn found() -> &'static [FoundAdapter] {
+    static FOUND: OnceLock<Vec<FoundAdapter>> = OnceLock::new();
     FOUND.get_or_init(|| {
         let better = find(wgpu::Backends::PRIMARY);
         if better.is_empty() { find(wgpu::Backends::GL) } else { better }
@@ -39,8 +39,8 @@ pub fn found() -> &'static [Found] {
 /// The best adapter that OpenGL reaches, for whoever asks for it by name.
 #[track_caller]
 pub fn opengl() -> Result<Device> {
-    static ASKED_FOR: OnceLock<Vec<Found>> = OnceLock::new();
-    let is_opengl = |found: &&Found| found.adapter.get_info().backend == wgpu::Backend::Gl;
+    static ASKED_FOR: OnceLock<Vec<FoundAdapter>> = OnceLock::new();
+    let is_opengl = |found: &&FoundAdapter| found.adapter.get_info().backend == wgpu::Backend::Gl;
     let among = found().iter().find(is_opengl);
     match among.or_else(|| ASKED_FOR.get_or_init(|| find(wgpu::Backends::GL)).first()) {
         Some(found) => found.open(),
@@ -79,10 +79,10 @@ pub fn software() -> Result<Device> {
     }
 }
 
-impl Found {
+impl FoundAdapter {
     /// A wgpu device of a test's own.
     #[cfg(test)]
-    pub fn live(&self) -> Result<Arc<Live>> {
+    pub fn live(&self) -> Result<Arc<OpenDevice>> {
         open(&self.adapter, &quirks_of(&self.info), &Arc::default())
     }
 
@@ -103,7 +103,7 @@ impl Found {
 }
 
 /// Opens a wgpu device with all that the adapter can do.
-pub fn open(adapter: &wgpu::Adapter, quirks: &Quirks, counters: &Arc<Counters>) -> Result<Arc<Live>> {
+pub fn open(adapter: &wgpu::Adapter, quirks: &Quirks, counters: &Arc<Counters>) -> Result<Arc<OpenDevice>> {
     match now(adapter.request_device(&wanted(adapter, quirks))) {
         Some(Ok(made)) => Ok(take(made, quirks, counters)),
         Some(Err(error)) => Err(Error::device("open", error.to_string())),
@@ -126,11 +126,11 @@ pub fn wanted(adapter: &wgpu::Adapter, quirks: &Quirks) -> wgpu::DeviceDescripto
 }
 
 /// Takes a wgpu device of our own into use.
-pub fn take(made: (wgpu::Device, wgpu::Queue), quirks: &Quirks, counters: &Arc<Counters>) -> Arc<Live> {
+pub fn take(made: (wgpu::Device, wgpu::Queue), quirks: &Quirks, counters: &Arc<Counters>) -> Arc<OpenDevice> {
     let mut quirks = quirks.clone();
     quirks.map_results &= made.0.features().contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS);
     let caps = caps_of(&made.0, &quirks);
-    Live::new(made, caps, quirks, counters.clone(), Owner::Lazuli)
+    OpenDevice::new(made, caps, quirks, counters.clone(), DeviceOwner::Lazuli)
 }
 
 /// What is known of the driver behind a device.
@@ -148,10 +148,10 @@ fn caps(limits: &wgpu::Limits, quirks: &Quirks) -> Caps {
         max_bindings: limits.max_storage_buffers_per_shader_stage as usize,
         max_invocations: limits.max_compute_invocations_per_workgroup as usize,
         max_shared_bytes: limits.max_compute_workgroup_storage_size as usize,
-        max_trips: quirks.max_trips,
-        long_texts: quirks.long_texts,
+        max_iterations: quirks.max_iterations,
+        large_shaders: quirks.large_shaders,
         folds: quirks.folds,
-        row_bytes: quirks.row_bytes,
+        b_row_bytes: quirks.b_row_bytes,
         style: quirks.style,
         subgroup: None,
         tuned: Arc::default(),
@@ -183,8 +183,8 @@ pub fn limits(caps: &Caps) -> Limits {
         fuse: true,
     };
     match caps.style {
-        Style::Alone => Limits { max_piece: 1024, max_column: 256, min_rows: 256, ..shared },
-        Style::Shared => shared,
+        Threads::Independent => Limits { max_piece: 1024, max_column: 256, min_rows: 256, ..shared },
+        Threads::Cooperative => shared,
     }
 }
 
@@ -215,7 +215,7 @@ pub fn describe(info: &wgpu::AdapterInfo, limits: &wgpu::Limits) -> DeviceInfo {
 }
 
 /// The adapters that these ways reach and that can compute, best first.
-fn find(backends: wgpu::Backends) -> Vec<Found> {
+fn find(backends: wgpu::Backends) -> Vec<FoundAdapter> {
     let can_compute = |adapter: &wgpu::Adapter| {
         let flags = adapter.get_downlevel_capabilities().flags;
         let limits = adapter.limits();
@@ -225,9 +225,9 @@ fn find(backends: wgpu::Backends) -> Vec<Found> {
     };
     let found = |adapter: wgpu::Adapter| {
         let info = describe(&adapter.get_info(), &adapter.limits());
-        Found { info, adapter, device: Mutex::default() }
+        FoundAdapter { info, adapter, device: Mutex::default() }
     };
-    let mut all: Vec<Found> = reached(backends).into_iter().filter(can_compute).map(found).collect();
+    let mut all: Vec<FoundAdapter> = reached(backends).into_iter().filter(can_compute).map(found).collect();
     all.sort_by_key(|f| match f.info.kind {
         DeviceKind::Discrete => 0,
         DeviceKind::Integrated => 1,

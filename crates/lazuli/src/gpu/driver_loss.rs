@@ -10,7 +10,7 @@ use std::time::Duration;
 use ash::vk::{self, Handle};
 use wgpu::hal::api::Vulkan;
 
-use super::adapters::{Found, found, quirks_of, take, wanted};
+use super::adapters::{FoundAdapter, found, quirks_of, take, wanted};
 use super::signal::now;
 use super::{Gpu, Origin};
 use crate::device::Device;
@@ -94,7 +94,7 @@ unsafe extern "system" fn look(device: vk::Device, semaphore: vk::Semaphore, val
 }
 
 /// A device of ours whose driver can be told to report its loss; None if it is not Vulkan's. One at a time.
-fn fragile(found: &'static Found) -> Option<(Device, MutexGuard<'static, ()>)> {
+fn fragile(found: &'static FoundAdapter) -> Option<(Device, MutexGuard<'static, ()>)> {
     static ONE: Mutex<()> = Mutex::new(());
     let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     FIRST.store(0, Ordering::SeqCst);

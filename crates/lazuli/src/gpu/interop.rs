@@ -5,9 +5,9 @@ use std::panic::Location;
 use std::sync::{Arc, PoisonError};
 
 use super::adapters;
-use super::open_device::{Live, Owner};
+use super::open_device::{DeviceOwner, OpenDevice};
 use super::run::{ready, storage};
-use super::storage::Storage;
+use super::storage::GpuBuffer;
 use super::{Gpu, Origin};
 use crate::backend::Counters;
 use crate::batch::{Batch, BufferId};
@@ -46,7 +46,7 @@ pub fn from_wgpu(device: wgpu::Device, queue: wgpu::Queue, info: wgpu::AdapterIn
     quirks.map_results &= device.features().contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS);
     let counters: Arc<Counters> = Arc::default();
     let caps = adapters::caps_of(&device, &quirks);
-    let live = Live::new((device, queue), caps, quirks, counters.clone(), Owner::Application);
+    let live = OpenDevice::new((device, queue), caps, quirks, counters.clone(), DeviceOwner::Application);
     Ok(Device::new(Box::new(Gpu::new(info, counters, live, Origin::Application))))
 }
 
@@ -99,14 +99,14 @@ pub fn from_buffer(buffer: wgpu::Buffer, shape: impl Into<Shape>, dtype: DType, 
     }
     let live = gpu.shared.live()?;
     may_be_read(&live, &buffer)?;
-    let memory = Buffer::new(Storage::of_block(live.adopt(buffer, n_bytes), Vec::new(), None));
+    let memory = Buffer::new(GpuBuffer::of_block(live.adopt(buffer, n_bytes), Vec::new(), None));
     Ok(Tensor::new(Ok(Node::data(memory, shape, dtype, device.clone(), at))))
 }
 
 /// An error if the device could not read this buffer now: it was destroyed, it is mapped, or it is another device's. Only
 /// a submit tells, so its last word is copied.
 #[track_caller]
-fn may_be_read(live: &Arc<Live>, buffer: &wgpu::Buffer) -> Result<()> {
+fn may_be_read(live: &Arc<OpenDevice>, buffer: &wgpu::Buffer) -> Result<()> {
     const WORD: u64 = 4;
     let Some(last) = buffer.size().checked_sub(WORD) else { return Ok(()) };
     let target = live.take(WORD as usize)?;

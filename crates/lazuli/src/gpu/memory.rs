@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use wgpu::BufferUsages;
 
 use super::fault::no_memory;
-use super::open_device::Live;
+use super::open_device::OpenDevice;
 use super::quirks::Quirks;
 use super::signal::Signal;
 use crate::backend::Counters;
@@ -27,25 +27,25 @@ const ASK_ABOVE: usize = 64 << 20;
 const WRITE_AT_ONCE: usize = 256 << 20;
 
 /// Buffers that are not in use.
-pub struct Pool {
+pub struct BufferPool {
     counters: Arc<Counters>,
-    idle: Mutex<Idle>,
+    idle: Mutex<IdleBuffers>,
     usage: BufferUsages,
     /// What one buffer may hold at most, a multiple of what one binding may span.
     shard_bytes: usize,
 }
 
-struct Idle {
+struct IdleBuffers {
     /// By size, then by number: the same pieces of work get the same blocks again and again. With each the time of its
     /// last use.
-    blocks: BTreeMap<(Kind, usize, u64), (u64, Shards)>,
+    blocks: BTreeMap<(MemoryUse, usize, u64), (u64, Shards)>,
     size_bytes: usize,
     bound: IdleBound,
 }
 
 /// What memory is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum MemoryUse {
     /// Tensors and temporaries.
     Block,
     /// What the host reads.
@@ -58,7 +58,7 @@ type Shards = SmallVec<[wgpu::Buffer; 1]>;
 pub struct Block {
     /// Tells it from every other block there has been.
     pub id: u64,
-    live: Arc<Live>,
+    live: Arc<OpenDevice>,
     shards: Shards,
     shard_bytes: usize,
     /// What it was allocated as; 0 if it is not the pool's.
@@ -66,17 +66,17 @@ pub struct Block {
     size_bytes: usize,
 }
 
-impl Pool {
+impl BufferPool {
     /// An empty pool.
-    pub fn new(limits: &wgpu::Limits, caps: &Caps, quirks: &Quirks, counters: Arc<Counters>) -> Pool {
+    pub fn new(limits: &wgpu::Limits, caps: &Caps, quirks: &Quirks, counters: Arc<Counters>) -> BufferPool {
         let mut usage = BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
         if quirks.map_results {
             usage |= BufferUsages::MAP_READ;
         }
         let max_buffer = usize::try_from(limits.max_buffer_size).unwrap_or(usize::MAX).min(isize::MAX as usize);
         let shard_bytes = max_buffer / caps.max_binding_bytes * caps.max_binding_bytes;
-        let idle = Idle { blocks: BTreeMap::new(), size_bytes: 0, bound: IdleBound::new(usize::MAX) };
-        Pool { counters, idle: Mutex::new(idle), usage, shard_bytes: shard_bytes.max(caps.max_binding_bytes) }
+        let idle = IdleBuffers { blocks: BTreeMap::new(), size_bytes: 0, bound: IdleBound::new(usize::MAX) };
+        BufferPool { counters, idle: Mutex::new(idle), usage, shard_bytes: shard_bytes.max(caps.max_binding_bytes) }
     }
 
     /// What one buffer may hold at most.
@@ -85,12 +85,12 @@ impl Pool {
     }
 
     // Nothing panics while the lock is held, so a poisoned pool is still good.
-    fn idle(&self) -> MutexGuard<'_, Idle> {
+    fn idle(&self) -> MutexGuard<'_, IdleBuffers> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Memory of this class that is idle, and its number.
-    fn reuse(&self, kind: Kind, class: usize, size_bytes: usize) -> Option<(u64, Shards)> {
+    fn reuse(&self, kind: MemoryUse, class: usize, size_bytes: usize) -> Option<(u64, Shards)> {
         let mut idle = self.idle();
         let live = self.counters.bytes_live.load(Ordering::Relaxed) as usize;
         idle.bound.note(class, live.saturating_add(size_bytes));
@@ -106,7 +106,7 @@ impl Pool {
     }
 
     /// Takes memory back.
-    fn give(&self, kind: Kind, class: usize, id: u64, shards: Shards) {
+    fn give(&self, kind: MemoryUse, class: usize, id: u64, shards: Shards) {
         let mut idle = self.idle();
         idle.size_bytes += class;
         let now = idle.bound.clock();
@@ -126,7 +126,7 @@ impl Pool {
     }
 
     /// Frees buffers, the longest unused first, for as long as these idle bytes and this last use are too much.
-    fn free_while(&self, idle: &mut Idle, too_much: impl Fn(usize, u64) -> bool) {
+    fn free_while(&self, idle: &mut IdleBuffers, too_much: impl Fn(usize, u64) -> bool) {
         let mut ages: Vec<_> = idle.blocks.iter().map(|(key, (used_at, _))| (*used_at, *key)).collect();
         ages.sort_unstable();
         for (used_at, key) in ages {
@@ -152,18 +152,18 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for BufferPool {
     fn drop(&mut self) {
         let idle = self.idle.get_mut().unwrap_or_else(PoisonError::into_inner);
         self.counters.bytes_pooled.fetch_sub(idle.size_bytes as u64, Ordering::Relaxed);
     }
 }
 
-impl Live {
+impl OpenDevice {
     /// Memory of at least this size, its contents unspecified.
-    pub fn take(self: &Arc<Live>, size_bytes: usize) -> Result<Arc<Block>> {
+    pub fn take(self: &Arc<OpenDevice>, size_bytes: usize) -> Result<Arc<Block>> {
         let class = class_of(size_bytes, self.pool.shard_bytes);
-        let (id, shards) = match self.pool.reuse(Kind::Block, class, size_bytes) {
+        let (id, shards) = match self.pool.reuse(MemoryUse::Block, class, size_bytes) {
             Some(found) => found,
             None => (next_id(), self.allocate(class, size_bytes)?),
         };
@@ -173,13 +173,13 @@ impl Live {
     }
 
     /// An application's own buffer. It is neither pooled nor destroyed here.
-    pub fn adopt(self: &Arc<Live>, buffer: wgpu::Buffer, size_bytes: usize) -> Arc<Block> {
+    pub fn adopt(self: &Arc<OpenDevice>, buffer: wgpu::Buffer, size_bytes: usize) -> Arc<Block> {
         let shards = SmallVec::from_iter([buffer]);
         Arc::new(Block { id: next_id(), live: self.clone(), shards, shard_bytes: usize::MAX, class: 0, size_bytes })
     }
 
     /// Memory holding these bytes.
-    pub fn take_with(self: &Arc<Live>, bytes: &[u8]) -> Result<Arc<Block>> {
+    pub fn take_with(self: &Arc<OpenDevice>, bytes: &[u8]) -> Result<Arc<Block>> {
         let block = self.take(bytes.len())?;
         self.checked("upload", || block.write(bytes))?;
         Counters::count(&self.counters.bytes_uploaded, bytes.len() as u64);
@@ -229,10 +229,12 @@ impl Live {
     }
 
     /// Memory that the host can read, for bytes that are copied there.
-    pub fn staging(self: &Arc<Live>, size_bytes: usize) -> Result<Staging> {
+    pub fn staging(self: &Arc<OpenDevice>, size_bytes: usize) -> Result<Staging> {
         let class = class_of(size_bytes, self.pool.shard_bytes);
-        let reused =
-            self.pool.reuse(Kind::Staging, class, size_bytes).and_then(|(id, mut shards)| Some((id, shards.pop()?)));
+        let reused = self
+            .pool
+            .reuse(MemoryUse::Staging, class, size_bytes)
+            .and_then(|(id, mut shards)| Some((id, shards.pop()?)));
         let (id, buffer) = match reused {
             Some(found) => found,
             None => (next_id(), self.buffer("staging", class, BufferUsages::MAP_READ | BufferUsages::COPY_DST)?),
@@ -254,7 +256,7 @@ impl Block {
     }
 
     /// The device it is memory of.
-    pub fn live(&self) -> &Arc<Live> {
+    pub fn live(&self) -> &Arc<OpenDevice> {
         &self.live
     }
 
@@ -309,13 +311,13 @@ impl Drop for Block {
             return;
         }
         let shards = std::mem::take(&mut self.shards);
-        self.live.pool.give(Kind::Block, self.class, self.id, shards);
+        self.live.pool.give(MemoryUse::Block, self.class, self.id, shards);
     }
 }
 
 /// Memory that the host can read. Gives itself back when dropped.
 pub struct Staging {
-    live: Arc<Live>,
+    live: Arc<OpenDevice>,
     id: u64,
     buffer: wgpu::Buffer,
     class: usize,
@@ -335,7 +337,7 @@ impl Drop for Answer {
 
 impl Staging {
     /// The device it is memory of.
-    pub fn live(&self) -> &Arc<Live> {
+    pub fn live(&self) -> &Arc<OpenDevice> {
         &self.live
     }
 
@@ -394,7 +396,7 @@ impl Drop for Staging {
             // too early, or never.
             Some(None) => return self.buffer.unmap(),
         }
-        self.live.pool.give(Kind::Staging, self.class, self.id, SmallVec::from_iter([self.buffer.clone()]));
+        self.live.pool.give(MemoryUse::Staging, self.class, self.id, SmallVec::from_iter([self.buffer.clone()]));
     }
 }
 

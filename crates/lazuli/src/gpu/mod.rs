@@ -43,20 +43,20 @@ use crate::graph::Buffer;
 use crate::plan::{Explain, Plan};
 pub(crate) use adapters::{found, hardware, opengl, software};
 pub use interop::{buffer, encode, from_buffer, from_wgpu, handles};
-use open_device::Live;
-use storage::{Budget, Storage};
+use open_device::OpenDevice;
+use storage::{Budget, GpuBuffer};
 pub use tune::{TuneStep, tune};
 pub use wgpu;
 
 /// A GPU, or what stands in for one.
 pub(crate) struct Gpu {
-    shared: Arc<Shared>,
+    shared: Arc<GpuShared>,
 }
 
 /// What plans in flight need of the device.
-struct Shared {
+struct GpuShared {
     about: About,
-    live: Mutex<Arc<Live>>,
+    live: Mutex<Arc<OpenDevice>>,
     origin: Origin,
     kept: Budget,
 }
@@ -69,15 +69,15 @@ enum Origin {
 }
 
 impl Gpu {
-    fn new(info: DeviceInfo, counters: Arc<Counters>, live: Arc<Live>, origin: Origin) -> Gpu {
+    fn new(info: DeviceInfo, counters: Arc<Counters>, live: Arc<OpenDevice>, origin: Origin) -> Gpu {
         let about = About { info, limits: adapters::limits(&live.caps), counters };
-        Gpu { shared: Arc::new(Shared { about, live: Mutex::new(live), origin, kept: Budget::default() }) }
+        Gpu { shared: Arc::new(GpuShared { about, live: Mutex::new(live), origin, kept: Budget::default() }) }
     }
 }
 
-impl Shared {
+impl GpuShared {
     /// The device; opened anew if it was lost.
-    fn live(&self) -> Result<Arc<Live>> {
+    fn live(&self) -> Result<Arc<OpenDevice>> {
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(lost) = live.lost() else { return Ok(live.clone()) };
         let Origin::Adapter(adapter) = &self.origin else { return Err(lost) };
@@ -92,7 +92,7 @@ impl Backend for Gpu {
     }
 
     fn upload(&self, bytes: HostBytes) -> Result<Buffer> {
-        Ok(Buffer::new(Storage::of_host(bytes, self.shared.kept.clone())))
+        Ok(Buffer::new(GpuBuffer::of_host(bytes, self.shared.kept.clone())))
     }
 
     fn download(&self, buffer: &Buffer, out: &mut [u8]) -> Result<()> {
@@ -110,7 +110,7 @@ impl Backend for Gpu {
     }
 
     fn prepare(&self, plan: Arc<Plan>) -> Result<Arc<dyn Runnable>> {
-        Ok(Arc::new(run::Ready::new(self.shared.clone(), plan)?))
+        Ok(Arc::new(run::GpuPlan::new(self.shared.clone(), plan)?))
     }
 
     fn describe(&self, plan: &Plan, explain: &mut Explain) {
@@ -126,7 +126,7 @@ impl Backend for Gpu {
     }
 
     fn lost(&self, buffer: &Buffer) -> Option<Error> {
-        buffer.storage::<Storage>()?.lost()
+        buffer.storage::<GpuBuffer>()?.lost()
     }
 
     fn sync(&self) -> Result<()> {
@@ -136,7 +136,7 @@ impl Backend for Gpu {
         let statuses = std::mem::take(&mut *live.unknown());
         for status in statuses.iter().filter(|s| !s.is_told()) {
             if let Some(Some(error)) = status.known() {
-                status.told();
+                status.reported();
                 return Err(error);
             }
         }

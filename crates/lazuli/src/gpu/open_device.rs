@@ -1,5 +1,5 @@
 //! One wgpu device from when it was opened until it is lost, and how its faults become errors. After a loss another
-//! `Live` takes its place.
+//! `OpenDevice` takes its place.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::fault::{lost, no_memory, refused};
-use super::memory::Pool;
+use super::memory::BufferPool;
 use super::pipelines::Pipelines;
 use super::quirks::Quirks;
 use super::signal::now;
@@ -24,7 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 const MAX_PANICS: usize = 64;
 
 /// A wgpu device in use.
-pub struct Live {
+pub struct OpenDevice {
     pub id: u64,
     pub device: wgpu::Device,
     pub queue: wgpu::Queue,
@@ -32,20 +32,20 @@ pub struct Live {
     pub quirks: Quirks,
     pub limits: wgpu::Limits,
     pub counters: Arc<Counters>,
-    pub pool: Pool,
+    pub pool: BufferPool,
     pub pipelines: Pipelines,
     pub tuning: Tuning,
     /// Checks of runs that have not reported yet.
     pub unknown: Mutex<Vec<Arc<Status>>>,
     pub waiter: Waiter,
     /// Held while work is handed over and while memory is mapped: what is mapped must not be submitted.
-    turn: Mutex<()>,
-    faults: Arc<Faults>,
+    queue_lock: Mutex<()>,
+    faults: Arc<DeviceFaults>,
 }
 
 /// What a device reports when nobody asks.
 #[derive(Default)]
-struct Faults {
+struct DeviceFaults {
     lost: OnceLock<String>,
     errors: Mutex<Vec<Error>>,
 }
@@ -60,23 +60,23 @@ pub enum Polled {
 
 /// Who made the device, and so whose callbacks it may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
+pub enum DeviceOwner {
     Lazuli,
     Application,
 }
 
-impl Live {
+impl OpenDevice {
     /// Takes a device into use.
     pub fn new(
         (device, queue): (wgpu::Device, wgpu::Queue),
         caps: Caps,
         quirks: Quirks,
         counters: Arc<Counters>,
-        owner: Owner,
-    ) -> Arc<Live> {
+        owner: DeviceOwner,
+    ) -> Arc<OpenDevice> {
         static IDS: AtomicU64 = AtomicU64::new(1);
-        let faults: Arc<Faults> = Arc::default();
-        if owner == Owner::Lazuli {
+        let faults: Arc<DeviceFaults> = Arc::default();
+        if owner == DeviceOwner::Lazuli {
             let noted = faults.clone();
             device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| noted.errors().push(error_of("run", error))));
             let noted = faults.clone();
@@ -87,9 +87,9 @@ impl Live {
             });
         }
         let limits = device.limits();
-        Arc::new(Live {
+        Arc::new(OpenDevice {
             id: IDS.fetch_add(1, Ordering::Relaxed),
-            pool: Pool::new(&limits, &caps, &quirks, counters.clone()),
+            pool: BufferPool::new(&limits, &caps, &quirks, counters.clone()),
             pipelines: Pipelines::new(&device, counters.clone()),
             tuning: Tuning::open(&device.adapter_info()),
             waiter: Waiter::new(device.clone()),
@@ -100,14 +100,14 @@ impl Live {
             limits,
             counters,
             unknown: Mutex::default(),
-            turn: Mutex::default(),
+            queue_lock: Mutex::default(),
             faults,
         })
     }
 
     /// The right to submit or to map.
-    pub fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn queue_lock(&self) -> MutexGuard<'_, ()> {
+        self.queue_lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Checks of runs that have not reported yet.
@@ -199,7 +199,7 @@ impl Live {
     /// Hands over work. What is wrong with it goes to the caller's error scope: it is no fault of the device.
     pub fn submit(&self, commands: impl IntoIterator<Item = wgpu::CommandBuffer>) {
         Counters::count(&self.counters.submits, 1);
-        let turn = self.turn();
+        let turn = self.queue_lock();
         self.queue.submit(commands);
         drop(turn);
         // A device that is gone takes no work and does not say so.
@@ -240,7 +240,7 @@ pub fn is_gone(device: &wgpu::Device) -> bool {
     matches!(now(scope.pop()), Some(None))
 }
 
-impl Faults {
+impl DeviceFaults {
     fn errors(&self) -> MutexGuard<'_, Vec<Error>> {
         self.errors.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -272,7 +272,7 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 #[cfg(test)]
-impl Live {
+impl OpenDevice {
     /// Submits a shader of a test's own; the block is its one binding.
     pub fn dispatch(&self, text: &str, block: &super::memory::Block, n_groups: u32) {
         let source = wgpu::ShaderSource::Wgsl(text.into());
@@ -306,7 +306,7 @@ mod tests {
     use super::*;
 
     /// Work for a while: every invocation goes round a loop.
-    fn work(live: &Arc<Live>) {
+    fn work(live: &Arc<OpenDevice>) {
         const TEXT: &str = "@group(0) @binding(0) var<storage, read_write> x: array<u32>;
             @compute @workgroup_size(64) fn main(@builtin(global_invocation_id) id: vec3<u32>) {
                 var y = id.x;
@@ -336,14 +336,14 @@ mod tests {
             let live = found.live().unwrap();
             let other = live.clone();
             let panicked = std::thread::spawn(move || {
-                let _held = (other.turn(), other.unknown(), other.faults.errors());
+                let _held = (other.queue_lock(), other.unknown(), other.faults.errors());
                 panic!("while it holds every lock");
             });
             assert!(panicked.join().is_err());
-            assert!(live.turn.is_poisoned());
+            assert!(live.queue_lock.is_poisoned());
             let block = live.take_with(&[1, 2, 3, 4]).unwrap();
             let mut bytes = [0; 4];
-            let storage = super::super::storage::Storage::of_block(block, Vec::new(), None);
+            let storage = super::super::storage::GpuBuffer::of_block(block, Vec::new(), None);
             super::super::read::read(&storage, &Counters::default(), &mut bytes).unwrap();
             assert_eq!(bytes, [1, 2, 3, 4]);
             assert!(live.unknown().is_empty() && live.take_fault().is_none());

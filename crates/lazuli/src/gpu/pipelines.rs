@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::disk;
-use super::open_device::Live;
+use super::open_device::OpenDevice;
 use crate::backend::Counters;
 use crate::error::Result;
-use crate::interned::{Held, Interned};
+use crate::interned::{Interned, InternedRef};
 use crate::log::{self, Topic};
 use crate::wgsl::{Bind, Pass};
 
@@ -34,18 +34,18 @@ pub struct Pipeline {
 }
 
 /// A pipeline that others may use as well.
-pub type HeldPipeline = Arc<Held<Arc<str>, Pipeline>>;
+pub type HeldPipeline = Arc<InternedRef<Arc<str>, Pipeline>>;
 
 /// The pipelines of a device that some plan holds.
 pub struct Pipelines {
     by_text: Arc<Interned<Arc<str>, Pipeline>>,
     /// What one takes beside its text.
     pipeline_bytes: usize,
-    kept: Option<Kept>,
+    kept: Option<DriverCache>,
 }
 
 /// What the driver hands out, and where it is kept.
-struct Kept {
+struct DriverCache {
     device: wgpu::Device,
     cache: Mutex<wgpu::PipelineCache>,
     path: PathBuf,
@@ -60,11 +60,11 @@ impl Pipelines {
         let by_text = Interned::new(counters, |counters| &counters.bytes_pipelines);
         let is_software = device.adapter_info().device_type == wgpu::DeviceType::Cpu;
         let pipeline_bytes = if is_software { SOFTWARE_PIPELINE_BYTES } else { PIPELINE_BYTES };
-        Pipelines { by_text, pipeline_bytes, kept: Kept::open(device) }
+        Pipelines { by_text, pipeline_bytes, kept: DriverCache::open(device) }
     }
 
     /// The pipelines of these passes, compiled where they are new.
-    pub fn get(&self, live: &Live, passes: &[&Pass]) -> Result<Vec<HeldPipeline>> {
+    pub fn get(&self, live: &OpenDevice, passes: &[&Pass]) -> Result<Vec<HeldPipeline>> {
         // Held from here on, so that what was found stays found.
         let mut found: HashMap<&str, HeldPipeline> = HashMap::new();
         let mut new: Vec<&Pass> = Vec::new();
@@ -111,15 +111,15 @@ impl Pipelines {
         }
     }
 
-    fn compile(&self, live: &Live, pass: &Pass) -> Result<Pipeline> {
+    fn compile(&self, live: &OpenDevice, pass: &Pass) -> Result<Pipeline> {
         log::show(Topic::Wgsl, || format!("// {}\n{}", pass.label, pass.text));
         Counters::count(&live.counters.pipelines_compiled, 1);
         let label = Some(&*pass.label);
-        let cache = self.kept.as_ref().map(Kept::cache);
+        let cache = self.kept.as_ref().map(DriverCache::cache);
         live.checked(&pass.label, || {
             let text = &*pass.text;
             #[cfg(test)]
-            let text = &*super::short_loops::ended_early(text, live.quirks.max_trips);
+            let text = &*super::short_loops::ended_early(text, live.quirks.max_iterations);
             let source = wgpu::ShaderSource::Wgsl(text.into());
             let module = live.device.create_shader_module(wgpu::ShaderModuleDescriptor { label, source });
             let layout = live
@@ -140,15 +140,21 @@ impl Pipelines {
     }
 }
 
-impl Kept {
-    fn open(device: &wgpu::Device) -> Option<Kept> {
+impl DriverCache {
+    fn open(device: &wgpu::Device) -> Option<DriverCache> {
         if !device.features().contains(wgpu::Features::PIPELINE_CACHE) {
             return None;
         }
         let path = disk::path(&wgpu::util::pipeline_cache_key(&device.adapter_info())?, "pipelines")?;
         let data = disk::load(&path);
         let cache = Mutex::new(new_cache(device, data.as_deref()));
-        Some(Kept { device: device.clone(), cache, path, saved: Mutex::default(), is_new: AtomicBool::default() })
+        Some(DriverCache {
+            device: device.clone(),
+            cache,
+            path,
+            saved: Mutex::default(),
+            is_new: AtomicBool::default(),
+        })
     }
 
     fn cache(&self) -> wgpu::PipelineCache {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use wgpu::BufferUsages;
 
 use super::memory::Staging;
-use super::open_device::Live;
-use super::ready::Step;
+use super::open_device::OpenDevice;
+use super::ready::Dispatch;
 use crate::error::Result;
 use crate::log::{self, Topic};
 
@@ -21,7 +21,7 @@ pub struct Timer {
 
 impl Timer {
     /// One, if times are wanted and can be had.
-    pub fn wanted(live: &Arc<Live>, n_steps: usize) -> Result<Option<Timer>> {
+    pub fn wanted(live: &Arc<OpenDevice>, n_steps: usize) -> Result<Option<Timer>> {
         let can = live.device.features().contains(wgpu::Features::TIMESTAMP_QUERY);
         let count = 2 * n_steps as u32;
         if !log::wants(Topic::Time) || !can || n_steps == 0 || count > wgpu::QUERY_SET_MAX_QUERIES {
@@ -50,7 +50,7 @@ impl Timer {
     }
 
     /// Waits for the run and shows how long each kernel took.
-    pub fn report(self, live: &Live, steps: &[Step]) -> Result<()> {
+    pub fn report(self, live: &OpenDevice, steps: &[Dispatch]) -> Result<()> {
         let mut bytes = vec![0; self.n_steps * 16];
         self.staging.ask(bytes.len());
         live.wait()?;

@@ -3,14 +3,14 @@
 
 use super::fault::lost;
 use super::memory::{Block, Staging};
-use super::open_device::Live;
+use super::open_device::OpenDevice;
 use super::signal::Signal;
-use super::storage::{Source, Storage};
+use super::storage::{GpuBuffer, Source};
 use crate::backend::Counters;
 use crate::error::{Error, Result};
 
 /// The first bytes of a storage, waited for.
-pub fn read(storage: &Storage, counters: &Counters, out: &mut [u8]) -> Result<()> {
+pub fn read(storage: &GpuBuffer, counters: &Counters, out: &mut [u8]) -> Result<()> {
     match storage.source(out)? {
         Source::Host => return Ok(()),
         Source::Staged(staged) => fetch(&staged, out)?,
@@ -30,7 +30,7 @@ pub fn read(storage: &Storage, counters: &Counters, out: &mut [u8]) -> Result<()
             block.live().wait()?;
         }
         if let Some(Some(error)) = status.known() {
-            status.told();
+            status.reported();
             return Err(error);
         }
     }
@@ -39,7 +39,7 @@ pub fn read(storage: &Storage, counters: &Counters, out: &mut [u8]) -> Result<()
 
 /// The same as a future. Always through memory that the host can read: mapping a tensor's own memory would keep others
 /// from using it until somebody polls again.
-pub async fn read_async(storage: &Storage, counters: &Counters, out: &mut [u8]) -> Result<()> {
+pub async fn read_async(storage: &GpuBuffer, counters: &Counters, out: &mut [u8]) -> Result<()> {
     match storage.source(out)? {
         Source::Host => return Ok(()),
         Source::Staged(staged) => fetch_async(&staged, out).await?,
@@ -52,7 +52,7 @@ pub async fn read_async(storage: &Storage, counters: &Counters, out: &mut [u8]) 
     Counters::count(&counters.bytes_downloaded, out.len() as u64);
     for status in storage.pending() {
         if let Some(error) = status.wait().await {
-            status.told();
+            status.reported();
             return Err(error);
         }
     }
@@ -111,7 +111,7 @@ fn look(block: &Block, out: &mut [u8]) -> Result<()> {
     // Without the turn: others may submit while this thread waits.
     live.wait()?;
     for (buffer, at, start, len) in block.pieces(out.len()) {
-        let _turn = live.turn();
+        let _turn = live.queue_lock();
         let range = at as u64..(at + len.next_multiple_of(4)) as u64;
         // Another thread that polls may be the one that is told, and late. So nobody listens: whoever has polled sees
         // whether it is mapped.
@@ -135,7 +135,7 @@ fn look(block: &Block, out: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-fn failed(live: &Live) -> Error {
+fn failed(live: &OpenDevice) -> Error {
     let unknown = || lost("read", "the device did not hand out its memory");
     live.lost().unwrap_or_else(unknown)
 }
@@ -154,9 +154,9 @@ mod tests {
 
     /// What `look` sees of what was asked for and waited for, while another thread, which found that it can be read, is
     /// kept from saying so.
-    fn told_late<T, U>(live: &Arc<Live>, ask: impl FnOnce() -> T, look: impl FnOnce(T) -> U) -> U {
+    fn told_late<T, U>(live: &Arc<OpenDevice>, ask: impl FnOnce() -> T, look: impl FnOnce(T) -> U) -> U {
         let first = live.staging(4).unwrap();
-        let (tell, told) = channel();
+        let (tell, reported) = channel();
         let (go_on, held) = channel::<()>();
         first.buffer().map_async(wgpu::MapMode::Read, .., move |_| {
             tell.send(()).unwrap();
@@ -165,7 +165,7 @@ mod tests {
         let asked = ask();
         std::thread::scope(|scope| {
             scope.spawn(|| live.wait().unwrap());
-            told.recv().unwrap();
+            reported.recv().unwrap();
             live.wait().unwrap();
             let seen = look(asked);
             drop(go_on);

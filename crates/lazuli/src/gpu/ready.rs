@@ -7,13 +7,13 @@ use smallvec::SmallVec;
 use wgpu::BufferUsages;
 
 use super::memory::Block;
-use super::open_device::Live;
+use super::open_device::OpenDevice;
 use super::pipelines::HeldPipeline;
 use super::{status, tune, watchdog};
 use crate::error::{Error, Result};
 use crate::kernel::{InstOp, Kernel};
 use crate::plan::{Launch, Plan};
-use crate::wgsl::{self, Bind, Caps, Pass, Place, Program};
+use crate::wgsl::{self, Bind, Caps, Pass, PassMemory, ShaderProgram};
 
 /// Every pass's numbers start at a multiple of this, which every device accepts.
 const BLOCK_WORDS: usize = 256 / 4;
@@ -23,9 +23,9 @@ const MAX_GROUPS: usize = 8;
 const GROUP_BYTES: usize = 1 << 10;
 
 /// A plan compiled for a device that is live.
-pub struct Built {
-    pub live: Arc<Live>,
-    pub steps: Vec<Step>,
+pub struct BuiltPlan {
+    pub live: Arc<OpenDevice>,
+    pub steps: Vec<Dispatch>,
     /// Bytes of each piece of scratch memory.
     pub scratch: Vec<usize>,
     /// Where the words are that checks are reset from, in the numbers' buffer, in bytes.
@@ -36,7 +36,7 @@ pub struct Built {
 }
 
 /// One dispatch.
-pub struct Step {
+pub struct Dispatch {
     pub label: String,
     pub pipeline: HeldPipeline,
     pub groups: [u32; 3],
@@ -69,30 +69,30 @@ pub struct Places<'a> {
 }
 
 impl Places<'_> {
-    fn block(&self, place: Place) -> Option<&Arc<Block>> {
+    fn block(&self, place: PassMemory) -> Option<&Arc<Block>> {
         match place {
-            Place::Slot(id) => self.slots.get(id.0 as usize),
-            Place::Scratch(idx) => self.scratch.get(idx as usize),
-            Place::Status => self.status,
+            PassMemory::Slot(id) => self.slots.get(id.0 as usize),
+            PassMemory::Scratch(idx) => self.scratch.get(idx as usize),
+            PassMemory::Status => self.status,
         }
     }
 }
 
 /// The passes of each launch of a plan.
-pub fn programs(plan: &Plan, live: &Live) -> Vec<Program> {
+pub fn programs(plan: &Plan, live: &OpenDevice) -> Vec<ShaderProgram> {
     let caps = Caps { tuned: live.tuning.tuned(), ..live.caps.clone() };
     plan.launches.iter().map(|launch| wgsl::program(launch, &plan.slots, &caps)).collect()
 }
 
-impl Built {
+impl BuiltPlan {
     /// Compiles a plan.
-    pub fn new(live: &Arc<Live>, plan: &Plan) -> Result<Built> {
+    pub fn new(live: &Arc<OpenDevice>, plan: &Plan) -> Result<BuiltPlan> {
         tune::first_use(live, plan);
-        Built::of(live, plan, programs(plan, live))
+        BuiltPlan::of(live, plan, programs(plan, live))
     }
 
     /// Compiles these passes for a plan's launches.
-    pub fn of(live: &Arc<Live>, plan: &Plan, programs: Vec<Program>) -> Result<Built> {
+    pub fn of(live: &Arc<OpenDevice>, plan: &Plan, programs: Vec<ShaderProgram>) -> Result<BuiltPlan> {
         let passes: Vec<&Pass> = programs.iter().flat_map(|p| &p.passes).collect();
         if let Some(fault) = passes.iter().find_map(|pass| wgsl::verify(pass, &live.caps).err()) {
             debug_assert!(false, "bug in wgsl: {fault}");
@@ -122,11 +122,11 @@ impl Built {
                 }
                 let mut binds = pass.binds;
                 for bind in &mut binds {
-                    if let Place::Scratch(idx) = &mut bind.place {
+                    if let PassMemory::Scratch(idx) = &mut bind.place {
                         *idx += first_scratch;
                     }
                 }
-                steps.push(Step {
+                steps.push(Dispatch {
                     label: pass.label,
                     pipeline,
                     groups: grid(pass.n_groups, live.limits.max_compute_workgroups_per_dimension),
@@ -144,19 +144,19 @@ impl Built {
             }
         }
         let fresh_status = words.len() * 4;
-        let checks = steps.iter().any(|s| s.binds.iter().any(|b| b.place == Place::Status));
+        let checks = steps.iter().any(|s| s.binds.iter().any(|b| b.place == PassMemory::Status));
         if checks {
             words.extend(status::fresh_words(plan.checks.len()));
         }
         let numbers = Numbers { buffer: live.numbers(&words)?, consts, words: Mutex::new(words) };
-        Ok(Built { live: live.clone(), steps, scratch, fresh_status, checks, numbers })
+        Ok(BuiltPlan { live: live.clone(), steps, scratch, fresh_status, checks, numbers })
     }
 
     /// About how many bytes it occupies, on the host and on the device, without its pipelines. What is bound is counted
     /// before it is: sooner or later most of it will be.
     pub fn size_bytes(&self) -> usize {
-        let step = |step: &Step| {
-            size_of::<Step>()
+        let step = |step: &Dispatch| {
+            size_of::<Dispatch>()
                 + step.label.capacity()
                 + step.binds.capacity() * size_of::<Bind>()
                 + MAX_GROUPS * GROUP_BYTES
@@ -200,7 +200,7 @@ impl Built {
     }
 }
 
-impl Live {
+impl OpenDevice {
     /// A buffer for the numbers of passes.
     fn numbers(&self, words: &[u32]) -> Result<wgpu::Buffer> {
         let usage = BufferUsages::UNIFORM | BufferUsages::COPY_DST | BufferUsages::COPY_SRC;
@@ -213,9 +213,15 @@ impl Live {
     }
 }
 
-impl Step {
+impl Dispatch {
     /// What is bound to it in a run. Kept, unless it names memory that is not ours to keep.
-    pub fn bind_group(&self, live: &Live, numbers: &wgpu::Buffer, places: &Places<'_>, keep: bool) -> wgpu::BindGroup {
+    pub fn bind_group(
+        &self,
+        live: &OpenDevice,
+        numbers: &wgpu::Buffer,
+        places: &Places<'_>,
+        keep: bool,
+    ) -> wgpu::BindGroup {
         let blocks: SmallVec<[&Arc<Block>; 8]> =
             self.binds.iter().map(|b| places.block(b.place).expect("a pass binds memory of its plan")).collect();
         if !keep || blocks.iter().any(|b| b.is_foreign()) {
@@ -236,7 +242,7 @@ impl Step {
         group
     }
 
-    fn make_group(&self, live: &Live, numbers: &wgpu::Buffer, blocks: &[&Arc<Block>]) -> wgpu::BindGroup {
+    fn make_group(&self, live: &OpenDevice, numbers: &wgpu::Buffer, blocks: &[&Arc<Block>]) -> wgpu::BindGroup {
         let mut entries: SmallVec<[wgpu::BindGroupEntry<'_>; 8]> = SmallVec::new();
         let part = |buffer, offset: usize, size: usize| {
             let size = std::num::NonZero::new(size as u64);
@@ -245,7 +251,7 @@ impl Step {
         entries.push(wgpu::BindGroupEntry { binding: 0, resource: part(numbers, self.start, self.size_bytes) });
         for (i, (bind, block)) in self.binds.iter().zip(blocks).enumerate() {
             let (buffer, at) = block.at(bind.start);
-            let len = if bind.place == Place::Status { block.size_bytes() } else { bind.len };
+            let len = if bind.place == PassMemory::Status { block.size_bytes() } else { bind.len };
             // Whole vectors where the buffer has them: shaders that read vectors are bound no less than one.
             let len = len.next_multiple_of(16).max(16).min(buffer.size() as usize - at);
             entries.push(wgpu::BindGroupEntry { binding: i as u32 + 1, resource: part(buffer, at, len) });

@@ -9,12 +9,12 @@ use smallvec::SmallVec;
 
 use super::fault::{no_memory, refused};
 use super::memory::{Block, Staging};
-use super::open_device::Live;
-use super::ready::{Built, Places};
+use super::open_device::OpenDevice;
+use super::ready::{BuiltPlan, Places};
 use super::status::{self, Check, Status};
-use super::storage::Storage;
+use super::storage::GpuBuffer;
 use super::wait::may_wait;
-use super::{Shared, profile};
+use super::{GpuShared, profile};
 use crate::backend::{Counters, Outcome, Run, Runnable};
 use crate::error::Result;
 use crate::graph::Buffer;
@@ -27,17 +27,17 @@ const BRING_ALONG: usize = 64 << 20;
 const MOST_BYTES: usize = if usize::BITS > 42 { 1usize.unbounded_shl(42) } else { usize::MAX };
 
 /// A plan made ready.
-pub struct Ready {
-    gpu: Arc<Shared>,
+pub struct GpuPlan {
+    gpu: Arc<GpuShared>,
     plan: Arc<Plan>,
     checks: Arc<[Check]>,
     /// Per slot, whether any launch writes it.
     written: Vec<bool>,
-    built: Mutex<Option<Arc<Built>>>,
+    built: Mutex<Option<Arc<BuiltPlan>>>,
 }
 
 /// The memory of one run.
-struct Memory {
+struct GpuRunMemory {
     slots: SmallVec<[Arc<Block>; 16]>,
     scratch: SmallVec<[Arc<Block>; 4]>,
     status: Option<Arc<Block>>,
@@ -47,26 +47,26 @@ struct Memory {
     inherited: Vec<Arc<Status>>,
 }
 
-impl Ready {
+impl GpuPlan {
     /// Compiles a plan.
-    pub fn new(gpu: Arc<Shared>, plan: Arc<Plan>) -> Result<Ready> {
+    pub fn new(gpu: Arc<GpuShared>, plan: Arc<Plan>) -> Result<GpuPlan> {
         let live = gpu.live()?;
         live.has_room(&plan)?;
-        let built = Arc::new(Built::new(&live, &plan)?);
+        let built = Arc::new(BuiltPlan::new(&live, &plan)?);
         let mut written = vec![false; plan.slots.len()];
         plan.launches.iter().flat_map(|l| &l.writes).for_each(|w| written[w.0 as usize] = true);
         let checks = status::checks(&plan);
-        Ok(Ready { gpu, plan, checks, written, built: Mutex::new(Some(built)) })
+        Ok(GpuPlan { gpu, plan, checks, written, built: Mutex::new(Some(built)) })
     }
 
     /// The plan compiled for the device as it is now: again, if it was lost and opened anew.
-    fn built(&self) -> Result<Arc<Built>> {
+    fn built(&self) -> Result<Arc<BuiltPlan>> {
         let live = self.gpu.live()?;
         let mut built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
         match &*built {
             Some(built) if built.live.id == live.id => Ok(built.clone()),
             _ => {
-                let new = Arc::new(Built::new(&live, &self.plan)?);
+                let new = Arc::new(BuiltPlan::new(&live, &self.plan)?);
                 *built = Some(new.clone());
                 Ok(new)
             }
@@ -74,7 +74,7 @@ impl Ready {
     }
 
     /// All the memory of a run, before anything of it is recorded.
-    fn memory(&self, built: &Built, run: &Run<'_>) -> Result<Memory> {
+    fn memory(&self, built: &BuiltPlan, run: &Run<'_>) -> Result<GpuRunMemory> {
         let live = &built.live;
         let mut copies = Vec::new();
         let mut inherited: Vec<Arc<Status>> = Vec::new();
@@ -111,14 +111,14 @@ impl Ready {
         let scratch = built.scratch.iter().map(|n| live.take(*n)).collect::<Result<_>>()?;
         let n_checks = self.plan.checks.len();
         let status = if built.checks { Some(live.take(status::size_bytes(n_checks))?) } else { None };
-        Ok(Memory { slots, scratch, status, copies, inherited })
+        Ok(GpuRunMemory { slots, scratch, status, copies, inherited })
     }
 
     /// The storage of each output.
     fn outputs(
         &self,
         run: &Run<'_>,
-        memory: &Memory,
+        memory: &GpuRunMemory,
         status: Option<&Arc<Status>>,
         mut staged: Vec<(usize, Staging)>,
     ) -> Vec<Buffer> {
@@ -135,7 +135,7 @@ impl Ready {
                     let own = status.filter(|_| !settled);
                     let pending = memory.inherited.iter().chain(own).cloned().collect();
                     let staged = staged.iter().position(|(s, _)| *s == slot).map(|at| staged.remove(at).1);
-                    Buffer::new(Storage::of_block(memory.slots[slot].clone(), pending, staged))
+                    Buffer::new(GpuBuffer::of_block(memory.slots[slot].clone(), pending, staged))
                 }
             };
             made.push((slot, buffer.clone()));
@@ -146,7 +146,7 @@ impl Ready {
     }
 
     /// Copies of the results on their way to the host, if they will be read and cannot be mapped.
-    fn stage(&self, built: &Built, run: &Run<'_>) -> Result<Vec<(usize, Staging)>> {
+    fn stage(&self, built: &BuiltPlan, run: &Run<'_>) -> Result<Vec<(usize, Staging)>> {
         let mut staged: Vec<(usize, Staging)> = Vec::new();
         if !run.read || built.live.quirks.map_results {
             return Ok(staged);
@@ -192,16 +192,16 @@ impl Ready {
     }
 }
 
-impl Memory {
+impl GpuRunMemory {
     fn places(&self) -> Places<'_> {
         Places { slots: &self.slots, scratch: &self.scratch, status: self.status.as_ref() }
     }
 }
 
-impl Runnable for Ready {
+impl Runnable for GpuPlan {
     fn size_bytes(&self) -> usize {
         let built = self.built.lock().unwrap_or_else(PoisonError::into_inner);
-        size_of::<Ready>() + self.written.capacity() + built.as_ref().map_or(0, |built| built.size_bytes())
+        size_of::<GpuPlan>() + self.written.capacity() + built.as_ref().map_or(0, |built| built.size_bytes())
     }
 
     fn run(&self, run: Run<'_>) -> Result<Outcome> {
@@ -243,7 +243,7 @@ impl Runnable for Ready {
     }
 }
 
-impl Live {
+impl OpenDevice {
     /// Whether there could be memory for every slot: nobody should print kernels for what can never run.
     fn has_room(&self, plan: &Plan) -> Result<()> {
         let most = if self.quirks.host_memory { crate::cpu::free_bytes().unwrap_or(MOST_BYTES) } else { MOST_BYTES };
@@ -274,16 +274,16 @@ impl Live {
 }
 
 /// The storage behind a buffer of this device.
-pub fn storage(buffer: &Buffer) -> Result<&Storage> {
-    buffer.storage::<Storage>().ok_or_else(|| refused("compute", "the memory is another device's"))
+pub fn storage(buffer: &Buffer) -> Result<&GpuBuffer> {
+    buffer.storage::<GpuBuffer>().ok_or_else(|| refused("compute", "the memory is another device's"))
 }
 
-fn new_encoder(live: &Live) -> wgpu::CommandEncoder {
+fn new_encoder(live: &OpenDevice) -> wgpu::CommandEncoder {
     live.device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("lazuli") })
 }
 
 /// What must be so before the first pass.
-fn reset(built: &Built, memory: &Memory, numbers: &wgpu::Buffer, encoder: &mut wgpu::CommandEncoder) {
+fn reset(built: &BuiltPlan, memory: &GpuRunMemory, numbers: &wgpu::Buffer, encoder: &mut wgpu::CommandEncoder) {
     for (from, to) in &memory.copies {
         let n_bytes = to.size_bytes().next_multiple_of(4);
         for (buffer, at, start, len) in from.pieces(n_bytes) {
@@ -299,8 +299,8 @@ fn reset(built: &Built, memory: &Memory, numbers: &wgpu::Buffer, encoder: &mut w
 
 /// Records all passes, and submits where the plan is cut; the encoder that is returned is yet to be submitted.
 fn record(
-    built: &Built,
-    memory: &Memory,
+    built: &BuiltPlan,
+    memory: &GpuRunMemory,
     numbers: &wgpu::Buffer,
     mut encoder: wgpu::CommandEncoder,
     timer: Option<&profile::Timer>,
@@ -333,7 +333,7 @@ fn record(
 }
 
 /// Records one step.
-pub fn dispatch(pass: &mut wgpu::ComputePass<'_>, step: &super::ready::Step, group: &wgpu::BindGroup) {
+pub fn dispatch(pass: &mut wgpu::ComputePass<'_>, step: &super::ready::Dispatch, group: &wgpu::BindGroup) {
     let [x, y, z] = step.groups;
     pass.set_pipeline(&step.pipeline.pipeline);
     pass.set_bind_group(0, group, &[]);
@@ -341,6 +341,6 @@ pub fn dispatch(pass: &mut wgpu::ComputePass<'_>, step: &super::ready::Step, gro
 }
 
 /// A plan of this backend, behind the engine's trait.
-pub fn ready(runnable: &dyn Runnable) -> Option<&Ready> {
+pub fn ready(runnable: &dyn Runnable) -> Option<&GpuPlan> {
     (runnable as &dyn Any).downcast_ref()
 }

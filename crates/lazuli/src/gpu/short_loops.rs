@@ -16,8 +16,8 @@ const FEW: usize = 96;
 
 /// A shader whose invocations make no more iterations than this, if that is few. Loops with barriers, which all
 /// invocations go through together, are left as they are.
-pub fn ended_early(text: &str, max_trips: usize) -> Cow<'_, str> {
-    if max_trips > 4 * FEW || !text.contains("for (") {
+pub fn ended_early(text: &str, max_iterations: usize) -> Cow<'_, str> {
+    if max_iterations > 4 * FEW || !text.contains("for (") {
         return text.into();
     }
     let line = |line: &str| match line.contains("for (") && line.ends_with('{') && !line.contains("var half") {
@@ -25,15 +25,15 @@ pub fn ended_early(text: &str, max_trips: usize) -> Cow<'_, str> {
         false => format!("{line}\n"),
     };
     let text: String = text.lines().map(line).collect();
-    format!("var<private> trips_left: u32 = {max_trips}u;\n{text}").into()
+    format!("var<private> trips_left: u32 = {max_iterations}u;\n{text}").into()
 }
 
 /// Every GPU found, with loops of at most so many iterations; and if the planner is to cut, into pieces of at most 16.
-fn devices(max_trips: usize, planner_cuts: bool) -> Vec<Device> {
+fn devices(max_iterations: usize, planner_cuts: bool) -> Vec<Device> {
     let found = adapters::found();
     assert!(!found.is_empty(), "no GPU adapter was found");
-    let open = |found: &adapters::Found| {
-        let quirks = super::quirks::Quirks { max_trips, ..adapters::quirks_of(&found.info) };
+    let open = |found: &adapters::FoundAdapter| {
+        let quirks = super::quirks::Quirks { max_iterations, ..adapters::quirks_of(&found.info) };
         let counters: Arc<Counters> = Arc::default();
         let live = adapters::open(&found.adapter, &quirks, &counters).unwrap();
         let mut gpu = Gpu::new(found.info.clone(), counters, live, Origin::Adapter(found.adapter.clone()));

@@ -6,17 +6,17 @@ use std::task::{Context, Poll, Waker};
 
 /// A value that is set once, and whoever waits for it.
 pub struct Signal<T> {
-    state: Mutex<State<T>>,
+    state: Mutex<SignalState<T>>,
 }
 
-struct State<T> {
+struct SignalState<T> {
     value: Option<T>,
     wakers: Vec<Waker>,
 }
 
 impl<T> Default for Signal<T> {
     fn default() -> Signal<T> {
-        Signal { state: Mutex::new(State { value: None, wakers: Vec::new() }) }
+        Signal { state: Mutex::new(SignalState { value: None, wakers: Vec::new() }) }
     }
 }
 
@@ -41,7 +41,7 @@ impl<T: Clone> Signal<T> {
     }
 
     // Nothing panics while the lock is held, so a poisoned one is still good.
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
+    fn lock(&self) -> MutexGuard<'_, SignalState<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

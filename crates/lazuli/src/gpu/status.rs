@@ -26,13 +26,13 @@ pub struct Check {
 pub struct Status {
     sites: Vec<Site>,
     checks: Arc<[Check]>,
-    outcome: Mutex<Outcome>,
+    outcome: Mutex<Verdict>,
     /// Whether the words can be read.
     asked: Arc<Signal<bool>>,
     is_told: AtomicBool,
 }
 
-enum Outcome {
+enum Verdict {
     /// The words are on their way; whether the run was submitted when they were asked for.
     Away(Staging, Submitted),
     Known(Option<Error>),
@@ -88,7 +88,7 @@ impl Status {
     /// Of a run that is submitted: the words are read as soon as it is done.
     pub fn of_run(sites: &[Site], checks: &Arc<[Check]>, words: Staging) -> Arc<Status> {
         let asked = words.ask(size_bytes(checks.len()));
-        Status::new(sites, checks, Outcome::Away(words, Submitted::Yes), asked)
+        Status::new(sites, checks, Verdict::Away(words, Submitted::Yes), asked)
     }
 
     /// Of a run that is in an encoder.
@@ -99,10 +99,10 @@ impl Status {
         encoder: &wgpu::CommandEncoder,
     ) -> Arc<Status> {
         let asked = words.ask_after(encoder, size_bytes(checks.len()));
-        Status::new(sites, checks, Outcome::Away(words, Submitted::Maybe), asked)
+        Status::new(sites, checks, Verdict::Away(words, Submitted::Maybe), asked)
     }
 
-    fn new(sites: &[Site], checks: &Arc<[Check]>, outcome: Outcome, asked: Arc<Signal<bool>>) -> Arc<Status> {
+    fn new(sites: &[Site], checks: &Arc<[Check]>, outcome: Verdict, asked: Arc<Signal<bool>>) -> Arc<Status> {
         Arc::new(Status {
             sites: sites.to_vec(),
             checks: checks.clone(),
@@ -116,8 +116,8 @@ impl Status {
     pub fn known(&self) -> Option<Option<Error>> {
         let mut outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
         let found = match &*outcome {
-            Outcome::Known(found) => return Some(found.clone()),
-            Outcome::Away(words, submitted) => {
+            Verdict::Known(found) => return Some(found.clone()),
+            Verdict::Away(words, submitted) => {
                 let mut bytes = vec![0; size_bytes(self.checks.len())];
                 // The answer first: what was refused may have been readable a moment before.
                 let answer = self.asked.get();
@@ -130,12 +130,12 @@ impl Status {
                 }
             }
         };
-        *outcome = Outcome::Known(found.clone());
+        *outcome = Verdict::Known(found.clone());
         Some(found)
     }
 
     /// Notes that somebody was told of what was found.
-    pub fn told(&self) {
+    pub fn reported(&self) {
         self.is_told.store(true, Ordering::Relaxed);
     }
 

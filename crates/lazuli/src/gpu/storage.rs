@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::fault::lost;
 use super::memory::{Block, Staging};
-use super::open_device::Live;
+use super::open_device::OpenDevice;
 use super::status::Status;
 use crate::backend::HostBytes;
 use crate::error::{Error, Result};
@@ -19,7 +19,7 @@ const KEEP_BYTES: usize = 256 << 20;
 /// writes to a block that tensors held before it only if that is donated, which means that no other thread has the storage or
 /// can get at it (ARCHITECTURE.md, "Donation is safe"), and then only if nobody still holds the block itself, as
 /// a read under way or an application does; else it writes to a copy.
-pub struct Storage {
+pub struct GpuBuffer {
     size_bytes: usize,
     home: Mutex<Home>,
     /// Checks of the runs that it comes from and that may still fail.
@@ -61,19 +61,19 @@ impl Drop for HostCopy {
     }
 }
 
-impl Storage {
+impl GpuBuffer {
     /// Host bytes, to be brought over when they are needed.
-    pub fn of_host(bytes: HostBytes, budget: Budget) -> Storage {
+    pub fn of_host(bytes: HostBytes, budget: Budget) -> GpuBuffer {
         let size_bytes = bytes.bytes().len();
         let host = HostCopy { bytes, budget, is_counted: false };
         let home = Home { host: Some(host), ..Home::default() };
-        Storage { size_bytes, home: Mutex::new(home), pending: Vec::new() }
+        GpuBuffer { size_bytes, home: Mutex::new(home), pending: Vec::new() }
     }
 
     /// What a run leaves, maybe with a copy on its way to the host.
-    pub fn of_block(block: Arc<Block>, pending: Vec<Arc<Status>>, staged: Option<Staging>) -> Storage {
+    pub fn of_block(block: Arc<Block>, pending: Vec<Arc<Status>>, staged: Option<Staging>) -> GpuBuffer {
         let size_bytes = block.size_bytes();
-        Storage { size_bytes, home: Mutex::new(Home { block: Some(block), staged, host: None }), pending }
+        GpuBuffer { size_bytes, home: Mutex::new(Home { block: Some(block), staged, host: None }), pending }
     }
 
     /// Checks that may still fail, or the error of one that has.
@@ -97,7 +97,7 @@ impl Storage {
     }
 
     /// The block on this device; uploaded, or uploaded again, if it is not there.
-    pub fn block(&self, live: &Arc<Live>) -> Result<Arc<Block>> {
+    pub fn block(&self, live: &Arc<OpenDevice>) -> Result<Arc<Block>> {
         let mut home = self.home();
         if let Some(block) = home.block.as_ref().filter(|block| block.live().id == live.id) {
             return Ok(block.clone());

@@ -88,33 +88,33 @@ impl Hash for Key {
 /// inputs at any time, so nothing may be overwritten that this calls donated: an evaluation uses
 /// [`take_off`](super::take_off).
 pub fn capture(wanted: &[&NodeRef]) -> Captured {
-    let walk = Walk::new(wanted);
+    let walk = GraphWalk::new(wanted);
     let donated = walk.donated(&walk.holders());
     walk.captured(donated)
 }
 
 /// One walk from wanted nodes to memory, with the edges it went along.
-pub(super) struct Walk {
+pub(super) struct GraphWalk {
     pub nodes: Vec<NodeRef>,
     pub outputs: Vec<NodeIdx>,
     pub leaves: Vec<NodeIdx>,
     pub moves: Vec<NodeRef>,
     edges: SmallVec<[NodeIdx; 32]>,
-    links: SmallVec<[Link; 16]>,
+    links: SmallVec<[NodeLinks; 16]>,
     writer: KeyWriter,
 }
 
 /// How a captured node is connected.
 #[derive(Clone, Copy)]
-struct Link {
+struct NodeLinks {
     /// Where its edges end: they start where those of the node before it end.
     end: u32,
-    way: Way,
+    way: GradientPath,
 }
 
 /// Where a gradient goes from a captured node.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum GradientPath {
     /// Nowhere: it is no float, flat, or detached.
     Ends,
     /// It is memory.
@@ -128,26 +128,26 @@ pub(super) enum Way {
     Twin,
 }
 
-impl Way {
-    fn of(node: &Node, expr: &Expr, has_twin: bool) -> Way {
+impl GradientPath {
+    fn of(node: &Node, expr: &Expr, has_twin: bool) -> GradientPath {
         match node.dtype.is_float() {
-            true if has_twin => Way::Twin,
-            true if expr.op.is_flat() || !node.tracked && expr.is_identity() => Way::Ends,
-            true if expr.inputs.is_empty() => Way::Source,
-            true if matches!(expr.op, Op::Custom(_)) => Way::Shown,
-            true => Way::Inputs,
-            false => Way::Ends,
+            true if has_twin => GradientPath::Twin,
+            true if expr.op.is_flat() || !node.tracked && expr.is_identity() => GradientPath::Ends,
+            true if expr.inputs.is_empty() => GradientPath::Source,
+            true if matches!(expr.op, Op::Custom(_)) => GradientPath::Shown,
+            true => GradientPath::Inputs,
+            false => GradientPath::Ends,
         }
     }
 }
 
-impl Walk {
+impl GraphWalk {
     /// Walks from `wanted` to memory. The caller holds the device's lock.
-    pub fn new(wanted: &[&NodeRef]) -> Walk {
+    pub fn new(wanted: &[&NodeRef]) -> GraphWalk {
         static CAPTURES: AtomicU64 = AtomicU64::new(1);
         let capture = CAPTURES.fetch_add(1, Ordering::Relaxed);
         // Room for a small graph from the start: growing is what capturing one would cost most.
-        let mut walk = Walk {
+        let mut walk = GraphWalk {
             nodes: Vec::with_capacity(16),
             outputs: Vec::with_capacity(wanted.len()),
             leaves: Vec::new(),
@@ -187,18 +187,18 @@ impl Walk {
 
     fn close(&mut self, node: NodeRef, is_pending: bool, capture: u64) {
         let (edges, writer) = (&mut self.edges, &mut self.writer);
-        let mut way = Way::Leaf;
+        let mut way = GradientPath::Leaf;
         if is_pending {
             node.with_pending(|expr, has_twin| {
                 edges.extend(expr.inputs.iter().map(|i| i.seen(capture).expect("inputs come first")));
                 writer.node(&node, expr, &edges[edges.len() - expr.inputs.len()..]);
-                way = Way::of(&node, expr, has_twin);
+                way = GradientPath::of(&node, expr, has_twin);
             });
         } else {
             self.leaves.push(self.nodes.len() as NodeIdx);
             writer.leaf(&node);
         }
-        self.links.push(Link { end: self.edges.len() as u32, way });
+        self.links.push(NodeLinks { end: self.edges.len() as u32, way });
         node.see(capture, self.nodes.len() as NodeIdx);
         self.nodes.push(node);
     }
@@ -210,7 +210,7 @@ impl Walk {
     }
 
     /// Where a gradient goes from a node.
-    pub fn way(&self, idx: NodeIdx) -> Way {
+    pub fn way(&self, idx: NodeIdx) -> GradientPath {
         self.links[idx as usize].way
     }
 
@@ -218,7 +218,7 @@ impl Walk {
     /// a node does that does not let go of its inputs when an evaluation ends. An output lets go when it is computed,
     /// unless it is tracked; any other node does by going away itself, if it is not kept.
     pub fn holders(&self) -> Holders {
-        let mut held: Holders = smallvec![Held::default(); self.nodes.len()];
+        let mut held: Holders = smallvec![Holder::default(); self.nodes.len()];
         self.outputs.iter().for_each(|o| held[*o as usize].is_output = true);
         for (i, node) in self.nodes.iter().enumerate().rev() {
             // One strong reference is `nodes`' own.
@@ -242,7 +242,7 @@ impl Walk {
 
     /// What was found, with the leaves that may be overwritten.
     pub fn captured(self, donated: Vec<bool>) -> Captured {
-        let Walk { nodes, outputs, leaves, moves, mut writer, .. } = self;
+        let GraphWalk { nodes, outputs, leaves, moves, mut writer, .. } = self;
         writer.words.extend(donated.iter().map(|d| *d as u64));
         let key = Key::new(writer.words, writer.customs);
         Captured { nodes, outputs, leaves, donated, moves, constants: writer.constants, key }
@@ -250,10 +250,10 @@ impl Walk {
 }
 
 /// Per captured node, who holds it.
-pub(super) type Holders = SmallVec<[Held; 16]>;
+pub(super) type Holders = SmallVec<[Holder; 16]>;
 
 #[derive(Clone, Copy, Default)]
-pub(super) struct Held {
+pub(super) struct Holder {
     n_edges: u32,
     /// Whether something that this walk has not met holds it.
     pub is_held: bool,

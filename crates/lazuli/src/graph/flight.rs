@@ -9,9 +9,9 @@ use std::sync::atomic::{Ordering, fence};
 
 use smallvec::SmallVec;
 
-use super::capture::{Captured, Holders, NodeIdx, Walk, Way};
+use super::capture::{Captured, GradientPath, GraphWalk, Holders, NodeIdx};
 use super::kin::{Kin, Kins, living};
-use super::node::{Body, Buffer, NodeRef, Recipe};
+use super::node::{Buffer, NodeRef, NodeState, Recipe};
 use crate::error::Error;
 
 /// Wanted nodes that an evaluation is computing. However it ends, they are no longer in flight when this is dropped.
@@ -25,7 +25,7 @@ pub struct InFlight<'a> {
 /// take hold of what is donated. If something must be brought from another device first, nothing is donated.
 /// The caller holds the device's lock.
 pub fn take_off<'a>(wanted: &'a [&'a NodeRef]) -> (Captured, InFlight<'a>) {
-    let walk = Walk::new(wanted);
+    let walk = GraphWalk::new(wanted);
     if !walk.moves.is_empty() {
         let nothing = vec![false; walk.leaves.len()];
         return (walk.captured(nothing), InFlight { wanted: &[], is_at_risk: false });
@@ -37,7 +37,7 @@ pub fn take_off<'a>(wanted: &'a [&'a NodeRef]) -> (Captured, InFlight<'a>) {
     outputs.sort_unstable();
     outputs.dedup();
     let untracked = outputs.iter().map(|idx| &walk.nodes[*idx as usize]).filter(|node| !node.tracked);
-    let mut locked: SmallVec<[MutexGuard<'_, Body>; 4]> = untracked.map(|node| node.body()).collect();
+    let mut locked: SmallVec<[MutexGuard<'_, NodeState>; 4]> = untracked.map(|node| node.body()).collect();
     let held = walk.holders();
     let donated = walk.donated(&held);
     // A count that has fallen to ours was lowered by threads that read the memory before: their reads happened before
@@ -89,10 +89,10 @@ impl Drop for InFlight<'_> {
 /// For each captured node that has a twin, the tokens of all that the twin is made of.
 type Twins = Vec<(NodeIdx, Kins)>;
 
-fn twins(walk: &Walk) -> Twins {
+fn twins(walk: &GraphWalk) -> Twins {
     let mut twins = Twins::new();
     for (i, node) in walk.nodes.iter().enumerate() {
-        if walk.way(i as NodeIdx) != Way::Twin || node.tracked {
+        if walk.way(i as NodeIdx) != GradientPath::Twin || node.tracked {
             continue;
         }
         if let Recipe::Known { twin: Some(twin), .. } = node.recipe() {
@@ -124,8 +124,8 @@ fn tokens_below(node: NodeRef) -> Kins {
 
 /// Gives each output that will let go of its inputs the tokens of what it comes from and what will still be there: for each
 /// way down, the first node that is kept. `outputs` are in order of their places, each once.
-fn note_ancestors(walk: &Walk, held: &Holders, twins: &Twins, outputs: &[NodeIdx]) {
-    let lets_go = |idx: &NodeIdx| !walk.nodes[*idx as usize].tracked && walk.way(*idx) != Way::Ends;
+fn note_ancestors(walk: &GraphWalk, held: &Holders, twins: &Twins, outputs: &[NodeIdx]) {
+    let lets_go = |idx: &NodeIdx| !walk.nodes[*idx as usize].tracked && walk.way(*idx) != GradientPath::Ends;
     let heirs: SmallVec<[NodeIdx; 4]> = outputs.iter().rev().copied().filter(lets_go).collect();
     // Sixty-four at a time, one bit each.
     for heirs in heirs.chunks(64) {
@@ -140,7 +140,7 @@ fn note_ancestors(walk: &Walk, held: &Holders, twins: &Twins, outputs: &[NodeIdx
 }
 
 /// The tokens of what each of up to 64 outputs comes from; the last made comes first. Linear in what lies between.
-fn ancestors(walk: &Walk, held: &Holders, twins: &Twins, heirs: &[NodeIdx]) -> SmallVec<[Kins; 4]> {
+fn ancestors(walk: &GraphWalk, held: &Holders, twins: &Twins, heirs: &[NodeIdx]) -> SmallVec<[Kins; 4]> {
     let mut lists: SmallVec<[Kins; 4]> = heirs.iter().map(|_| Kins::new()).collect();
     // Per node, which outputs come from it by ways on which nothing is kept.
     let mut reached: SmallVec<[u64; 16]> = SmallVec::from_elem(0, walk.nodes.len());
@@ -177,13 +177,13 @@ fn ancestors(walk: &Walk, held: &Holders, twins: &Twins, heirs: &[NodeIdx]) -> S
             continue;
         }
         match walk.way(i) {
-            Way::Ends | Way::Source => {}
-            Way::Leaf => {
+            GradientPath::Ends | GradientPath::Source => {}
+            GradientPath::Leaf => {
                 let from = walk.nodes[i as usize].known_kin().map(|kin| living(kin.from()));
                 add(&mut lists, through, &from.unwrap_or_default());
             }
-            Way::Twin => add(&mut lists, through, of_twin(twins, i)),
-            Way::Inputs | Way::Shown => {
+            GradientPath::Twin => add(&mut lists, through, of_twin(twins, i)),
+            GradientPath::Inputs | GradientPath::Shown => {
                 for input in walk.inputs(i).iter().filter(|input| walk.nodes[**input as usize].dtype.is_float()) {
                     n_open += (reached[*input as usize] == 0) as usize;
                     reached[*input as usize] |= through;
@@ -200,8 +200,8 @@ fn of_twin(twins: &Twins, idx: NodeIdx) -> &[Arc<Kin>] {
 
 /// The token of a node that is kept, which leads to all it comes from. If the node is yet to be computed, so are its
 /// inputs kept; an output among them notes its own ancestors.
-fn token_of_kept(walk: &Walk, held: &Holders, twins: &Twins, idx: NodeIdx) -> Arc<Kin> {
-    if walk.way(idx) == Way::Leaf {
+fn token_of_kept(walk: &GraphWalk, held: &Holders, twins: &Twins, idx: NodeIdx) -> Arc<Kin> {
+    if walk.way(idx) == GradientPath::Leaf {
         // By far the most frequent: memory.
         let kin = walk.nodes[idx as usize].kin();
         kin.tidy();
@@ -210,24 +210,25 @@ fn token_of_kept(walk: &Walk, held: &Holders, twins: &Twins, idx: NodeIdx) -> Ar
     let mut stack: SmallVec<[NodeIdx; 8]> = SmallVec::from_iter([idx]);
     while let Some(idx) = stack.pop() {
         let (kin, way) = (walk.nodes[idx as usize].kin(), walk.way(idx));
-        if way == Way::Leaf {
+        if way == GradientPath::Leaf {
             kin.tidy();
         }
-        if held[idx as usize].is_output || way == Way::Leaf || kin.is_known() {
+        if held[idx as usize].is_output || way == GradientPath::Leaf || kin.is_known() {
             continue;
         }
         // Nobody can ask for a gradient by a constant that only the graph holds, unless a function is shown it.
-        let is_nameless =
-            |input: NodeIdx| walk.way(input) == Way::Source && !held[input as usize].is_held && way != Way::Shown;
+        let is_nameless = |input: NodeIdx| {
+            walk.way(input) == GradientPath::Source && !held[input as usize].is_held && way != GradientPath::Shown
+        };
         let counts = |input: &&NodeIdx| walk.nodes[**input as usize].dtype.is_float() && !is_nameless(**input);
         let from = match way {
-            Way::Twin => of_twin(twins, idx).iter().cloned().collect(),
-            Way::Inputs | Way::Shown => {
+            GradientPath::Twin => of_twin(twins, idx).iter().cloned().collect(),
+            GradientPath::Inputs | GradientPath::Shown => {
                 let inputs = walk.inputs(idx).iter().filter(counts);
                 stack.extend(inputs.clone().copied());
                 inputs.map(|input| walk.nodes[*input as usize].kin().clone()).collect()
             }
-            Way::Ends | Way::Leaf | Way::Source => Kins::new(),
+            GradientPath::Ends | GradientPath::Leaf | GradientPath::Source => Kins::new(),
         };
         kin.note(from);
     }

@@ -31,7 +31,7 @@ struct Refs {
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
-struct State {
+struct ModelState {
     /// Where the evaluation, the gradient and the reader are in their programs.
     at: [u8; 3],
     refs: [Refs; 3],
@@ -49,7 +49,7 @@ const EVALUATION: usize = 0;
 const GRADIENT: usize = 1;
 const READER: usize = 2;
 
-impl State {
+impl ModelState {
     fn n_holders_of_h(&self) -> usize {
         !self.y_let_go as usize + self.refs.iter().filter(|r| r.h).count()
     }
@@ -60,7 +60,7 @@ impl State {
     }
 
     /// Takes a step of one thread; None if it must wait or has ended.
-    fn step(mut self, thread: usize, protocol: Protocol) -> Option<State> {
+    fn step(mut self, thread: usize, protocol: Protocol) -> Option<ModelState> {
         let done = match thread {
             EVALUATION => self.evaluate(protocol),
             GRADIENT => self.differentiate(protocol),
@@ -137,7 +137,7 @@ struct Seen {
 }
 
 fn explore(protocol: Protocol, holds: Holds) -> Seen {
-    let mut start = State::default();
+    let mut start = ModelState::default();
     start.refs[READER] = Refs { h: holds == Holds::Middle, x: holds == Holds::Leaf };
     let mut seen = Seen::default();
     let mut known = HashSet::from([start]);

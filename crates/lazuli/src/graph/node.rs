@@ -86,7 +86,7 @@ pub struct Node {
     pub serial: u64,
     /// The serial of the first made of all it depends on, itself included, whether that is still known or not.
     pub oldest: u64,
-    body: Mutex<Body>,
+    body: Mutex<NodeState>,
     // Its token, from when it is first needed.
     kin: OnceLock<Arc<Kin>>,
     // The capture that last visited this node and the index it gave; both are only touched under the device's lock.
@@ -95,7 +95,7 @@ pub struct Node {
 }
 
 #[derive(Default)]
-pub(super) struct Body {
+pub(super) struct NodeState {
     expr: Option<Expr>,
     buffer: Option<Buffer>,
     // A node of the same value through which gradients go instead of through `expr`.
@@ -117,27 +117,34 @@ impl Node {
         tracked: bool,
     ) -> NodeRef {
         let tracked = tracked || expr.inputs.iter().any(|i| i.tracked);
-        Node::with(Body { expr: Some(expr), ..Body::default() }, shape, dtype, device, at, tracked)
+        Node::with(NodeState { expr: Some(expr), ..NodeState::default() }, shape, dtype, device, at, tracked)
     }
 
     /// A node to be computed that is not tracked even if an input is: gradients stop here.
     pub fn detached(expr: Expr, shape: Shape, dtype: DType, device: Device, at: &'static Location<'static>) -> NodeRef {
-        Node::with(Body { expr: Some(expr), ..Body::default() }, shape, dtype, device, at, false)
+        Node::with(NodeState { expr: Some(expr), ..NodeState::default() }, shape, dtype, device, at, false)
     }
 
     /// A node to be computed whose gradients go through `twin`, which has the same value.
     pub fn twinned(expr: Expr, twin: NodeRef, at: &'static Location<'static>) -> NodeRef {
         let (shape, dtype, device, tracked) = (twin.shape, twin.dtype, twin.device.clone(), twin.tracked);
-        Node::with(Body { expr: Some(expr), twin: Some(twin), ..Body::default() }, shape, dtype, device, at, tracked)
+        Node::with(
+            NodeState { expr: Some(expr), twin: Some(twin), ..NodeState::default() },
+            shape,
+            dtype,
+            device,
+            at,
+            tracked,
+        )
     }
 
     /// A node that is memory.
     pub fn data(buffer: Buffer, shape: Shape, dtype: DType, device: Device, at: &'static Location<'static>) -> NodeRef {
-        Node::with(Body { buffer: Some(buffer), ..Body::default() }, shape, dtype, device, at, false)
+        Node::with(NodeState { buffer: Some(buffer), ..NodeState::default() }, shape, dtype, device, at, false)
     }
 
     fn with(
-        body: Body,
+        body: NodeState,
         shape: Shape,
         dtype: DType,
         device: Device,
@@ -152,7 +159,7 @@ impl Node {
             shape,
             dtype,
             device,
-            at: place::told(at),
+            at: place::reported_at(at),
             tracked,
             serial,
             oldest,
@@ -164,7 +171,7 @@ impl Node {
     }
 
     // A panic while the lock is held cannot leave a body half-changed, so a poisoned one is still good.
-    pub(super) fn body(&self) -> MutexGuard<'_, Body> {
+    pub(super) fn body(&self) -> MutexGuard<'_, NodeState> {
         self.body.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

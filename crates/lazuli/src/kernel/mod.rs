@@ -164,7 +164,7 @@ pub struct Args {
     pub gathers: Vec<GatherArgs>,
     /// If the launch serves only some indices of its one gather: the first, and how many. What others look up is not
     /// stored; a launch of its own does. Planners leave it None.
-    pub served: Option<(usize, usize)>,
+    pub index_range: Option<(usize, usize)>,
     /// Per `Const` of the body, which constant of the plan it is.
     pub consts: Vec<u32>,
     pub matmul: Option<MatmulArgs>,

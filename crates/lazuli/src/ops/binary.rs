@@ -2,8 +2,8 @@
 //! and its docs.
 
 use super::math;
-use super::operand::{Operand, Side, binary};
-use super::row::{BinaryRow, Step};
+use super::operand::{Operand, OperandSide, binary};
+use super::row::{BinaryRow, RegisterStep};
 use crate::dtype::DType;
 use crate::tensor::Tensor;
 
@@ -43,7 +43,7 @@ macro_rules! binary_rows {
                     wraps: $crate::ops::unary::flag!($($wraps)?),
                     cost: $cost,
                     commutes: $commutes,
-                    step: $crate::ops::binary::optional!($(Step::$step)?),
+                    step: $crate::ops::binary::optional!($(RegisterStep::$step)?),
                     cpu: $crate::ops::PerLane {
                         $($lane: Some($crate::ops::lanes::binary::<F, $lane, $to>()),)+
                         ..$crate::ops::PerLane::NONE
@@ -454,8 +454,8 @@ impl Tensor {
         let rhs = rhs.into();
         match rhs.side() {
             // x² = x·x, which costs a fortieth.
-            Ok(Side::Number(two)) if two.value() == 2.0 => match self.dtype() {
-                Ok(dtype) => self.to_dtype(two.meet(dtype)).square(),
+            Ok(OperandSide::Number(two)) if two.value() == 2.0 => match self.dtype() {
+                Ok(dtype) => self.to_dtype(two.promote_with(dtype)).square(),
                 Err(_) => self.clone(),
             },
             _ => binary(&POW, self, rhs),

@@ -35,7 +35,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn tracked(&self) -> Tensor {
-        self.seen_anew(Tracked(true), Location::caller())
+        self.alias(Tracked(true), Location::caller())
     }
 
     /// The same values without their history: gradients stop here.
@@ -48,12 +48,12 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn detach(&self) -> Tensor {
-        self.seen_anew(Tracked(false), Location::caller())
+        self.alias(Tracked(false), Location::caller())
     }
 
     /// A node of its own for the same values: a view that changes nothing. Movements never record one, so that an
     /// untracked one is known to be a `detach`.
-    fn seen_anew(&self, tracked: Tracked, at: &'static Location<'static>) -> Tensor {
+    fn alias(&self, tracked: Tracked, at: &'static Location<'static>) -> Tensor {
         Tensor::new(self.node().map(|node| {
             if node.tracked && tracked.0 {
                 return node.clone();

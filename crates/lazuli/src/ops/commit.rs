@@ -5,7 +5,7 @@ use std::panic::Location;
 use smallvec::smallvec;
 
 use super::joining::same_device;
-use super::operand::carried;
+use super::operand::or_error;
 use crate::error::{Error, Result};
 use crate::graph::{Expr, Node, Op};
 use crate::tensor::Tensor;
@@ -40,7 +40,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn unless_failed(&self, old: &Tensor) -> Tensor {
-        carried(committed(self, old))
+        or_error(committed(self, old))
     }
 }
 

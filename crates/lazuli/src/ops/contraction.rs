@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::joining::same_device;
 use super::movement::{flattened, reshaped};
-use super::operand::{broadcast, carried, cast};
+use super::operand::{broadcast, cast, or_error};
 use crate::dtype::DType;
 use crate::error::{Error, Fault, Result};
 use crate::graph::Op;
@@ -28,7 +28,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn matmul(&self, other: &Tensor) -> Tensor {
-        carried(product("matmul", self, other))
+        or_error(product("matmul", self, other))
     }
 
     /// The dot product of two vectors. For matrices it is their product, as NumPy's.
@@ -41,7 +41,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn dot(&self, other: &Tensor) -> Tensor {
-        carried(product("dot", self, other))
+        or_error(product("dot", self, other))
     }
 
     /// Every element of one vector times every element of the other: `[m]` and `[n]` give `[m, n]`. What has more axes
@@ -55,7 +55,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn outer(&self, other: &Tensor) -> Tensor {
-        carried(outer_product(self, other))
+        or_error(outer_product(self, other))
     }
 }
 

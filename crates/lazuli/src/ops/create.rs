@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::panic::Location;
 
 use super::RANDOM;
-use super::operand::carried;
+use super::operand::or_error;
 use crate::backend::HostBytes;
 use crate::device::Device;
 use crate::dtype::{DType, Element};
@@ -29,7 +29,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn from_slice<T: Element>(data: &[T], shape: impl Into<Shape>, device: &Device) -> Tensor {
-        carried(entered("from_slice", Cow::Borrowed(data), shape.into(), device))
+        or_error(entered("from_slice", Cow::Borrowed(data), shape.into(), device))
     }
 
     /// A tensor of `data`, row-major, without a copy where the device can use the memory as it is.
@@ -42,7 +42,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn from_vec<T: Element>(data: Vec<T>, shape: impl Into<Shape>, device: &Device) -> Tensor {
-        carried(entered("from_vec", Cow::Owned(data), shape.into(), device))
+        or_error(entered("from_vec", Cow::Owned(data), shape.into(), device))
     }
 
     /// One number, as a tensor of rank 0. Its dtype follows the Rust type; `f64` gives f32, `i64` gives i32.
@@ -54,7 +54,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn scalar<T: Element>(value: T, device: &Device) -> Tensor {
-        carried(filled("scalar", Shape::default(), value.to_f64(), T::DTYPE, device))
+        or_error(filled("scalar", Shape::default(), value.to_f64(), T::DTYPE, device))
     }
 
     /// Zeros.
@@ -66,7 +66,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn zeros(shape: impl Into<Shape>, dtype: DType, device: &Device) -> Tensor {
-        carried(filled("zeros", shape.into(), 0.0, dtype, device))
+        or_error(filled("zeros", shape.into(), 0.0, dtype, device))
     }
 
     /// Ones.
@@ -78,7 +78,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn ones(shape: impl Into<Shape>, dtype: DType, device: &Device) -> Tensor {
-        carried(filled("ones", shape.into(), 1.0, dtype, device))
+        or_error(filled("ones", shape.into(), 1.0, dtype, device))
     }
 
     /// The same number everywhere. The dtype follows the Rust type of `value`, as for [`Tensor::scalar`].
@@ -90,7 +90,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn full<T: Element>(shape: impl Into<Shape>, value: T, device: &Device) -> Tensor {
-        carried(filled("full", shape.into(), value.to_f64(), T::DTYPE, device))
+        or_error(filled("full", shape.into(), value.to_f64(), T::DTYPE, device))
     }
 
     /// Zeros of this tensor's shape, dtype and device.
@@ -147,7 +147,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn arange<T: Element>(start: T, end: T, step: T, device: &Device) -> Tensor {
-        carried(counted(start.to_f64(), end.to_f64(), step.to_f64(), T::DTYPE, device))
+        or_error(counted(start.to_f64(), end.to_f64(), step.to_f64(), T::DTYPE, device))
     }
 
     /// `n` numbers at equal distances from `start` to `end`, both included; of a float dtype.
@@ -160,7 +160,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn linspace<T: Element>(start: T, end: T, n: usize, device: &Device) -> Tensor {
-        carried(spaced(start.to_f64(), end.to_f64(), n, T::DTYPE.to_float(), device))
+        or_error(spaced(start.to_f64(), end.to_f64(), n, T::DTYPE.to_float(), device))
     }
 
     /// Random f32 numbers, uniform in `[0, 1)`. The same seed and shape give the same bits on every device.
@@ -269,7 +269,7 @@ pub(super) fn coordinate(shape: &Shape, axis: usize, device: &Device, at: &'stat
     let count = Tensor::source(Op::Index, Shape::from([shape[axis]]), DType::I32, device, at);
     let steps = shape.iter().enumerate().map(|(i, &size)| (size, (i == axis) as isize));
     match count.node() {
-        Ok(node) => Tensor::moved(node, View::from_axes(steps, 0), at),
+        Ok(node) => Tensor::viewed(node, View::from_axes(steps, 0), at),
         Err(error) => Tensor::new(Err(error)),
     }
 }

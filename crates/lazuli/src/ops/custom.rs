@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::operand::{Meeting, Side, carried};
+use super::operand::{OperandSide, Promoted, or_error};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::graph::{CustomOp, CustomRef, NodeRef, Op};
@@ -29,18 +29,18 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn map_custom(op: &CustomOp, inputs: &[&Tensor]) -> Tensor {
-        carried(try_custom(op, inputs))
+        or_error(try_custom(op, inputs))
     }
 }
 
 #[track_caller]
 fn try_custom(op: &CustomOp, inputs: &[&Tensor]) -> Result<Tensor> {
-    let sides = inputs.iter().map(|t| t.node().map(Side::Node)).collect::<Result<Vec<_>>>()?;
+    let sides = inputs.iter().map(|t| t.node().map(OperandSide::Node)).collect::<Result<Vec<_>>>()?;
     if sides.is_empty() {
         return Err(Error::shape(&op.name, "a custom op takes at least one tensor"));
     }
-    let mut meeting = Meeting::of(&op.name, &sides)?;
-    meeting.dtype = DType::F32;
-    let inputs = sides.into_iter().map(|side| meeting.fit(side)).collect::<Result<SmallVec<[NodeRef; 3]>>>()?;
-    Ok(meeting.record(Op::Custom(CustomRef(Arc::new(op.clone()))), inputs, DType::F32))
+    let mut promoted = Promoted::of(&op.name, &sides)?;
+    promoted.dtype = DType::F32;
+    let inputs = sides.into_iter().map(|side| promoted.coerce(side)).collect::<Result<SmallVec<[NodeRef; 3]>>>()?;
+    Ok(promoted.record(Op::Custom(CustomRef(Arc::new(op.clone()))), inputs, DType::F32))
 }

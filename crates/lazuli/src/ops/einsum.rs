@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::contraction::{product, summed_product};
 use super::movement::{broadcast, reshaped};
-use super::operand::carried;
+use super::operand::or_error;
 use crate::error::{Error, Result, counted};
 use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
@@ -28,7 +28,7 @@ use crate::view::View;
 /// ```
 #[track_caller]
 pub fn einsum(spec: &str, operands: &[&Tensor]) -> Tensor {
-    carried(evaluated(spec, operands))
+    or_error(evaluated(spec, operands))
 }
 
 /// One per axis. Letters stand for themselves; the axes of `...` are numbered from the last, below all letters.
@@ -51,7 +51,7 @@ struct Term {
 
 /// An operand on its way: distinct labels, one per axis.
 #[derive(Clone)]
-struct Part {
+struct EinsumPart {
     tensor: Tensor,
     labels: Labels,
 }
@@ -158,7 +158,7 @@ fn evaluated(text: &str, operands: &[&Tensor]) -> Result<Tensor> {
     let Some(mut left) = parts.next() else {
         return Err(Error::parse("einsum", "no operands"));
     };
-    let rest: Vec<Part> = parts.collect();
+    let rest: Vec<EinsumPart> = parts.collect();
     for (i, right) in rest.iter().enumerate() {
         // A label lives on while the result or a later operand names it.
         let later = &rest[i + 1..];
@@ -179,7 +179,7 @@ fn implied(inputs: &[Term], n_dots: usize) -> Labels {
 
 /// The size of each label: axes of size 1 give way.
 #[track_caller]
-fn sizes(text: &str, parts: &[Part]) -> Result<[usize; 128]> {
+fn sizes(text: &str, parts: &[EinsumPart]) -> Result<[usize; 128]> {
     let mut sizes = [1; 128];
     for part in parts {
         for (&label, &size) in part.labels.iter().zip(part.tensor.shape()?) {
@@ -198,7 +198,7 @@ fn sizes(text: &str, parts: &[Part]) -> Result<[usize; 128]> {
 
 /// A label that occurs twice walks both its axes at once.
 #[track_caller]
-fn diagonal(operand: &Tensor, labels: &Labels) -> Result<Part> {
+fn diagonal(operand: &Tensor, labels: &Labels) -> Result<EinsumPart> {
     let node = operand.node()?;
     let from = node.shape.strides();
     let mut axes: SmallVec<[(usize, isize); MAX_RANK]> = SmallVec::new();
@@ -217,26 +217,29 @@ fn diagonal(operand: &Tensor, labels: &Labels) -> Result<Part> {
         }
     }
     if distinct.len() == labels.len() {
-        return Ok(Part { tensor: operand.clone(), labels: distinct });
+        return Ok(EinsumPart { tensor: operand.clone(), labels: distinct });
     }
     let view = View::from_axes(axes.into_iter(), 0);
-    Ok(Part { tensor: Tensor::moved(node, view, Location::caller()), labels: distinct })
+    Ok(EinsumPart { tensor: Tensor::viewed(node, view, Location::caller()), labels: distinct })
 }
 
 /// Sums over the labels that nobody needs any more.
 #[track_caller]
-fn summed(part: &Part, lives: impl Fn(&u8) -> bool) -> Part {
+fn summed(part: &EinsumPart, lives: impl Fn(&u8) -> bool) -> EinsumPart {
     let gone: SmallVec<[i32; MAX_RANK]> =
         part.labels.iter().enumerate().filter(|(_, l)| !lives(l)).map(|(i, _)| i as i32).collect();
     if gone.is_empty() {
         return part.clone();
     }
-    Part { tensor: part.tensor.sum(&gone[..]), labels: part.labels.iter().copied().filter(|l| lives(l)).collect() }
+    EinsumPart {
+        tensor: part.tensor.sum(&gone[..]),
+        labels: part.labels.iter().copied().filter(|l| lives(l)).collect(),
+    }
 }
 
 /// The part with its axes in the order of `labels`; those it lacks, or has with size 1, are broadcast.
 #[track_caller]
-fn arranged(part: &Part, labels: &[u8], sizes: &[usize; 128]) -> Result<Tensor> {
+fn arranged(part: &EinsumPart, labels: &[u8], sizes: &[usize; 128]) -> Result<Tensor> {
     let node = part.tensor.node()?;
     let shape: Shape = labels.iter().map(|l| sizes[*l as usize]).collect();
     shape.check("einsum")?;
@@ -245,13 +248,13 @@ fn arranged(part: &Part, labels: &[u8], sizes: &[usize; 128]) -> Result<Tensor> 
         Some(i) => (node.shape[i], from[i]),
         None => (1, 0),
     });
-    let moved = Tensor::moved(node, View::from_axes(axes, 0), Location::caller());
+    let moved = Tensor::viewed(node, View::from_axes(axes, 0), Location::caller());
     broadcast("einsum", &moved, shape)
 }
 
 /// Two operands become one, summed over what both have and nobody needs any more.
 #[track_caller]
-fn contracted(a: &Part, b: &Part, sizes: &[usize; 128], lives: impl Fn(&u8) -> bool) -> Result<Part> {
+fn contracted(a: &EinsumPart, b: &EinsumPart, sizes: &[usize; 128], lives: impl Fn(&u8) -> bool) -> Result<EinsumPart> {
     // What only one of them has is summed before, while there is less of it.
     let a = &summed(a, |l| b.labels.contains(l) || lives(l));
     let b = &summed(b, |l| a.labels.contains(l) || lives(l));
@@ -267,7 +270,7 @@ fn contracted(a: &Part, b: &Part, sizes: &[usize; 128], lives: impl Fn(&u8) -> b
         let (x, y) = (lined_up(a, &all)?, lined_up(b, &all)?);
         let gone: SmallVec<[i32; MAX_RANK]> = (labels.len()..all.len()).map(|i| i as i32).collect();
         let tensor = if gone.is_empty() { x.mul(&y) } else { summed_product(&x, &y, &gone)? };
-        return Ok(Part { tensor, labels });
+        return Ok(EinsumPart { tensor, labels });
     }
     // [batch…, m, k] × [batch…, k, n]; each of m, k and n may stand for several labels or none. What one operand alone
     // has and cannot lie along one axis of it is another batch, in which the other operand is broadcast.
@@ -284,7 +287,7 @@ fn contracted(a: &Part, b: &Part, sizes: &[usize; 128], lives: impl Fn(&u8) -> b
     let y = matrix(b, [&batch, &inner, &right], &ones(&far_left))?;
     let labels = join([&batch, &left, &right]);
     let shape = labels.iter().map(|l| sizes[*l as usize]).collect();
-    Ok(Part { tensor: reshaped("einsum", &product("einsum", &x, &y)?, shape)?, labels })
+    Ok(EinsumPart { tensor: reshaped("einsum", &product("einsum", &x, &y)?, shape)?, labels })
 }
 
 /// Matrices narrower than this are laid side by side in a copy rather than multiplied one by one.
@@ -292,7 +295,7 @@ const NARROW: usize = 4;
 
 /// Divides labels of a part into those that are apart from the last ones in memory, and those that are not. At most
 /// `room` are apart, and take it up.
-fn far(part: &Part, own: Labels, sizes: &[usize; 128], room: &mut usize) -> (Labels, Labels) {
+fn far(part: &EinsumPart, own: Labels, sizes: &[usize; 128], room: &mut usize) -> (Labels, Labels) {
     let place = |label: &u8| part.labels.iter().position(|l| l == label);
     let is_next = |pair: &[u8]| place(&pair[0]).map(|at| at + 1) == place(&pair[1]);
     let n_far = own.windows(2).rposition(|pair| !is_next(pair)).map_or(0, |at| at + 1);
@@ -304,7 +307,7 @@ fn far(part: &Part, own: Labels, sizes: &[usize; 128], room: &mut usize) -> (Lab
 
 /// The part as matrices `[batch…, rows, columns]`, all rows in one axis and all columns in another.
 #[track_caller]
-fn matrix(part: &Part, groups: [&Labels; 3], sizes: &[usize; 128]) -> Result<Tensor> {
+fn matrix(part: &EinsumPart, groups: [&Labels; 3], sizes: &[usize; 128]) -> Result<Tensor> {
     let labels: Labels = groups.into_iter().flatten().copied().collect();
     let size = |l: &u8| sizes[*l as usize];
     let [batch, rows, columns] = groups.map(|group| group.iter().map(size));
@@ -314,7 +317,7 @@ fn matrix(part: &Part, groups: [&Labels; 3], sizes: &[usize; 128]) -> Result<Ten
 
 /// The part with its axes in the order of `labels` and size 1 for those it lacks, so that a product broadcasts.
 #[track_caller]
-fn lined_up(part: &Part, labels: &[u8]) -> Result<Tensor> {
+fn lined_up(part: &EinsumPart, labels: &[u8]) -> Result<Tensor> {
     let mut ones = [1; 128];
     for (label, size) in part.labels.iter().zip(part.tensor.shape()?) {
         ones[*label as usize] = *size;

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::create::coordinate;
 use super::joining::same_device;
 use super::movement::{flattened, narrowed, reshaped};
-use super::operand::{broadcast, carried, cast};
+use super::operand::{broadcast, cast, or_error};
 use super::row::RoutineRow;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -31,7 +31,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn gather(&self, axis: i32, index: &Tensor) -> Tensor {
-        carried(gathered(self, axis, index))
+        or_error(gathered(self, axis, index))
     }
 
     /// Along one axis, whole slices: those that the vector `index` names, in its order.
@@ -46,7 +46,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn index_select(&self, axis: i32, index: &Tensor) -> Tensor {
-        carried(chosen("index_select", self, axis, index))
+        or_error(chosen("index_select", self, axis, index))
     }
 
     /// Rows of a table `[vocabulary, features]`: the result has the shape of `index` and then the features.
@@ -62,7 +62,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn embedding(&self, index: &Tensor) -> Tensor {
-        carried(embedded(self, index))
+        or_error(embedded(self, index))
     }
 
     /// This with `src` added along one axis, at the places `index` names: `y[index[i, j], j] += src[i, j]` for axis 0.
@@ -79,7 +79,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn scatter_add(&self, axis: i32, index: &Tensor, src: &Tensor) -> Tensor {
-        carried(scattered(self, axis, index, src))
+        or_error(scattered(self, axis, index, src))
     }
 
     /// For each integer a row (i32) with a one in its place: shape `[…, classes]`. A number that is no class gives zeros.
@@ -92,7 +92,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn one_hot(&self, classes: usize) -> Tensor {
-        carried(marked(self, classes))
+        or_error(marked(self, classes))
     }
 }
 
@@ -164,7 +164,7 @@ fn chosen(op: &'static str, x: &Tensor, axis: i32, index: &Tensor) -> Result<Ten
     shape.check(op)?;
     // The same index along all other axes.
     let steps = shape.iter().enumerate().map(|(i, &size)| (size, (i == axis) as isize));
-    let index = Tensor::moved(&index, View::from_axes(steps, 0), Location::caller());
+    let index = Tensor::viewed(&index, View::from_axes(steps, 0), Location::caller());
     record_gather(op, x, axis, index.node()?)
 }
 
@@ -198,7 +198,7 @@ fn scattered(x: &Tensor, axis: i32, index: &Tensor, src: &Tensor) -> Result<Tens
     };
     let at = Location::caller();
     let whole: SmallVec<[_; MAX_RANK]> = index.shape.iter().map(|size| (0, 1, *size)).collect();
-    let src = Tensor::moved(&cast(added, dtype, at), View::slice(&added.shape, &whole), at);
+    let src = Tensor::viewed(&cast(added, dtype, at), View::slice(&added.shape, &whole), at);
     let inputs = [&cast(node, dtype, at), &index, src.node()?];
     Ok(Tensor::record(Op::Routine(&SCATTER_ADD, [axis as i32, 0]), &inputs, node.shape, dtype, at))
 }

@@ -6,7 +6,7 @@ use std::panic::Location;
 use smallvec::SmallVec;
 
 use super::movement::{narrowed, reshaped, unsqueezed};
-use super::operand::carried;
+use super::operand::or_error;
 use crate::error::{Error, Result, counted};
 use crate::graph::{NodeRef, Op};
 use crate::shape::Shape;
@@ -24,7 +24,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn cat(tensors: &[&Tensor], axis: i32) -> Tensor {
-        carried(joined("cat", tensors, axis))
+        or_error(joined("cat", tensors, axis))
     }
 
     /// Tensors of one shape side by side along a new axis.
@@ -38,7 +38,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn stack(tensors: &[&Tensor], axis: i32) -> Tensor {
-        carried(stacked(tensors, axis))
+        or_error(stacked(tensors, axis))
     }
 
     /// Cut along one axis into parts of these sizes, which must add up to the axis.
@@ -87,7 +87,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn unfold(&self, axis: i32, size: usize, step: usize) -> Tensor {
-        carried(windows(self, axis, size, step))
+        or_error(windows(self, axis, size, step))
     }
 
     /// The whole tensor, repeated this often along each axis; more numbers than axes add leading ones.
@@ -100,7 +100,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn repeat(&self, reps: impl Into<Shape>) -> Tensor {
-        carried(repeated(self, reps.into()))
+        or_error(repeated(self, reps.into()))
     }
 }
 
@@ -219,7 +219,7 @@ fn windows(x: &Tensor, axis: i32, size: usize, step: usize) -> Result<Tensor> {
     });
     let view = View::from_axes(axes.chain([(size, from[at])]), 0);
     view.shape.check("unfold")?;
-    Ok(Tensor::moved(node, view, Location::caller()))
+    Ok(Tensor::viewed(node, view, Location::caller()))
 }
 
 #[track_caller]
@@ -237,7 +237,7 @@ fn repeated(x: &Tensor, reps: Shape) -> Result<Tensor> {
         shape = shape.with(axis, size.saturating_mul(n));
         shape.check("repeat")?;
         let steps = [(outer, (size * inner) as isize), (n, 0), (size, inner as isize), (inner, 1)];
-        y = Tensor::moved(y.node()?, View::from_axes(steps.into_iter(), 0), Location::caller());
+        y = Tensor::viewed(y.node()?, View::from_axes(steps.into_iter(), 0), Location::caller());
         y = reshaped("repeat", &y, shape)?;
     }
     Ok(y)

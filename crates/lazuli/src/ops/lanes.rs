@@ -157,14 +157,14 @@ macro_rules! versions {
 
 #[cfg(target_arch = "x86_64")]
 versions! {
-    baseline Plain;
+    baseline MulThenAdd;
     avx2 Fused "avx2,fma";
     avx512 Fused "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma";
 }
 
 #[cfg(not(target_arch = "x86_64"))]
 versions! {
-    baseline Plain;
+    baseline MulThenAdd;
 }
 #[cfg(not(target_arch = "x86_64"))]
 use {baseline as avx2, baseline as avx512};

@@ -5,7 +5,7 @@ use std::panic::Location;
 use smallvec::SmallVec;
 
 use super::create::{coordinate, fits};
-use super::operand::carried;
+use super::operand::or_error;
 use crate::dtype::Element;
 use crate::error::{Error, Result, counted};
 use crate::graph::Op;
@@ -24,7 +24,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn reshape(&self, shape: impl Into<Shape>) -> Tensor {
-        carried(reshaped("reshape", self, shape.into()))
+        or_error(reshaped("reshape", self, shape.into()))
     }
 
     /// All elements along one axis, row-major.
@@ -36,7 +36,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn flatten(&self) -> Tensor {
-        carried(flattened("flatten", self))
+        or_error(flattened("flatten", self))
     }
 
     /// A new axis of size 1 before `axis`; -1 puts it last.
@@ -50,7 +50,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn unsqueeze(&self, axis: i32) -> Tensor {
-        carried(unsqueezed("unsqueeze", self, axis))
+        or_error(unsqueezed("unsqueeze", self, axis))
     }
 
     /// Without these axes, which must have size 1; `..` drops every axis of size 1.
@@ -64,7 +64,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn squeeze(&self, axes: impl Into<Axes>) -> Tensor {
-        carried(squeezed(self, axes.into()))
+        or_error(squeezed(self, axes.into()))
     }
 
     /// The axes in another order: axis `i` of the result is axis `order[i]` of this.
@@ -77,7 +77,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn permute(&self, order: &[i32]) -> Tensor {
-        carried(permuted(self, order))
+        or_error(permuted(self, order))
     }
 
     /// The matrix transposed: the last two axes swapped. A vector or scalar is its own transpose.
@@ -106,7 +106,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn transpose(&self, a: i32, b: i32) -> Tensor {
-        carried(transposed(self, a, b))
+        or_error(transposed(self, a, b))
     }
 
     /// Repeated along new leading axes and along axes of size 1 to fill `shape`, as NumPy broadcasts.
@@ -119,7 +119,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn broadcast_to(&self, shape: impl Into<Shape>) -> Tensor {
-        carried(broadcast("broadcast_to", self, shape.into()))
+        or_error(broadcast("broadcast_to", self, shape.into()))
     }
 
     /// These axes backwards.
@@ -133,7 +133,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn flip(&self, axes: impl Into<Axes>) -> Tensor {
-        carried(flipped(self, axes.into()))
+        or_error(flipped(self, axes.into()))
     }
 
     /// With `value` around it: for each axis, how many before and after. Axes not named are left as they are.
@@ -146,7 +146,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn pad<T: Element>(&self, pads: &[(usize, usize)], value: T) -> Tensor {
-        carried(padded(self, pads, value.to_f64()))
+        or_error(padded(self, pads, value.to_f64()))
     }
 
     /// Elements `start .. start + len` of one axis.
@@ -159,7 +159,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn narrow(&self, axis: i32, start: usize, len: usize) -> Tensor {
-        carried(narrowed("narrow", self, axis, start, len))
+        or_error(narrowed("narrow", self, axis, start, len))
     }
 
     /// The lower triangle of the last two axes; zeros above the diagonal.
@@ -185,7 +185,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn tril_k(&self, k: i32) -> Tensor {
-        carried(triangle("tril", self, |above| above.le(k)))
+        or_error(triangle("tril", self, |above| above.le(k)))
     }
 
     /// The upper triangle of the last two axes; zeros below the diagonal.
@@ -211,7 +211,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn triu_k(&self, k: i32) -> Tensor {
-        carried(triangle("triu", self, |above| above.ge(k)))
+        or_error(triangle("triu", self, |above| above.ge(k)))
     }
 
     /// The diagonal of the last two axes.
@@ -224,7 +224,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn diagonal(&self) -> Tensor {
-        carried(diagonal_of(self))
+        or_error(diagonal_of(self))
     }
 }
 
@@ -240,7 +240,7 @@ pub(super) fn reshaped(op: &str, x: &Tensor, shape: Shape) -> Result<Tensor> {
         let have = counted(have, "element");
         return Err(Error::shape(op, format!("{} has {have}, {shape} has {want}", node.shape)));
     }
-    Ok(Tensor::moved(node, View::contiguous(shape), Location::caller()))
+    Ok(Tensor::viewed(node, View::contiguous(shape), Location::caller()))
 }
 
 #[track_caller]
@@ -291,7 +291,7 @@ fn permuted(x: &Tensor, order: &[i32]) -> Result<Tensor> {
             format!("{order:?} names {} of the {} of {}", axes.len(), counted(rank, "axis"), node.shape),
         ));
     }
-    Ok(Tensor::moved(node, View::permute(&node.shape, &axes), Location::caller()))
+    Ok(Tensor::viewed(node, View::permute(&node.shape, &axes), Location::caller()))
 }
 
 #[track_caller]
@@ -300,7 +300,7 @@ fn transposed(x: &Tensor, a: i32, b: i32) -> Result<Tensor> {
     let (a, b) = (node.shape.axis("transpose", a)?, node.shape.axis("transpose", b)?);
     let mut order: SmallVec<[usize; MAX_RANK]> = (0..node.shape.rank()).collect();
     order.swap(a, b);
-    Ok(Tensor::moved(node, View::permute(&node.shape, &order), Location::caller()))
+    Ok(Tensor::viewed(node, View::permute(&node.shape, &order), Location::caller()))
 }
 
 #[track_caller]
@@ -310,7 +310,7 @@ pub(super) fn broadcast(op: &str, x: &Tensor, shape: Shape) -> Result<Tensor> {
     if node.shape.broadcast(&shape) != Some(shape) {
         return Err(Error::shape(op, format!("{} does not broadcast to {shape}", node.shape)));
     }
-    Ok(Tensor::moved(node, View::broadcast(&node.shape, &shape), Location::caller()))
+    Ok(Tensor::viewed(node, View::broadcast(&node.shape, &shape), Location::caller()))
 }
 
 #[track_caller]
@@ -322,7 +322,7 @@ fn flipped(x: &Tensor, axes: Axes) -> Result<Tensor> {
         _ => (0, 1, size),
     };
     let ranges: SmallVec<[_; MAX_RANK]> = node.shape.iter().enumerate().map(backwards).collect();
-    Ok(Tensor::moved(node, View::slice(&node.shape, &ranges), Location::caller()))
+    Ok(Tensor::viewed(node, View::slice(&node.shape, &ranges), Location::caller()))
 }
 
 #[track_caller]
@@ -370,7 +370,7 @@ pub(super) fn narrowed(op: &str, x: &Tensor, axis: i32, start: usize, len: usize
         false => (0, 1, size),
     };
     let ranges: SmallVec<[_; MAX_RANK]> = node.shape.iter().enumerate().map(whole).collect();
-    Ok(Tensor::moved(node, View::slice(&node.shape, &ranges), Location::caller()))
+    Ok(Tensor::viewed(node, View::slice(&node.shape, &ranges), Location::caller()))
 }
 
 #[track_caller]
@@ -396,5 +396,5 @@ fn diagonal_of(x: &Tensor) -> Result<Tensor> {
     let from = node.shape.strides();
     let mut axes: SmallVec<[(usize, isize); MAX_RANK]> = (0..rank - 2).map(|i| (node.shape[i], from[i])).collect();
     axes.push((node.shape[rank - 2].min(node.shape[rank - 1]), from[rank - 2] + from[rank - 1]));
-    Ok(Tensor::moved(node, View::from_axes(axes.into_iter(), 0), Location::caller()))
+    Ok(Tensor::viewed(node, View::from_axes(axes.into_iter(), 0), Location::caller()))
 }

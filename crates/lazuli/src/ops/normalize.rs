@@ -2,9 +2,9 @@
 
 use std::panic::Location;
 
-use super::operand::carried;
-use super::reduce::{Keep, reduce};
-use super::statistics::{Wide, mean_over};
+use super::operand::or_error;
+use super::reduce::{KeepAxes, reduce};
+use super::statistics::{Widened, mean_over};
 use super::{MAX, SUM};
 use crate::error::{Error, Fault, Result};
 use crate::shape::{AxisSet, Shape};
@@ -22,7 +22,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn softmax(&self, axis: i32) -> Tensor {
-        carried(try_softmax(self, axis))
+        or_error(try_softmax(self, axis))
     }
 
     /// The logarithm of [`softmax`](Tensor::softmax), without losing digits.
@@ -35,7 +35,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn log_softmax(&self, axis: i32) -> Tensor {
-        carried(try_log_softmax(self, axis))
+        or_error(try_log_softmax(self, axis))
     }
 
     /// Less the mean and divided by the standard deviation along an axis, then times `weight` plus `bias`, which have
@@ -49,7 +49,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn layer_norm(&self, axis: i32, weight: Option<&Tensor>, bias: Option<&Tensor>, eps: f32) -> Tensor {
-        carried(try_layer_norm(self, axis, weight, bias, eps))
+        or_error(try_layer_norm(self, axis, weight, bias, eps))
     }
 
     /// Divided by the root of the mean square along an axis, then times `weight`, which has the size of that axis.
@@ -62,27 +62,27 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn rms_norm(&self, axis: i32, weight: Option<&Tensor>, eps: f32) -> Tensor {
-        carried(try_rms_norm(self, axis, weight, eps))
+        or_error(try_rms_norm(self, axis, weight, eps))
     }
 
     /// The same elements in another shape, of which it has as many.
     #[track_caller]
     pub(super) fn reshaped(&self, shape: Shape) -> Result<Tensor> {
-        Ok(Tensor::moved(self.node()?, View::contiguous(shape), Location::caller()))
+        Ok(Tensor::viewed(self.node()?, View::contiguous(shape), Location::caller()))
     }
 }
 
 #[track_caller]
 fn try_softmax(x: &Tensor, axis: i32) -> Result<Tensor> {
     let axes = one_axis("softmax", x, axis)?;
-    let wide = Wide::new(x)?;
+    let wide = Widened::new(x)?;
     if wide.x.node()?.shape.n_elems() == 0 {
         return Ok(wide.x.to_dtype(wide.result));
     }
     // Whatever is subtracted, the result is the same: its gradient is zero, so none is recorded.
-    let max = reduce(&MAX, "softmax", wide.x.node()?, axes, Keep(true))?.detach();
+    let max = reduce(&MAX, "softmax", wide.x.node()?, axes, KeepAxes(true))?.detach();
     let e = wide.x.sub(max).exp();
-    let sum = reduce(&SUM, "softmax", e.node()?, axes, Keep(true))?;
+    let sum = reduce(&SUM, "softmax", e.node()?, axes, KeepAxes(true))?;
     // One division a row; the sum is at least 1, so its reciprocal loses nothing to speak of.
     Ok(e.mul(sum.recip()).to_dtype(wide.result))
 }
@@ -90,13 +90,13 @@ fn try_softmax(x: &Tensor, axis: i32) -> Result<Tensor> {
 #[track_caller]
 fn try_log_softmax(x: &Tensor, axis: i32) -> Result<Tensor> {
     let axes = one_axis("log_softmax", x, axis)?;
-    let wide = Wide::new(x)?;
+    let wide = Widened::new(x)?;
     if wide.x.node()?.shape.n_elems() == 0 {
         return Ok(wide.x.to_dtype(wide.result));
     }
-    let max = reduce(&MAX, "log_softmax", wide.x.node()?, axes, Keep(true))?.detach();
+    let max = reduce(&MAX, "log_softmax", wide.x.node()?, axes, KeepAxes(true))?.detach();
     let shifted = wide.x.sub(max);
-    let sum = reduce(&SUM, "log_softmax", shifted.exp().node()?, axes, Keep(true))?;
+    let sum = reduce(&SUM, "log_softmax", shifted.exp().node()?, axes, KeepAxes(true))?;
     Ok(shifted.sub(sum.log()).to_dtype(wide.result))
 }
 
@@ -104,9 +104,9 @@ fn try_log_softmax(x: &Tensor, axis: i32) -> Result<Tensor> {
 fn try_layer_norm(x: &Tensor, axis: i32, weight: Option<&Tensor>, bias: Option<&Tensor>, eps: f32) -> Result<Tensor> {
     let op = "layer_norm";
     let axes = one_axis(op, x, axis)?;
-    let wide = Wide::new(x)?;
-    let centred = wide.x.sub(mean_over(op, &wide.x, axes, Keep(true), 0)?);
-    let var = mean_over(op, &centred.square(), axes, Keep(true), 0)?;
+    let wide = Widened::new(x)?;
+    let centred = wide.x.sub(mean_over(op, &wide.x, axes, KeepAxes(true), 0)?);
+    let var = mean_over(op, &centred.square(), axes, KeepAxes(true), 0)?;
     let mut y = centred.mul(var.add(eps).rsqrt());
     if let Some(weight) = weight {
         y = y.mul(along(op, weight, x, axis)?);
@@ -121,8 +121,8 @@ fn try_layer_norm(x: &Tensor, axis: i32, weight: Option<&Tensor>, bias: Option<&
 fn try_rms_norm(x: &Tensor, axis: i32, weight: Option<&Tensor>, eps: f32) -> Result<Tensor> {
     let op = "rms_norm";
     let axes = one_axis(op, x, axis)?;
-    let wide = Wide::new(x)?;
-    let mean_square = mean_over(op, &wide.x.square(), axes, Keep(true), 0)?;
+    let wide = Widened::new(x)?;
+    let mean_square = mean_over(op, &wide.x.square(), axes, KeepAxes(true), 0)?;
     let mut y = wide.x.mul(mean_square.add(eps).rsqrt());
     if let Some(weight) = weight {
         y = y.mul(along(op, weight, x, axis)?);

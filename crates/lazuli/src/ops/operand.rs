@@ -38,12 +38,12 @@ pub enum Operand {
 /// A number written into an op. Only its kind has a say in the dtype of the result, as in NumPy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Number {
-    kind: Kind,
+    kind: OperandKind,
     value: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum OperandKind {
     Bool,
     Int,
     Float,
@@ -51,16 +51,16 @@ enum Kind {
 
 /// A side of an op, looked at.
 #[derive(Clone, Copy)]
-pub(crate) enum Side<'a> {
+pub(crate) enum OperandSide<'a> {
     Node(&'a NodeRef),
     Number(Number),
 }
 
 impl Operand {
-    pub(crate) fn side(&self) -> Result<Side<'_>> {
+    pub(crate) fn side(&self) -> Result<OperandSide<'_>> {
         match self {
-            Operand::Tensor(tensor) => tensor.node().map(Side::Node),
-            Operand::Number(number) => Ok(Side::Number(*number)),
+            Operand::Tensor(tensor) => tensor.node().map(OperandSide::Node),
+            Operand::Number(number) => Ok(OperandSide::Number(*number)),
         }
     }
 }
@@ -88,7 +88,7 @@ macro_rules! numbers {
         impl From<$t> for Number {
             fn from(number: $t) -> Number {
                 let value: fn($t) -> f64 = $value;
-                Number { kind: Kind::$kind, value: value(number) }
+                Number { kind: OperandKind::$kind, value: value(number) }
             }
         }
         impl From<$t> for Operand {
@@ -127,9 +127,9 @@ impl Number {
     /// The dtype it has when there is no tensor beside it to take one from.
     pub(crate) fn dtype(self) -> DType {
         match self.kind {
-            Kind::Bool => DType::Bool,
-            Kind::Int => DType::I32,
-            Kind::Float => DType::F32,
+            OperandKind::Bool => DType::Bool,
+            OperandKind::Int => DType::I32,
+            OperandKind::Float => DType::F32,
         }
     }
 
@@ -139,18 +139,18 @@ impl Number {
     }
 
     /// The dtype it meets a tensor's in: the tensor's, unless the number is of a higher kind.
-    pub(crate) fn meet(self, dtype: DType) -> DType {
+    pub(crate) fn promote_with(self, dtype: DType) -> DType {
         let kind = match dtype {
-            DType::Bool => Kind::Bool,
-            _ if dtype.is_int() => Kind::Int,
-            _ => Kind::Float,
+            DType::Bool => OperandKind::Bool,
+            _ if dtype.is_int() => OperandKind::Int,
+            _ => OperandKind::Float,
         };
         if self.kind > kind { self.dtype() } else { dtype }
     }
 
     /// Its value as a `dtype`: floats round, integers must fit.
     #[track_caller]
-    pub(crate) fn fit(self, op: &str, dtype: DType) -> Result<f64> {
+    pub(crate) fn coerce(self, op: &str, dtype: DType) -> Result<f64> {
         Ok(match dtype {
             DType::F32 => self.value as f32 as f64,
             DType::F16 => to_f16(self.value).to_f64(),
@@ -176,14 +176,14 @@ impl Number {
 }
 
 /// Keeps what came of recording: a tensor, or the error in its place.
-pub(crate) fn carried(result: Result<Tensor>) -> Tensor {
+pub(crate) fn or_error(result: Result<Tensor>) -> Tensor {
     Tensor::attempt(|| result)
 }
 
 /// Records a unary op.
 #[track_caller]
 pub(crate) fn unary(row: &'static UnaryRow, x: &Tensor) -> Tensor {
-    carried(try_unary(row, x))
+    or_error(try_unary(row, x))
 }
 
 #[track_caller]
@@ -198,31 +198,31 @@ fn try_unary(row: &'static UnaryRow, x: &Tensor) -> Result<Tensor> {
 /// Records a binary op.
 #[track_caller]
 pub(crate) fn binary(row: &'static BinaryRow, x: &Tensor, y: Operand) -> Tensor {
-    carried(try_binary(row, x.node().map(Side::Node), y.side()))
+    or_error(try_binary(row, x.node().map(OperandSide::Node), y.side()))
 }
 
 /// Records a binary op whose left side is a number.
 #[track_caller]
 pub(crate) fn binary_from(row: &'static BinaryRow, x: Number, y: &Tensor) -> Tensor {
-    carried(try_binary(row, Ok(Side::Number(x)), y.node().map(Side::Node)))
+    or_error(try_binary(row, Ok(OperandSide::Number(x)), y.node().map(OperandSide::Node)))
 }
 
 #[track_caller]
-fn try_binary(row: &'static BinaryRow, x: Result<Side>, y: Result<Side>) -> Result<Tensor> {
+fn try_binary(row: &'static BinaryRow, x: Result<OperandSide>, y: Result<OperandSide>) -> Result<Tensor> {
     let mut sides = [x?, y?];
-    let mut meeting = Meeting::of(row.name, &sides)?;
-    meeting.dtype = taken(row.takes, row.name, meeting.dtype)?;
-    if row.gives == Gives::Bool && meeting.dtype != DType::Bool && sides.iter().any(|s| s.is_outside(meeting.dtype)) {
+    let mut promoted = Promoted::of(row.name, &sides)?;
+    promoted.dtype = taken(row.takes, row.name, promoted.dtype)?;
+    if row.gives == Gives::Bool && promoted.dtype != DType::Bool && sides.iter().any(|s| s.is_outside(promoted.dtype)) {
         // A number beyond all integers of a dtype compares with them as infinity does.
-        sides = sides.map(Side::to_infinity);
-        meeting.dtype = DType::F32;
+        sides = sides.map(OperandSide::to_infinity);
+        promoted.dtype = DType::F32;
     }
-    let inputs = smallvec![meeting.fit(sides[0])?, meeting.fit(sides[1])?];
-    Ok(meeting.record(Op::Binary(row), inputs, row.gives.dtype(meeting.dtype)))
+    let inputs = smallvec![promoted.coerce(sides[0])?, promoted.coerce(sides[1])?];
+    Ok(promoted.record(Op::Binary(row), inputs, row.gives.dtype(promoted.dtype)))
 }
 
 /// What the sides of an op have in common.
-pub(crate) struct Meeting<'a> {
+pub(crate) struct Promoted<'a> {
     op: &'a str,
     device: &'a Device,
     at: &'static Location<'static>,
@@ -232,11 +232,11 @@ pub(crate) struct Meeting<'a> {
     pub(crate) dtype: DType,
 }
 
-impl<'a> Meeting<'a> {
+impl<'a> Promoted<'a> {
     /// What `sides` have in common; one of them at least is a tensor.
     #[track_caller]
-    pub(crate) fn of(op: &'a str, sides: &[Side<'a>]) -> Result<Meeting<'a>> {
-        let mut nodes = sides.iter().filter_map(Side::node);
+    pub(crate) fn of(op: &'a str, sides: &[OperandSide<'a>]) -> Result<Promoted<'a>> {
+        let mut nodes = sides.iter().filter_map(OperandSide::node);
         let Some(first) = nodes.next() else {
             return Err(Error::shape(op, "takes at least one tensor"));
         };
@@ -256,22 +256,22 @@ impl<'a> Meeting<'a> {
             }
             dtype = dtype.promote(node.dtype);
         }
-        for number in sides.iter().filter_map(Side::number) {
-            dtype = number.meet(dtype);
+        for number in sides.iter().filter_map(OperandSide::number) {
+            dtype = number.promote_with(dtype);
         }
-        Ok(Meeting { op, device: &first.device, at: Location::caller(), shape, dtype })
+        Ok(Promoted { op, device: &first.device, at: Location::caller(), shape, dtype })
     }
 
     /// A side in the common dtype and shape. Cast first: there are fewer elements before broadcasting than after.
     #[track_caller]
-    pub(crate) fn fit(&self, side: Side) -> Result<NodeRef> {
+    pub(crate) fn coerce(&self, side: OperandSide) -> Result<NodeRef> {
         match side {
-            Side::Number(number) => {
-                let value = number.fit(self.op, self.dtype)?;
+            OperandSide::Number(number) => {
+                let value = number.coerce(self.op, self.dtype)?;
                 let expr = Expr { op: Op::Const(value), inputs: SmallVec::new() };
                 Ok(Node::new(expr, self.shape, self.dtype, self.device.clone(), self.at, false))
             }
-            Side::Node(node) => Ok(broadcast(cast(node, self.dtype, self.at), &self.shape, self.at)),
+            OperandSide::Node(node) => Ok(broadcast(cast(node, self.dtype, self.at), &self.shape, self.at)),
         }
     }
 
@@ -281,18 +281,18 @@ impl<'a> Meeting<'a> {
     }
 }
 
-impl<'a> Side<'a> {
+impl<'a> OperandSide<'a> {
     fn node(&self) -> Option<&'a NodeRef> {
         match self {
-            Side::Node(node) => Some(node),
-            Side::Number(_) => None,
+            OperandSide::Node(node) => Some(node),
+            OperandSide::Number(_) => None,
         }
     }
 
     fn number(&self) -> Option<Number> {
         match self {
-            Side::Node(_) => None,
-            Side::Number(number) => Some(*number),
+            OperandSide::Node(_) => None,
+            OperandSide::Number(number) => Some(*number),
         }
     }
 
@@ -300,9 +300,11 @@ impl<'a> Side<'a> {
         self.number().is_some_and(|n| n.is_outside(dtype))
     }
 
-    fn to_infinity(self) -> Side<'a> {
+    fn to_infinity(self) -> OperandSide<'a> {
         match self {
-            Side::Number(n) => Side::Number(Number { kind: Kind::Float, value: n.value * f64::INFINITY }),
+            OperandSide::Number(n) => {
+                OperandSide::Number(Number { kind: OperandKind::Float, value: n.value * f64::INFINITY })
+            }
             node => node,
         }
     }

@@ -3,7 +3,7 @@
 use std::panic::Location;
 
 use super::binary::{MAXIMUM, MINIMUM, max_f32, min_f32};
-use super::operand::{carried, cast, taken};
+use super::operand::{cast, or_error, taken};
 use super::row::ReduceRow;
 use crate::error::{Error, Fault, Result};
 use crate::graph::{NodeRef, Op};
@@ -38,7 +38,7 @@ macro_rules! reduce_rows {
                     doc: $doc.trim_ascii(),
                     takes: super::Takes::$takes,
                     gives: super::Gives::$gives,
-                    step: super::Step::$step,
+                    step: super::RegisterStep::$step,
                     cpu: super::PerLane {
                         $($lane: Some(super::lanes::reduce::<F, $lane>($bits)),)+
                     },
@@ -65,7 +65,7 @@ macro_rules! reduce_rows {
                 /// ```
                 #[track_caller]
                 pub fn $name(&self, axes: impl Into<Axes>) -> Tensor {
-                    carried(try_reduce(&$row, self, &axes.into()))
+                    or_error(try_reduce(&$row, self, &axes.into()))
                 }
             }
         )*
@@ -80,7 +80,7 @@ const NAN: f64 = f64::NAN;
 
 reduce_rows! {
     /// The sum of the elements along `axes`. Of u8 it is u32, of bool i32; integers wrap.
-    SUM sum: Number -> Wide, ulps 32.0, needs_one false, step Add;
+    SUM sum: Number -> Widened, ulps 32.0, needs_one false, step Add;
     cpu f32 from 0.0, 0, |x, y| x + y, i32 from 0, 0, |x, y| x.wrapping_add(y), u32 from 0, 0, |x, y| x.wrapping_add(y);
     oracle |x, y| x + y, from 0.0;
     wgsl "($x + $y)", "";
@@ -88,7 +88,7 @@ reduce_rows! {
     known ([1.0, 2.0, 3.5], 6.5), ([], 0.0), ([f64::INFINITY, 1.0], f64::INFINITY), ([NAN, 1.0], f64::NAN);
 
     /// The product of the elements along `axes`. Of u8 it is u32, of bool i32; integers wrap.
-    PROD prod: Number -> Wide, ulps 32.0, needs_one false, step Mul;
+    PROD prod: Number -> Widened, ulps 32.0, needs_one false, step Mul;
     cpu f32 from 1.0, 1f32.to_bits(), |x, y| x * y,
         i32 from 1, 1, |x, y| x.wrapping_mul(y),
         u32 from 1, 1, |x, y| x.wrapping_mul(y);
@@ -122,16 +122,16 @@ reduce_rows! {
 fn try_reduce(row: &'static ReduceRow, x: &Tensor, axes: &Axes) -> Result<Tensor> {
     let x = x.node()?;
     let (axes, keep) = axes.resolve(row.name, &x.shape)?;
-    reduce(row, row.name, x, axes, Keep(keep))
+    reduce(row, row.name, x, axes, KeepAxes(keep))
 }
 
 /// Whether reduced axes stay, with size 1.
 #[derive(Clone, Copy)]
-pub(super) struct Keep(pub bool);
+pub(super) struct KeepAxes(pub bool);
 
 /// Records a reduction; `op` is what the user called.
 #[track_caller]
-pub(super) fn reduce(row: &'static ReduceRow, op: &str, x: &NodeRef, axes: AxisSet, keep: Keep) -> Result<Tensor> {
+pub(super) fn reduce(row: &'static ReduceRow, op: &str, x: &NodeRef, axes: AxisSet, keep: KeepAxes) -> Result<Tensor> {
     let at = Location::caller();
     let dtype = taken(row.takes, op, x.dtype)?;
     let given = row.gives.dtype(dtype);
@@ -145,8 +145,8 @@ pub(super) fn reduce(row: &'static ReduceRow, op: &str, x: &NodeRef, axes: AxisS
     }
     let out = Tensor::record(Op::Reduce(row, axes), &[&cast(x, dtype, at)], shape, given, at);
     match keep {
-        Keep(true) => Ok(Tensor::moved(out.node()?, View::contiguous(x.shape.reduced(&axes, true)), at)),
-        Keep(false) => Ok(out),
+        KeepAxes(true) => Ok(Tensor::viewed(out.node()?, View::contiguous(x.shape.reduced(&axes, true)), at)),
+        KeepAxes(false) => Ok(out),
     }
 }
 
@@ -158,13 +158,13 @@ pub(super) fn n_reduced(shape: &Shape, axes: &AxisSet) -> usize {
 /// `g`, whose reduced axes have size 1, repeated to the shape of `x`.
 #[track_caller]
 fn spread(g: &Tensor, x: &Tensor) -> Tensor {
-    carried(try_spread(g, x))
+    or_error(try_spread(g, x))
 }
 
 #[track_caller]
 fn try_spread(g: &Tensor, x: &Tensor) -> Result<Tensor> {
     let (g, x) = (g.node()?, x.node()?);
-    Ok(Tensor::moved(g, View::broadcast(&g.shape, &x.shape), Location::caller()))
+    Ok(Tensor::viewed(g, View::broadcast(&g.shape, &x.shape), Location::caller()))
 }
 
 /// The axes along which `x` was reduced to `y`, kept.

@@ -30,7 +30,7 @@ pub enum Gives {
     /// Bool.
     Bool,
     /// The accumulator of the dtype: u32 for u8, i32 for bool, else the same. For sums and products.
-    Wide,
+    Widened,
 }
 
 /// The instruction sets the CPU loops are compiled for.
@@ -94,7 +94,7 @@ impl<T> PerLane<T> {
 
 /// A step that the CPU can chain with others while the value stays in registers. Rows say which one they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Step {
+pub enum RegisterStep {
     /// `x + y`.
     Add,
     /// `x − y`.
@@ -130,7 +130,7 @@ pub struct UnaryRow {
     /// About how many additions it costs.
     pub cost: u32,
     /// The chained form for f32, where there is one.
-    pub step: Option<Step>,
+    pub step: Option<RegisterStep>,
     /// The loops.
     pub cpu: PerLane<PerIsa<UnaryLoop>>,
     /// The function in double precision, to test against.
@@ -168,7 +168,7 @@ pub struct BinaryRow {
     /// Whether the order of operands does not matter.
     pub commutes: bool,
     /// The chained form for f32, where there is one.
-    pub step: Option<Step>,
+    pub step: Option<RegisterStep>,
     /// The loops.
     pub cpu: PerLane<PerIsa<BinaryLoop>>,
     /// The function in double precision, to test against.
@@ -203,7 +203,7 @@ pub struct ReduceRow {
     /// What it gives.
     pub gives: Gives,
     /// What combines f32, as a step of a chain.
-    pub step: Step,
+    pub step: RegisterStep,
     /// The loops.
     pub cpu: PerLane<PerIsa<ReduceLoops>>,
     /// The function in double precision, to test against.
@@ -270,8 +270,8 @@ impl Gives {
     pub fn dtype(self, operand: DType) -> DType {
         match (self, operand) {
             (Gives::Bool, _) => DType::Bool,
-            (Gives::Wide, DType::U8) => DType::U32,
-            (Gives::Wide, DType::Bool) => DType::I32,
+            (Gives::Widened, DType::U8) => DType::U32,
+            (Gives::Widened, DType::Bool) => DType::I32,
             _ => operand,
         }
     }

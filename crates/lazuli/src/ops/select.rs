@@ -3,7 +3,7 @@
 use smallvec::smallvec;
 
 use super::binary::{AT_LEAST, AT_MOST};
-use super::operand::{Meeting, Number, Operand, Side, binary, carried, cast};
+use super::operand::{Number, Operand, OperandSide, Promoted, binary, cast, or_error};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::graph::Op;
@@ -20,7 +20,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn select(&self, a: impl Into<Operand>, b: impl Into<Operand>) -> Tensor {
-        carried(try_select(self, &a.into(), &b.into()))
+        or_error(try_select(self, &a.into(), &b.into()))
     }
 
     /// The number, or the nearer of the bounds if it lies beyond them. NaN stays NaN. At a bound the gradient is 0, as it
@@ -45,13 +45,13 @@ fn try_select(cond: &Tensor, a: &Operand, b: &Operand) -> Result<Tensor> {
     let at = std::panic::Location::caller();
     let cond = cast(cond, DType::Bool, at);
     // The condition has a say in the shape, not in the dtype: as a bool it promotes to anything.
-    let mut meeting = Meeting::of("select", &[Side::Node(&cond), a, b])?;
-    if let (Side::Number(a), Side::Number(b)) = (a, b) {
-        meeting.dtype = Number::common(a, b);
+    let mut promoted = Promoted::of("select", &[OperandSide::Node(&cond), a, b])?;
+    if let (OperandSide::Number(a), OperandSide::Number(b)) = (a, b) {
+        promoted.dtype = Number::common(a, b);
     }
-    let dtype = meeting.dtype;
-    let (a, b) = (meeting.fit(a)?, meeting.fit(b)?);
-    meeting.dtype = DType::Bool;
-    let cond = meeting.fit(Side::Node(&cond))?;
-    Ok(meeting.record(Op::Select, smallvec![cond, a, b], dtype))
+    let dtype = promoted.dtype;
+    let (a, b) = (promoted.coerce(a)?, promoted.coerce(b)?);
+    promoted.dtype = DType::Bool;
+    let cond = promoted.coerce(OperandSide::Node(&cond))?;
+    Ok(promoted.record(Op::Select, smallvec![cond, a, b], dtype))
 }

@@ -6,7 +6,7 @@ use std::panic::Location;
 
 use smallvec::SmallVec;
 
-use super::operand::carried;
+use super::operand::or_error;
 use crate::error::{Error, Result, counted};
 use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
@@ -27,7 +27,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn slice(&self, slices: impl Into<Slices>) -> Tensor {
-        carried(sliced("slice", self, &slices.into()))
+        or_error(sliced("slice", self, &slices.into()))
     }
 
     /// One element of an axis, which is gone: `x.select_index(0, -1)` is the last row.
@@ -40,7 +40,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn select_index(&self, axis: i32, index: impl Bound) -> Tensor {
-        carried(selected(self, axis, index))
+        or_error(selected(self, axis, index))
     }
 }
 
@@ -271,7 +271,7 @@ fn sliced(op: &str, x: &Tensor, slices: &Slices) -> Result<Tensor> {
             }
         }
     }
-    Ok(Tensor::moved(node, View::from_axes(axes.into_iter(), offset), Location::caller()))
+    Ok(Tensor::viewed(node, View::from_axes(axes.into_iter(), offset), Location::caller()))
 }
 
 #[track_caller]
@@ -281,7 +281,7 @@ fn selected(x: &Tensor, axis: i32, index: impl Bound) -> Result<Tensor> {
     let index = resolve_index("select_index", &node.shape, axis, index.bound().unwrap_or(i64::MAX))?;
     let from = node.shape.strides();
     let others = (0..node.shape.rank()).filter(|i| *i != axis).map(|i| (node.shape[i], from[i]));
-    Ok(Tensor::moved(node, View::from_axes(others, index as isize * from[axis]), Location::caller()))
+    Ok(Tensor::viewed(node, View::from_axes(others, index as isize * from[axis]), Location::caller()))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use std::panic::Location;
 
 use super::movement::narrowed;
-use super::operand::{carried, cast, taken};
+use super::operand::{cast, or_error, taken};
 use super::row::{RoutineRow, Takes};
 use crate::dtype::DType;
 use crate::error::{Error, Result, counted};
@@ -22,7 +22,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn cumsum(&self, axis: i32) -> Tensor {
-        carried(running_sum(self, axis))
+        or_error(running_sum(self, axis))
     }
 
     /// Sorted along an axis; equal elements keep their order, NaN comes last either way.
@@ -36,7 +36,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn sort(&self, axis: i32, descending: bool) -> Tensor {
-        carried(ordered(&SORT, self, axis, descending))
+        or_error(ordered(&SORT, self, axis, descending))
     }
 
     /// The indices (i32) that would sort along an axis: `x.gather(axis, &x.argsort(axis, d))` is `x.sort(axis, d)`.
@@ -49,7 +49,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn argsort(&self, axis: i32, descending: bool) -> Tensor {
-        carried(ordered(&ARGSORT, self, axis, descending))
+        or_error(ordered(&ARGSORT, self, axis, descending))
     }
 
     /// The `k` largest elements along an axis, largest first, and their indices (i32).

@@ -2,8 +2,8 @@
 
 use std::panic::Location;
 
-use super::operand::{broadcast, carried};
-use super::reduce::{Keep, n_reduced, reduce};
+use super::operand::{broadcast, or_error};
+use super::reduce::{KeepAxes, n_reduced, reduce};
 use super::{MAX, MIN, ReduceRow, SUM};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -22,7 +22,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn mean(&self, axes: impl Into<Axes>) -> Tensor {
-        carried(try_mean(self, &axes.into()))
+        or_error(try_mean(self, &axes.into()))
     }
 
     /// The variance along `axes`: the mean squared distance from the mean, with `n − ddof` for `n`.
@@ -36,7 +36,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn var(&self, axes: impl Into<Axes>, ddof: usize) -> Tensor {
-        carried(try_var("var", self, &axes.into(), ddof))
+        or_error(try_var("var", self, &axes.into(), ddof))
     }
 
     /// The standard deviation along `axes`: the root of [`var`](Tensor::var). Where it is 0, so is its gradient.
@@ -49,7 +49,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn std(&self, axes: impl Into<Axes>, ddof: usize) -> Tensor {
-        carried(try_std(self, &axes.into(), ddof))
+        or_error(try_std(self, &axes.into(), ddof))
     }
 
     /// The Euclidean norm along `axes`: the root of the sum of squares. Where it is 0, so is its gradient.
@@ -62,7 +62,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn norm(&self, axes: impl Into<Axes>) -> Tensor {
-        carried(try_norm(self, &axes.into()))
+        or_error(try_norm(self, &axes.into()))
     }
 
     /// `ln Σ eˣ` along `axes`, without overflow.
@@ -75,7 +75,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn logsumexp(&self, axes: impl Into<Axes>) -> Tensor {
-        carried(try_logsumexp(self, &axes.into()))
+        or_error(try_logsumexp(self, &axes.into()))
     }
 
     /// Whether any element along `axes` is true (or not zero).
@@ -88,7 +88,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn any(&self, axes: impl Into<Axes>) -> Tensor {
-        carried(try_truth("any", &MAX, self, &axes.into()))
+        or_error(try_truth("any", &MAX, self, &axes.into()))
     }
 
     /// Whether all elements along `axes` are true (or not zero).
@@ -101,7 +101,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn all(&self, axes: impl Into<Axes>) -> Tensor {
-        carried(try_truth("all", &MIN, self, &axes.into()))
+        or_error(try_truth("all", &MIN, self, &axes.into()))
     }
 
     /// Where the greatest element along `axes` is, as i32: the first of equal ones, or the first NaN. Over several
@@ -116,7 +116,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn argmax(&self, axes: impl Into<Axes>) -> Tensor {
-        carried(try_place("argmax", &MAX, self, &axes.into()))
+        or_error(try_place("argmax", &MAX, self, &axes.into()))
     }
 
     /// Where the least element along `axes` is, as [`argmax`](Tensor::argmax) says it.
@@ -129,34 +129,34 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn argmin(&self, axes: impl Into<Axes>) -> Tensor {
-        carried(try_place("argmin", &MIN, self, &axes.into()))
+        or_error(try_place("argmin", &MIN, self, &axes.into()))
     }
 }
 
 /// A tensor whose elements are about to be added up, in the float they are added in, and the dtype of the result:
 /// half floats would overflow and lose digits.
-pub(super) struct Wide {
+pub(super) struct Widened {
     pub x: Tensor,
     pub result: DType,
 }
 
-impl Wide {
+impl Widened {
     #[track_caller]
-    pub(super) fn new(x: &Tensor) -> Result<Wide> {
-        Ok(Wide { x: x.to_dtype(DType::F32), result: x.dtype()?.to_float() })
+    pub(super) fn new(x: &Tensor) -> Result<Widened> {
+        Ok(Widened { x: x.to_dtype(DType::F32), result: x.dtype()?.to_float() })
     }
 }
 
 #[track_caller]
 fn try_mean(x: &Tensor, axes: &Axes) -> Result<Tensor> {
     let (axes, keep) = axes.resolve("mean", &x.node()?.shape)?;
-    let wide = Wide::new(x)?;
-    Ok(mean_over("mean", &wide.x, axes, Keep(keep), 0)?.to_dtype(wide.result))
+    let wide = Widened::new(x)?;
+    Ok(mean_over("mean", &wide.x, axes, KeepAxes(keep), 0)?.to_dtype(wide.result))
 }
 
 /// The sum over `axes` divided by how many there are, less `ddof`.
 #[track_caller]
-pub(super) fn mean_over(op: &str, x: &Tensor, axes: AxisSet, keep: Keep, ddof: usize) -> Result<Tensor> {
+pub(super) fn mean_over(op: &str, x: &Tensor, axes: AxisSet, keep: KeepAxes, ddof: usize) -> Result<Tensor> {
     let x = x.node()?;
     let n = n_reduced(&x.shape, &axes).saturating_sub(ddof);
     Ok(reduce(&SUM, op, x, axes, keep)?.div(n))
@@ -164,14 +164,14 @@ pub(super) fn mean_over(op: &str, x: &Tensor, axes: AxisSet, keep: Keep, ddof: u
 
 #[track_caller]
 fn try_var(op: &str, x: &Tensor, axes: &Axes, ddof: usize) -> Result<Tensor> {
-    let wide = Wide::new(x)?;
+    let wide = Widened::new(x)?;
     Ok(var_of(op, &wide.x, axes, ddof)?.to_dtype(wide.result))
 }
 
 #[track_caller]
 fn try_std(x: &Tensor, axes: &Axes, ddof: usize) -> Result<Tensor> {
     // The root is taken before the result becomes a half float: the variance may be too large for one.
-    let wide = Wide::new(x)?;
+    let wide = Widened::new(x)?;
     Ok(root(&var_of("std", &wide.x, axes, ddof)?).to_dtype(wide.result))
 }
 
@@ -179,15 +179,15 @@ fn try_std(x: &Tensor, axes: &Axes, ddof: usize) -> Result<Tensor> {
 #[track_caller]
 fn var_of(op: &str, x: &Tensor, axes: &Axes, ddof: usize) -> Result<Tensor> {
     let (axes, keep) = axes.resolve(op, &x.node()?.shape)?;
-    let mean = mean_over(op, x, axes, Keep(true), 0)?;
-    mean_over(op, &x.sub(mean).square(), axes, Keep(keep), ddof)
+    let mean = mean_over(op, x, axes, KeepAxes(true), 0)?;
+    mean_over(op, &x.sub(mean).square(), axes, KeepAxes(keep), ddof)
 }
 
 #[track_caller]
 fn try_norm(x: &Tensor, axes: &Axes) -> Result<Tensor> {
     let (axes, keep) = axes.resolve("norm", &x.node()?.shape)?;
-    let wide = Wide::new(x)?;
-    let sum = reduce(&SUM, "norm", wide.x.square().node()?, axes, Keep(keep))?;
+    let wide = Widened::new(x)?;
+    let sum = reduce(&SUM, "norm", wide.x.square().node()?, axes, KeepAxes(keep))?;
     Ok(root(&sum).to_dtype(wide.result))
 }
 
@@ -202,12 +202,12 @@ fn root(x: &Tensor) -> Tensor {
 fn try_logsumexp(x: &Tensor, axes: &Axes) -> Result<Tensor> {
     let shape = x.node()?.shape;
     let (axes, keep) = axes.resolve("logsumexp", &shape)?;
-    let wide = Wide::new(x)?;
-    let max = reduce(&MAX, "logsumexp", wide.x.node()?, axes, Keep(true))?;
+    let wide = Widened::new(x)?;
+    let max = reduce(&MAX, "logsumexp", wide.x.node()?, axes, KeepAxes(true))?;
     // Infinities are not taken out of the exponent: inf − inf would be NaN.
     // What is taken out is put back, so it has no gradient of its own.
     let max = max.is_finite().select(&max, 0.0).detach();
-    let sum = reduce(&SUM, "logsumexp", wide.x.sub(&max).exp().node()?, axes, Keep(true))?;
+    let sum = reduce(&SUM, "logsumexp", wide.x.sub(&max).exp().node()?, axes, KeepAxes(true))?;
     let out = sum.log().add(max).to_dtype(wide.result);
     Ok(if keep { out } else { out.reshaped(shape.reduced(&axes, false))? })
 }
@@ -223,7 +223,7 @@ fn try_truth(op: &str, row: &'static ReduceRow, x: &Tensor, axes: &Axes) -> Resu
         let value = (row == &MIN) as u8 as f64;
         return Ok(Tensor::source(Op::Const(value), shape, DType::Bool, &x.device, Location::caller()));
     }
-    reduce(row, op, x, axes, Keep(keep))
+    reduce(row, op, x, axes, KeepAxes(keep))
 }
 
 #[track_caller]
@@ -237,14 +237,14 @@ fn try_place(op: &str, row: &'static ReduceRow, x: &Tensor, axes: &Axes) -> Resu
             format!("{} has more places along these axes than i32 can count", node.shape),
         ));
     }
-    let best = reduce(row, op, node, axes, Keep(true))?;
+    let best = reduce(row, op, node, axes, KeepAxes(true))?;
     let mut is_best = x.eq(best);
     if node.dtype.is_float() {
         is_best = is_best.logical_or(x.is_nan());
     }
     // The least place of those that are best.
     let places = is_best.select(places(node, axes), n);
-    reduce(&MIN, op, places.node()?, axes, Keep(keep))
+    reduce(&MIN, op, places.node()?, axes, KeepAxes(keep))
 }
 
 /// For each element of `x`, its place along `axes`, counted row-major in them together.

@@ -200,7 +200,7 @@ macro_rules! unary_rows {
                     gives: $crate::ops::Gives::$gives,
                     wraps: $crate::ops::unary::flag!($($wraps)?),
                     cost: $cost,
-                    step: $crate::ops::binary::optional!($($crate::ops::Step::$step)?),
+                    step: $crate::ops::binary::optional!($($crate::ops::RegisterStep::$step)?),
                     cpu: $crate::ops::PerLane {
                         $($lane: Some($crate::ops::lanes::unary::<F, $lane, $to>()),)+
                         ..$crate::ops::PerLane::NONE

@@ -48,7 +48,7 @@ pub struct BodyBuilder {
 }
 
 /// A finished kernel.
-pub struct Built {
+pub struct BuiltKernel {
     pub body: Body,
     pub args: Args,
     pub reads: Vec<ValueId>,
@@ -329,7 +329,7 @@ impl BodyBuilder {
     }
 
     /// The kernel, its axes merged as far as every access allows.
-    pub fn finish(mut self) -> Built {
+    pub fn finish(mut self) -> BuiltKernel {
         self.simplify_axes();
         self.finish_unmerged()
     }
@@ -363,7 +363,7 @@ impl BodyBuilder {
     }
 
     /// The kernel with its axes as they are.
-    pub fn finish_unmerged(self) -> Built {
+    pub fn finish_unmerged(self) -> BuiltKernel {
         let n_outer = self.n_outer;
         let n_inner = self.dims.len() - n_outer;
         let order = if n_inner > 0 { self.order() } else { Order::InnerFast };
@@ -400,7 +400,7 @@ impl BodyBuilder {
             consts: self.consts,
             ..Args::default()
         };
-        Built {
+        BuiltKernel {
             body,
             args,
             reads: self.inputs.iter().map(|i| i.0).collect(),
@@ -419,7 +419,7 @@ impl BodyBuilder {
 
     /// The kernel with its inner axes, counted as one, cut into pieces of at most `max_len`, counted by a new first outer
     /// axis; and how many there are. The last piece may be short. The one result is stored as `[pieces, rows…]`.
-    pub fn finish_in_pieces(mut self, max_len: usize) -> (Built, usize) {
+    pub fn finish_in_pieces(mut self, max_len: usize) -> (BuiltKernel, usize) {
         self.simplify_axes();
         let (outer, inner) = self.dims.split_at(self.n_outer);
         let length: usize = inner.iter().product();
@@ -435,7 +435,7 @@ impl BodyBuilder {
         let to = contiguous(&outer).into_iter().chain([(piece, 0)]);
         let to = View::from_axes([(n_pieces, n_rows as isize)].into_iter().chain(to), 0);
         for access in &mut self.accesses {
-            let cut = Pieces { n_pieces, piece, outer: &outer, length };
+            let cut = ReducePieces { n_pieces, piece, outer: &outer, length };
             access.map = cut.map(&access.map, self.n_outer);
         }
         self.accesses.push(Access { map: to.into(), scope: Scope::Outer });
@@ -462,7 +462,7 @@ impl BodyBuilder {
 }
 
 /// How the inner axes of an index space are cut into pieces: it becomes `[pieces, outer…, piece]`.
-struct Pieces<'a> {
+struct ReducePieces<'a> {
     n_pieces: usize,
     piece: usize,
     outer: &'a [usize],
@@ -470,10 +470,10 @@ struct Pieces<'a> {
     length: usize,
 }
 
-impl Pieces<'_> {
+impl ReducePieces<'_> {
     /// A map over `n_outer` outer axes and the inner ones, as it is met by the new index space.
     fn map(&self, map: &IndexMap, n_outer: usize) -> IndexMap {
-        let &Pieces { n_pieces, piece, outer, length } = self;
+        let &ReducePieces { n_pieces, piece, outer, length } = self;
         if outer.len() == n_outer && is_one_axis(map, n_outer) {
             return rewrite(map, |axes| {
                 let step = axes[n_outer].1;

@@ -17,14 +17,14 @@ const ENTRY_BYTES: usize = 128;
 
 /// A plan and its form on the device.
 #[derive(Clone)]
-pub struct Entry {
+pub struct CachedPlan {
     pub plan: Arc<Plan>,
     pub runnable: Arc<dyn Runnable>,
 }
 
 /// An entry and what was compiled because of it: about what goes with it.
 struct Cached {
-    entry: Entry,
+    entry: CachedPlan,
     size_bytes: usize,
     compiled_bytes: usize,
 }
@@ -51,12 +51,12 @@ impl Cache {
     }
 
     /// The plan for this structure.
-    pub fn get(&mut self, key: &Key) -> Option<Entry> {
+    pub fn get(&mut self, key: &Key) -> Option<CachedPlan> {
         self.plans.get(key).map(|cached| cached.entry.clone())
     }
 
     /// Keeps a plan for which so many bytes were compiled, and lets go of what is too much.
-    pub fn insert(&mut self, key: Key, entry: Entry, compiled_bytes: usize, counters: &Counters) {
+    pub fn insert(&mut self, key: Key, entry: CachedPlan, compiled_bytes: usize, counters: &Counters) {
         let size_bytes = ENTRY_BYTES + key.size_bytes() + entry.plan.size_bytes() + entry.runnable.size_bytes();
         let cached = Cached { entry, size_bytes, compiled_bytes };
         self.gone.extend(self.plans.insert(key, cached, size_bytes));

@@ -35,12 +35,12 @@ pub struct Group {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     pub value: NodeIdx,
-    pub part_of: Option<Part>,
+    pub part_of: Option<CatPart>,
 }
 
 /// Where in a concatenation a value goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct CatPart {
     pub cat: NodeIdx,
     pub start: usize,
 }

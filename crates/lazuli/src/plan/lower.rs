@@ -14,7 +14,7 @@ use crate::shape::{AxisSet, MAX_RANK, Shape};
 use crate::view::View;
 
 /// A kernel over values that have no place yet.
-pub struct Step {
+pub struct LaunchDraft {
     pub kernel: Kernel,
     pub args: Args,
     pub reads: Vec<ValueId>,
@@ -25,7 +25,7 @@ pub struct Step {
     pub ops: Vec<String>,
 }
 
-impl Step {
+impl LaunchDraft {
     /// Whether it stores what is committed.
     pub fn commits(&self) -> bool {
         match &self.kernel {
@@ -37,7 +37,7 @@ impl Step {
 
 /// Something stored: an input, a node's value, or a piece of work in between.
 #[derive(Clone, Debug)]
-pub struct Value {
+pub struct PlanValue {
     pub n_elems: usize,
     pub dtype: DType,
     /// For an input: which, and whether its memory may be reused.
@@ -46,7 +46,7 @@ pub struct Value {
     pub reason: Option<&'static str>,
 }
 
-impl Value {
+impl PlanValue {
     /// Bytes it takes.
     pub fn size_bytes(&self) -> usize {
         self.n_elems * self.dtype.size()
@@ -55,7 +55,7 @@ impl Value {
 
 /// Why a reduction is cut into pieces.
 #[derive(Clone, Copy, PartialEq)]
-enum Cut {
+enum SplitReason {
     /// It is long, and there are few side by side.
     Long,
     /// Its columns are so long that pages are forgotten on the way.
@@ -64,8 +64,8 @@ enum Cut {
 
 /// All kernels, in no particular order, and the values between them.
 pub struct Lowered {
-    pub steps: Vec<Step>,
-    pub values: Vec<Value>,
+    pub steps: Vec<LaunchDraft>,
+    pub values: Vec<PlanValue>,
     pub outputs: Vec<ValueId>,
     pub checks: Vec<NodeIdx>,
 }
@@ -101,9 +101,9 @@ pub(super) struct Lowering<'a> {
     limits: &'a Limits,
     /// What must come before commits.
     pub waits: &'a Checks,
-    values: Vec<Value>,
+    values: Vec<PlanValue>,
     value_of: Vec<Option<ValueId>>,
-    steps: Vec<Step>,
+    steps: Vec<LaunchDraft>,
     pub checks: Vec<NodeIdx>,
 }
 
@@ -116,12 +116,12 @@ impl Lowering<'_> {
         let node = &self.graph.nodes[idx as usize];
         let input = matches!(node.op, Op::Data).then_some((node.slot, node.donated));
         let reason = self.groups.reasons[idx as usize];
-        let value = self.add_value(Value { n_elems: node.shape.n_elems(), dtype: node.dtype, input, reason });
+        let value = self.add_value(PlanValue { n_elems: node.shape.n_elems(), dtype: node.dtype, input, reason });
         self.value_of[idx as usize] = Some(value);
         value
     }
 
-    fn add_value(&mut self, value: Value) -> ValueId {
+    fn add_value(&mut self, value: PlanValue) -> ValueId {
         self.values.push(value);
         self.values.len() as ValueId - 1
     }
@@ -143,7 +143,7 @@ impl Lowering<'_> {
     fn group(&mut self, number: u32, group: &Group) {
         let (n_steps, n_checks, n_values) = (self.steps.len(), self.checks.len(), self.values.len());
         self.kernels(number, group);
-        let has_too_many = |step: &Step| step.reads.len() + step.writes.len() > self.limits.max_bindings;
+        let has_too_many = |step: &LaunchDraft| step.reads.len() + step.writes.len() > self.limits.max_bindings;
         if group.stores.len() < 2 || !self.steps[n_steps..].iter().any(has_too_many) {
             return;
         }
@@ -203,7 +203,7 @@ impl Lowering<'_> {
         if built.writes.iter().all(|v| self.values[*v as usize].n_elems == 0) {
             return;
         }
-        self.steps.push(Step {
+        self.steps.push(LaunchDraft {
             kernel: Kernel::Loop(built.body),
             args: built.args,
             reads: built.reads,
@@ -216,7 +216,7 @@ impl Lowering<'_> {
 
     fn reduce(&mut self, number: u32, group: &Group, full: Shape, axes: AxisSet, split: bool) {
         let rows = full.reduced(&axes, false);
-        let cut = if split { Some(Cut::Long) } else { self.column_cut(group, &full, &axes) };
+        let cut = if split { Some(SplitReason::Long) } else { self.column_cut(group, &full, &axes) };
         if cut.is_some_and(|cut| self.split_reduce(number, group, (full, axes), cut)) {
             return;
         }
@@ -228,7 +228,7 @@ impl Lowering<'_> {
     }
 
     /// Whether a reduction over columns should be cut: they are long and many, and only their results are stored.
-    fn column_cut(&self, group: &Group, full: &Shape, axes: &AxisSet) -> Option<Cut> {
+    fn column_cut(&self, group: &Group, full: &Shape, axes: &AxisSet) -> Option<SplitReason> {
         let rows = full.reduced(axes, false);
         let length = full.n_elems().checked_div(rows.n_elems()).unwrap_or(0);
         let last = (0..full.rank()).rev().find(|axis| full[*axis] > 1)?;
@@ -236,12 +236,12 @@ impl Lowering<'_> {
             group.stores.iter().all(|store| self.graph.nodes[store.value as usize].shape.n_elems() == rows.n_elems());
         let max_len = self.limits.max_column;
         let is_large = length / 2 >= max_len && rows.n_elems() >= max_len;
-        (is_large && !axes.contains(last) && only_results).then_some(Cut::Columns)
+        (is_large && !axes.contains(last) && only_results).then_some(SplitReason::Columns)
     }
 
     /// A long reduction: first many pieces side by side, then the pieces. False if it is not the only one of its group, or
     /// if the pieces would be read slowly where that is all they are for.
-    fn split_reduce(&mut self, number: u32, group: &Group, (full, axes): (Shape, AxisSet), cut: Cut) -> bool {
+    fn split_reduce(&mut self, number: u32, group: &Group, (full, axes): (Shape, AxisSet), cut: SplitReason) -> bool {
         let Some(reduce) = self.only_reduce(number, group) else { return false };
         let node = &self.graph.nodes[reduce as usize];
         let Op::Reduce(row, _) = node.op else { unreachable!("just found") };
@@ -259,17 +259,17 @@ impl Lowering<'_> {
         let reg = first.eval(self, reduce, map_id);
         let pieces = self.values.len() as ValueId;
         first.store(reg, pieces, dtype, row_map.into());
-        if cut == Cut::Columns && !first.cuts_by_strides() {
+        if cut == SplitReason::Columns && !first.cuts_by_strides() {
             self.checks.truncate(n_checks);
             return false;
         }
-        let max_len = if cut == Cut::Long { self.limits.max_piece } else { self.limits.max_column };
+        let max_len = if cut == SplitReason::Long { self.limits.max_piece } else { self.limits.max_column };
         let (built, n_pieces) = first.finish_in_pieces(max_len);
         let n_rows = rows.n_elems();
         let reason = Some("a long reduction with few results is cut into pieces that are combined afterwards");
-        let value = self.add_value(Value { n_elems: n_pieces * n_rows, dtype, input: None, reason });
+        let value = self.add_value(PlanValue { n_elems: n_pieces * n_rows, dtype, input: None, reason });
         debug_assert_eq!(value, pieces);
-        self.steps.push(Step {
+        self.steps.push(LaunchDraft {
             kernel: Kernel::Loop(built.body),
             args: built.args,
             reads: built.reads,
@@ -366,7 +366,7 @@ impl Lowering<'_> {
         if built.writes.iter().all(|v| self.values[*v as usize].n_elems == 0) {
             return;
         }
-        self.steps.push(Step {
+        self.steps.push(LaunchDraft {
             kernel: Kernel::Matmul(built.body),
             args: built.args,
             reads: built.reads,
@@ -393,7 +393,7 @@ impl Lowering<'_> {
             check: self.check(idx),
         };
         let inputs = reads.iter().map(|v| self.values[*v as usize].dtype).collect();
-        self.steps.push(Step {
+        self.steps.push(LaunchDraft {
             kernel: Kernel::Routine(RoutineKernel { row, inputs, outputs: vec![node.dtype] }),
             args: Args { routine: Some(routine), ..Args::default() },
             reads,

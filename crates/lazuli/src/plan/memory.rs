@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::lower::{Lowered, Step, Value};
+use super::lower::{LaunchDraft, Lowered, PlanValue};
 use super::{Boundary, Launch, Plan, Slot, SlotId, SlotKind, ValueId};
 use crate::kernel::{AccessForm, InstOp, Kernel};
 
@@ -49,7 +49,7 @@ struct Life {
     end: usize,
 }
 
-fn lifetimes(steps: &[Step], values: &[Value], outputs: &[ValueId]) -> Vec<Option<Life>> {
+fn lifetimes(steps: &[LaunchDraft], values: &[PlanValue], outputs: &[ValueId]) -> Vec<Option<Life>> {
     let mut lives: Vec<Option<Life>> = values.iter().map(|v| v.input.map(|_| Life { start: 0, end: 0 })).collect();
     for (i, step) in steps.iter().enumerate() {
         for value in step.reads.iter().chain(&step.writes) {
@@ -71,7 +71,12 @@ struct Allocation {
 }
 
 /// One allocation per value, joined where a kernel can write its result over an input that nobody reads again.
-fn in_place(steps: &[Step], values: &[Value], lives: &[Option<Life>], outputs: &[ValueId]) -> Vec<Allocation> {
+fn in_place(
+    steps: &[LaunchDraft],
+    values: &[PlanValue],
+    lives: &[Option<Life>],
+    outputs: &[ValueId],
+) -> Vec<Allocation> {
     let mut allocations: Vec<Allocation> = Vec::new();
     let mut allocation_of: Vec<Option<usize>> = vec![None; values.len()];
     let mut is_output = vec![false; values.len()];
@@ -147,7 +152,7 @@ fn in_place(steps: &[Step], values: &[Value], lives: &[Option<Life>], outputs: &
 }
 
 /// Whether a kernel reads each element of an input only to write the same element of an output.
-fn reads_then_writes(step: &Step, input: usize, output: usize) -> bool {
+fn reads_then_writes(step: &LaunchDraft, input: usize, output: usize) -> bool {
     let body = match &step.kernel {
         Kernel::Loop(body) => body,
         // Operands are read for many elements; what follows the product is a map.
@@ -227,7 +232,7 @@ fn is_free(lives: &BTreeMap<usize, usize>, life: Life) -> bool {
 }
 
 /// For each value that one kernel makes and another reads, why they are two.
-fn boundaries(steps: &[Step], values: &[Value]) -> Vec<Boundary> {
+fn boundaries(steps: &[LaunchDraft], values: &[PlanValue]) -> Vec<Boundary> {
     let mut maker: Vec<Vec<usize>> = vec![Vec::new(); values.len()];
     let mut found: Vec<Boundary> = Vec::new();
     for (after, step) in steps.iter().enumerate() {

@@ -15,7 +15,7 @@ mod verify;
 #[cfg(test)]
 mod tests;
 
-pub use cache::{Cache, Entry, Locked};
+pub use cache::{Cache, CachedPlan, Locked};
 pub use explain::{Boundary, Explain, KernelInfo};
 
 use crate::dtype::DType;

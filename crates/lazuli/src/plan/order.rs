@@ -3,7 +3,7 @@
 //! and reads.
 
 use super::ValueId;
-use super::lower::{Lowered, Step};
+use super::lower::{LaunchDraft, Lowered};
 
 /// A check that commits wait for needs what a kernel makes that commits.
 #[derive(Debug)]
@@ -16,14 +16,14 @@ pub fn order(mut lowered: Lowered) -> Result<Lowered, Circle> {
         step.writes.iter().for_each(|v| makers[*v as usize].push(i));
     }
     let first = first(&lowered.steps, &makers, &lowered.outputs);
-    let mut steps: Vec<Option<Step>> = lowered.steps.into_iter().map(Some).collect();
+    let mut steps: Vec<Option<LaunchDraft>> = lowered.steps.into_iter().map(Some).collect();
     let mut opened = vec![false; steps.len()];
-    let mut ordered: Vec<Step> = Vec::with_capacity(steps.len());
+    let mut ordered: Vec<LaunchDraft> = Vec::with_capacity(steps.len());
     // Depth first from what is wanted: a value's makers run just before its first reader.
     let mut stack: Vec<(usize, bool)> = Vec::new();
     let wanted = lowered.outputs.iter().map(|output| &makers[*output as usize][..]);
     for (round, goals) in [&first[..]].into_iter().chain(wanted).enumerate() {
-        if round == 1 && ordered.iter().any(Step::commits) {
+        if round == 1 && ordered.iter().any(LaunchDraft::commits) {
             return Err(Circle);
         }
         stack.extend(goals.iter().rev().map(|m| (*m, false)));
@@ -47,7 +47,7 @@ pub fn order(mut lowered: Lowered) -> Result<Lowered, Circle> {
 }
 
 /// The steps that must run before any that commits, of those that something wanted depends on.
-fn first(steps: &[Step], makers: &[Vec<usize>], outputs: &[ValueId]) -> Vec<usize> {
+fn first(steps: &[LaunchDraft], makers: &[Vec<usize>], outputs: &[ValueId]) -> Vec<usize> {
     if !steps.iter().any(|step| step.first) {
         return Vec::new();
     }

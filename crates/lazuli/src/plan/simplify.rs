@@ -13,7 +13,7 @@ use crate::view::View;
 /// The simplified graph. Nodes that are no longer reached are gone.
 pub fn simplify(graph: &Graph, limits: &Limits) -> Graph {
     let may_fail = graph.nodes.iter().any(|node| checks::may_fail(&node.op, limits));
-    let mut out = Builder { may_fail, ..Builder::default() };
+    let mut out = GraphBuilder { may_fail, ..GraphBuilder::default() };
     let mut new_idx: Vec<NodeIdx> = Vec::with_capacity(graph.nodes.len());
     for node in &graph.nodes {
         let inputs = node.inputs.iter().map(|i| new_idx[*i as usize]).collect();
@@ -25,7 +25,7 @@ pub fn simplify(graph: &Graph, limits: &Limits) -> Graph {
 }
 
 #[derive(Default)]
-struct Builder {
+struct GraphBuilder {
     nodes: Vec<GraphNode>,
     // By hash; where two differ that hash alike, the earlier is simply not found again.
     known: HashMap<u64, NodeIdx>,
@@ -33,7 +33,7 @@ struct Builder {
     may_fail: bool,
 }
 
-impl Builder {
+impl GraphBuilder {
     fn node(&self, idx: NodeIdx) -> &GraphNode {
         &self.nodes[idx as usize]
     }

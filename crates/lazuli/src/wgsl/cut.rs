@@ -4,9 +4,9 @@
 use super::eval::reached;
 use super::index::Accesses;
 use super::keep;
-use super::memory::{Memory, StatusUse, Use};
-use super::schedule::Mode;
-use super::{Caps, Place};
+use super::memory::{LaunchMemory, StatusUse, Use};
+use super::schedule::VecLoad;
+use super::{Caps, PassMemory};
 use crate::dtype::DType;
 use crate::kernel::{AccessForm, Args, Body, InstOp, Kernel, OperandArgs};
 use crate::plan::{Launch, Slot, SlotId};
@@ -48,7 +48,7 @@ impl<'a> Context<'a> {
     }
 
     /// The memory of a part of the launch whose accesses go by these modes, and by these ones too.
-    pub fn memory(&self, args: &Args, modes: &[&[Mode]]) -> Memory {
+    pub fn memory(&self, args: &Args, modes: &[&[VecLoad]]) -> LaunchMemory {
         let mut memory = self.memory_of(self.uses(args, modes));
         for (idx, ranges) in self.ranges(args).iter().enumerate().filter(|(_, ranges)| ranges.len() > 1) {
             let ranges: Vec<(usize, usize)> = ranges.iter().map(|range| self.bytes(idx, *range)).collect();
@@ -58,18 +58,18 @@ impl<'a> Context<'a> {
     }
 
     /// The memory of these uses: the kernel's own first.
-    pub fn memory_of(&self, uses: Vec<Use>) -> Memory {
+    pub fn memory_of(&self, uses: Vec<Use>) -> LaunchMemory {
         let checks = self.body.insts.iter().any(|i| matches!(i.op, InstOp::Gather { .. }));
         let status = match (checks, self.body.commits()) {
             (true, _) => StatusUse::Notes,
             (false, true) => StatusUse::Asks,
             (false, false) => StatusUse::None,
         };
-        Memory::new(&uses, status, self.caps)
+        LaunchMemory::new(&uses, status, self.caps)
     }
 
     /// How inputs, then outputs, are used by loads and stores that go by these modes.
-    pub fn uses(&self, args: &Args, modes: &[&[Mode]]) -> Vec<Use> {
+    pub fn uses(&self, args: &Args, modes: &[&[VecLoad]]) -> Vec<Use> {
         let spans = self.spans(args).into_iter().enumerate();
         let mut uses: Vec<Use> = spans.map(|(idx, span)| self.one_use(idx, span)).collect();
         for modes in modes {
@@ -109,7 +109,7 @@ impl<'a> Context<'a> {
         let dtype = self.dtype(idx);
         let size_bytes = self.slots[slot.0 as usize].size_bytes;
         let touched = span.map_or((0, 0), |span| self.bytes(idx, span));
-        let (writes, place) = (idx >= n_inputs, Place::Slot(slot));
+        let (writes, place) = (idx >= n_inputs, PassMemory::Slot(slot));
         Use { place, name, dtype, by_one: false, by_four: false, writes, size_bytes, touched }
     }
 
@@ -133,7 +133,7 @@ impl<'a> Context<'a> {
                 }
                 InstOp::Gather { input, access, gather, .. } => {
                     let gather = args.gathers[gather as usize];
-                    let (first, n) = args.served.unwrap_or((0, gather.bound));
+                    let (first, n) = args.index_range.unwrap_or((0, gather.bound));
                     let by = |index: usize| gather.stride * index as isize;
                     let further = (by(first), by(first + n.max(1) - 1));
                     widen(input as usize, extent(&args.accesses[access as usize], further));
@@ -215,7 +215,7 @@ impl<'a> Context<'a> {
     /// What a part takes: by how much what it touches or counts is more than 32 bits tell apart, and the windows that it
     /// touches, counted per slot.
     pub fn takes(&self, args: &Args) -> (usize, usize) {
-        let modes = vec![Mode::Same; args.accesses.len()];
+        let modes = vec![VecLoad::Splat; args.accesses.len()];
         let memory = match self.launch.kernel {
             Kernel::Matmul(_) => {
                 // The operands of a matmul are read, though no instruction says so.

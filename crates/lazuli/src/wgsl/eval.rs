@@ -2,16 +2,16 @@
 //! expression is more than operators, a function applies it to each component. Knows bodies; not the loops around them.
 
 use super::convert::{self, lane_name};
-use super::index::{Accesses, At, Found, Spot};
-use super::memory::{LANES, Memory};
-use super::schedule::Mode;
+use super::index::{Accesses, At, LoadedElems, Spot};
+use super::memory::{LANES, LaunchMemory};
+use super::schedule::VecLoad;
 use super::shader::Shader;
 use crate::dtype::Lane;
 use crate::kernel::{InstOp, Reg, Store};
 
 /// A value while it is computed.
 #[derive(Clone, Debug)]
-pub struct Value {
+pub struct ShaderValue {
     /// The name of a variable, or an expression as short.
     pub text: String,
     pub lane: Lane,
@@ -23,15 +23,15 @@ pub struct Value {
 #[derive(Clone)]
 pub struct Eval<'a> {
     pub accesses: Accesses<'a>,
-    pub memory: &'a Memory,
+    pub memory: &'a LaunchMemory,
     pub spot: Spot,
-    pub values: Vec<Option<Value>>,
-    found: Vec<Option<Found>>,
+    pub values: Vec<Option<ShaderValue>>,
+    found: Vec<Option<LoadedElems>>,
 }
 
 impl<'a> Eval<'a> {
     /// Nothing evaluated yet.
-    pub fn new(accesses: Accesses<'a>, memory: &'a Memory, spot: Spot) -> Eval<'a> {
+    pub fn new(accesses: Accesses<'a>, memory: &'a LaunchMemory, spot: Spot) -> Eval<'a> {
         let (n_insts, n_accesses) = (accesses.body.insts.len(), accesses.body.accesses.len());
         Eval { accesses, memory, spot, values: vec![None; n_insts], found: vec![None; n_accesses] }
     }
@@ -59,7 +59,7 @@ impl<'a> Eval<'a> {
     }
 
     /// The value of a register that has one.
-    pub fn value(&self, reg: Reg) -> &Value {
+    pub fn value(&self, reg: Reg) -> &ShaderValue {
         self.values[reg as usize].as_ref().expect("evaluated before it is used")
     }
 
@@ -96,7 +96,7 @@ impl<'a> Eval<'a> {
         }
     }
 
-    fn find(&mut self, shader: &mut Shader, access: u16) -> Found {
+    fn find(&mut self, shader: &mut Shader, access: u16) -> LoadedElems {
         if let Some(found) = &self.found[access as usize] {
             return found.clone();
         }
@@ -105,7 +105,7 @@ impl<'a> Eval<'a> {
         found
     }
 
-    fn inst(&mut self, shader: &mut Shader, reg: Reg) -> Value {
+    fn inst(&mut self, shader: &mut Shader, reg: Reg) -> ShaderValue {
         let body = self.accesses.body;
         let inst = &body.insts[reg as usize];
         let lane = inst.dtype.lane();
@@ -162,20 +162,20 @@ impl<'a> Eval<'a> {
                 apply(shader, &name, text, &["$x"], &[operand(x)], lane)
             }
             InstOp::Custom(op, args) => {
-                let args: Vec<Value> = args.iter().map(operand).collect();
+                let args: Vec<ShaderValue> = args.iter().map(operand).collect();
                 let name = custom(shader, reg, &op.0.name, &op.0.wgsl, args.len());
                 let holes: Vec<String> = (0..args.len()).map(|i| format!("${i}$")).collect();
                 let holes: Vec<&str> = holes.iter().map(|h| h.as_str()).collect();
                 apply(shader, &name, &format!("{name}({})", holes.join(", ")), &holes, &args, lane)
             }
         };
-        let mut value = Value { text, lane, four };
+        let mut value = ShaderValue { text, lane, four };
         if self.accesses.kept[reg as usize] {
             value = value.kept(shader);
         }
         let name = format!("r{reg}{}", self.spot.suffix);
         shader.line(format!("let {name} = {};", without_parens(&value.text)));
-        Value { text: name, ..value }
+        ShaderValue { text: name, ..value }
     }
 
     fn load(&mut self, shader: &mut Shader, input: u16, access: u16) -> (String, bool) {
@@ -227,7 +227,7 @@ impl<'a> Eval<'a> {
             true => ("at.x", format!("if (at.y == 0u) {{ return {lane}(0); }}\n    ")),
             false => ("at", String::new()),
         };
-        let elsewhere = match self.accesses.args.served {
+        let elsewhere = match self.accesses.args.index_range {
             Some((first, n)) => {
                 let (first, n) = (shader.param("first_served", first), shader.param("n_served", n));
                 format!("if (index - {first} >= {n}) {{ return {lane}(0); }}\n    ")
@@ -256,9 +256,9 @@ impl<'a> Eval<'a> {
 
     /// The condition under which what is looked up here is this launch's to store; None if it all is. What is out of
     /// range is everybody's.
-    pub fn served(&self, shader: &mut Shader) -> Option<String> {
+    pub fn index_range(&self, shader: &mut Shader) -> Option<String> {
         let Accesses { args, body, .. } = self.accesses;
-        let (first, n) = args.served?;
+        let (first, n) = args.index_range?;
         let gather = body.insts.iter().find_map(|inst| match inst.op {
             InstOp::Gather { index, gather, .. } => Some((index, gather)),
             _ => None,
@@ -291,7 +291,7 @@ fn also_kept_f32x4(x: vec4<f32>) -> vec4<f32> {
 }
 ";
 
-impl Value {
+impl ShaderValue {
     /// As a vector of four.
     pub fn as_four(&self) -> String {
         if self.four { self.text.clone() } else { format!("vec4({})", self.text) }
@@ -303,24 +303,24 @@ impl Value {
     }
 
     /// The same float, though no compiler can tell: see [`keep`](super::keep).
-    pub fn kept(self, shader: &mut Shader) -> Value {
+    pub fn kept(self, shader: &mut Shader) -> ShaderValue {
         self.through(shader, "kept_f32")
     }
 
     /// The same, kept in another way: done twice, one way is no more than done once, and x − x, which is NaN for some x,
     /// would be forgotten of an x that is kept.
-    pub fn kept_otherwise(self, shader: &mut Shader) -> Value {
+    pub fn kept_otherwise(self, shader: &mut Shader) -> ShaderValue {
         self.through(shader, "also_kept_f32")
     }
 
-    fn through(self, shader: &mut Shader, function: &str) -> Value {
+    fn through(self, shader: &mut Shader, function: &str) -> ShaderValue {
         shader.functions(KEPT);
         let four = if self.four { "x4" } else { "" };
-        Value { text: format!("{function}{four}({})", without_parens(&self.text)), ..self }
+        ShaderValue { text: format!("{function}{four}({})", without_parens(&self.text)), ..self }
     }
 
     /// The same bits as another lane.
-    pub fn reinterpreted(&self, to: Lane) -> Value {
+    pub fn reinterpreted(&self, to: Lane) -> ShaderValue {
         if self.lane == to {
             return self.clone();
         }
@@ -328,11 +328,11 @@ impl Value {
             true => format!("bitcast<vec4<{}>>({})", lane_name(to), self.text),
             false => reinterpreted(self.lane, to, &self.text),
         };
-        Value { text, lane: to, four: self.four }
+        ShaderValue { text, lane: to, four: self.four }
     }
 }
 
-impl Found {
+impl LoadedElems {
     /// What `f` makes of each index, as one value of this type or a vector of four.
     fn map(&self, f: impl Fn(&str) -> String, lane: &str) -> (String, bool) {
         match &self.at {
@@ -375,7 +375,7 @@ pub fn apply(
     name: &str,
     text: &str,
     holes: &[&str],
-    values: &[Value],
+    values: &[ShaderValue],
     gives: Lane,
 ) -> (String, bool) {
     let fill = |with: &dyn Fn(usize) -> String| {
@@ -397,7 +397,7 @@ pub fn apply(
         arguments.join(", "),
         each.join(", ")
     ));
-    let values: Vec<String> = values.iter().map(Value::as_four).collect();
+    let values: Vec<String> = values.iter().map(ShaderValue::as_four).collect();
     (format!("{name}({})", values.join(", ")), true)
 }
 
@@ -423,7 +423,7 @@ pub fn reached(accesses: &Accesses) -> Vec<(bool, bool)> {
     let body = accesses.body;
     let mut reached = vec![(false, false); body.inputs.len() + body.outputs.len()];
     let mut reach = |idx: usize, access: u16| match accesses.modes[access as usize] {
-        Mode::Run | Mode::Turn => reached[idx].1 = true,
+        VecLoad::Contiguous | VecLoad::Transposed => reached[idx].1 = true,
         _ => reached[idx].0 = true,
     };
     for inst in &body.insts {

@@ -2,7 +2,7 @@
 //! so that negative strides need nothing of their own. Knows index maps; nothing of memory or instructions.
 
 use super::memory::plus;
-use super::schedule::{self, Mode};
+use super::schedule::{self, VecLoad};
 use super::shader::Shader;
 use crate::kernel::{AccessForm, Args, Body, Order};
 use crate::view::View;
@@ -27,7 +27,7 @@ pub struct Spot {
 
 /// The element or elements an access gives.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct LoadedElems {
     pub at: At,
     /// Whether the indices are pairs: the index, and 1 if there is an element.
     pub masked: bool,
@@ -54,7 +54,7 @@ pub enum At {
 pub struct Accesses<'a> {
     pub body: &'a Body,
     pub args: &'a Args,
-    pub modes: &'a [Mode],
+    pub modes: &'a [VecLoad],
     /// Per register, whether its value is kept.
     pub kept: &'a [bool],
 }
@@ -95,14 +95,14 @@ impl Accesses<'_> {
     /// Whether an inner access goes through its row four by four, so that these can be counted instead of elements:
     /// drivers then see how one step follows another.
     fn counts_fours(&self, access: u16) -> bool {
-        self.modes[access as usize] == Mode::Run
+        self.modes[access as usize] == VecLoad::Contiguous
             && self.is_inner(access)
             && self.body.order == Order::InnerFast
             && (self.by_position(access) || self.args.inner.len() == 1)
     }
 
     /// Writes where an access finds its elements.
-    pub fn find(&self, shader: &mut Shader, access: u16, spot: &Spot) -> Found {
+    pub fn find(&self, shader: &mut Shader, access: u16, spot: &Spot) -> LoadedElems {
         let mode = self.modes[access as usize];
         let suffix = &spot.suffix;
         let rank = self.args.accesses[access as usize].shape().rank();
@@ -113,10 +113,10 @@ impl Accesses<'_> {
                 name
             };
             let at = match mode {
-                Mode::Same => At::One(call(0, format!("at{access}{suffix}"))),
+                VecLoad::Splat => At::One(call(0, format!("at{access}{suffix}"))),
                 _ => At::Lanes([0, 1, 2, 3].map(|k| call(k, format!("at{access}{}{suffix}", LETTERS[k])))),
             };
-            return Found { at, masked };
+            return LoadedElems { at, masked };
         }
         let first = |lane: usize, name: String, shader: &mut Shader| {
             let at = self.index(shader, access, spot, lane, rank);
@@ -125,14 +125,14 @@ impl Accesses<'_> {
         };
         let name = format!("at{access}{suffix}");
         let at = match mode {
-            Mode::Turn => {
+            VecLoad::Transposed => {
                 // The other rows are found where the first one is.
                 let name = format!("at{access}");
                 let first = if spot.row == 0 { first(0, name, shader) } else { name };
                 At::Turned { first, step: self.stride(shader, access, rank - 1) }
             }
-            Mode::Same => At::One(first(0, name, shader)),
-            Mode::Run => match spot.ahead.filter(|_| self.counts_fours(access)) {
+            VecLoad::Splat => At::One(first(0, name, shader)),
+            VecLoad::Contiguous => match spot.ahead.filter(|_| self.counts_fours(access)) {
                 Some(ahead) => {
                     let suffix = &spot.outer_suffix;
                     let name = format!("four{access}{suffix}");
@@ -143,10 +143,10 @@ impl Accesses<'_> {
                 }
                 None => At::Run(first(0, name, shader)),
             },
-            Mode::Each => {
+            VecLoad::Gathered => {
                 At::Lanes([0, 1, 2, 3].map(|k| first(k, format!("at{access}{}{suffix}", LETTERS[k]), shader)))
             }
-            Mode::Step => {
+            VecLoad::Strided => {
                 let at = first(0, name, shader);
                 let step = self.step(shader, access);
                 At::Lanes([0, 1, 2, 3].map(|k| match (k, &step) {
@@ -157,7 +157,7 @@ impl Accesses<'_> {
                 }))
             }
         };
-        Found { at, masked: false }
+        LoadedElems { at, masked: false }
     }
 
     /// The index of one lane, for accesses by strides.
@@ -211,7 +211,7 @@ impl Accesses<'_> {
     }
 
     fn term(&self, shader: &mut Shader, access: u16, axis: usize, coordinate: &str) -> String {
-        if self.modes[access as usize] == Mode::Run && axis == self.four_axis(access) {
+        if self.modes[access as usize] == VecLoad::Contiguous && axis == self.four_axis(access) {
             return coordinate.to_string();
         }
         format!("{coordinate} * {}", self.stride(shader, access, axis))

@@ -6,7 +6,7 @@
 use super::Caps;
 use crate::dtype::Lane;
 use crate::kernel::{Body, InstOp, Reg};
-use crate::ops::{NEG, Step};
+use crate::ops::{NEG, RegisterStep};
 
 /// How far a driver's compiler takes floats for real numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub enum Folds {
 
 /// Per register of a body, whether its value is kept.
 pub fn kept(body: &Body, caps: &Caps) -> Vec<bool> {
-    let mut keep = Keep { body, kept: vec![false; body.insts.len()], terms: Vec::new() };
+    let mut keep = FoldAnalysis { body, kept: vec![false; body.insts.len()], terms: Vec::new() };
     for reg in 0..body.insts.len() as Reg {
         keep.look_at(reg, caps.folds);
         keep.note(reg);
@@ -29,7 +29,7 @@ pub fn kept(body: &Body, caps: &Caps) -> Vec<bool> {
 }
 
 /// What is known so far.
-struct Keep<'a> {
+struct FoldAnalysis<'a> {
     body: &'a Body,
     kept: Vec<bool>,
     /// Per register, what a sum is made of: itself where it is none, or is kept.
@@ -42,42 +42,43 @@ struct Set(Vec<u64>);
 
 /// What arithmetic an instruction on floats is, as far as compilers fold it.
 #[derive(Clone, Copy, PartialEq)]
-enum Kind {
+enum FoldableOp {
     Sum(Reg, Reg),
     Product(Reg, Reg),
     Negative(Reg),
     Other,
 }
 
-impl Keep<'_> {
-    fn kind(&self, reg: Reg) -> Kind {
+impl FoldAnalysis<'_> {
+    fn kind(&self, reg: Reg) -> FoldableOp {
         let inst = &self.body.insts[reg as usize];
         if inst.dtype.lane() != Lane::F32 {
-            return Kind::Other;
+            return FoldableOp::Other;
         }
         match inst.op {
             InstOp::Binary(row, x, y) => match row.step {
-                Some(Step::Add | Step::Sub) => Kind::Sum(x, y),
-                Some(Step::Mul) => Kind::Product(x, y),
-                _ => Kind::Other,
+                Some(RegisterStep::Add | RegisterStep::Sub) => FoldableOp::Sum(x, y),
+                Some(RegisterStep::Mul) => FoldableOp::Product(x, y),
+                _ => FoldableOp::Other,
             },
-            InstOp::Unary(row, x) if row.step == Some(Step::Square) => Kind::Product(x, x),
-            InstOp::Unary(row, x) if row == &NEG => Kind::Negative(x),
-            _ => Kind::Other,
+            InstOp::Unary(row, x) if row.step == Some(RegisterStep::Square) => FoldableOp::Product(x, x),
+            InstOp::Unary(row, x) if row == &NEG => FoldableOp::Negative(x),
+            _ => FoldableOp::Other,
         }
     }
 
     /// Keeps operands of an instruction that it could be folded with.
     fn look_at(&mut self, reg: Reg, folds: Folds) {
         let (x, y, is_sum) = match self.kind(reg) {
-            Kind::Sum(x, y) => (x, y, true),
-            Kind::Product(x, y) => (x, y, false),
-            Kind::Negative(_) | Kind::Other => return,
+            FoldableOp::Sum(x, y) => (x, y, true),
+            FoldableOp::Product(x, y) => (x, y, false),
+            FoldableOp::Negative(_) | FoldableOp::Other => return,
         };
         // x + x is taken for 2·x, which is regrouped with all that it meets, as all products by a known number are.
-        let is_twice = |r: Reg| matches!(self.kind(r), Kind::Sum(a, b) if a == b);
+        let is_twice = |r: Reg| matches!(self.kind(r), FoldableOp::Sum(a, b) if a == b);
         let is_doubled = is_twice(reg);
-        let is_arithmetic = |r: Reg| (folds == Folds::Any || is_doubled || is_twice(r)) && self.kind(r) != Kind::Other;
+        let is_arithmetic =
+            |r: Reg| (folds == Folds::Any || is_doubled || is_twice(r)) && self.kind(r) != FoldableOp::Other;
         // What a short row is folded to may be its one element, which a compiler sees.
         let is_fold = |r: Reg| is_sum && matches!(self.body.insts[r as usize].op, InstOp::Reduce(..));
         let always: Vec<Reg> = [x, y].into_iter().filter(|r| is_arithmetic(*r) || is_fold(*r)).collect();
@@ -85,11 +86,11 @@ impl Keep<'_> {
         if !is_sum {
             return;
         }
-        let is_product = |r: Reg| matches!(self.unsigned(r), Kind::Product(..));
+        let is_product = |r: Reg| matches!(self.unsigned(r), FoldableOp::Product(..));
         let are_products = is_product(x) && is_product(y);
         if x != y && (are_products || self.terms[x as usize].meets(&self.terms[y as usize])) {
             // One of both is enough: what is left of the other is met by nothing.
-            self.keep(if self.kind(x) != Kind::Other { x } else { y });
+            self.keep(if self.kind(x) != FoldableOp::Other { x } else { y });
         }
     }
 
@@ -101,19 +102,19 @@ impl Keep<'_> {
     /// Notes what a register is made of.
     fn note(&mut self, reg: Reg) {
         let terms = match self.kind(reg) {
-            Kind::Sum(x, y) => self.terms[x as usize].with(&self.terms[y as usize]),
-            Kind::Negative(x) => self.terms[x as usize].clone(),
-            Kind::Product(..) | Kind::Other => Set::of(reg),
+            FoldableOp::Sum(x, y) => self.terms[x as usize].with(&self.terms[y as usize]),
+            FoldableOp::Negative(x) => self.terms[x as usize].clone(),
+            FoldableOp::Product(..) | FoldableOp::Other => Set::of(reg),
         };
         self.terms.push(terms);
     }
 
     /// What a register is but for its sign.
-    fn unsigned(&self, mut reg: Reg) -> Kind {
-        while let (Kind::Negative(x), false) = (self.kind(reg), self.kept[reg as usize]) {
+    fn unsigned(&self, mut reg: Reg) -> FoldableOp {
+        while let (FoldableOp::Negative(x), false) = (self.kind(reg), self.kept[reg as usize]) {
             reg = x;
         }
-        if self.kept[reg as usize] { Kind::Other } else { self.kind(reg) }
+        if self.kept[reg as usize] { FoldableOp::Other } else { self.kind(reg) }
     }
 }
 

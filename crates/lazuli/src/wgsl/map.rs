@@ -9,7 +9,7 @@ use super::cut::Context;
 use super::eval::{Eval, without_parens};
 use super::index::{Accesses, Spot, split};
 use super::memory::plus;
-use super::schedule::{self, Four};
+use super::schedule::{self, VecAxis};
 use super::shader::Shader;
 use crate::kernel::{AccessForm, Args, InstOp};
 
@@ -27,7 +27,7 @@ pub fn passes(context: &Context, args: &Args) -> Vec<Pass> {
     let mut passes = Vec::new();
     match (shape.four, shape.block) {
         (Some(four), Some(axis)) => return vec![block_pass(context, args, four, axis)],
-        (Some(four), None) => passes.push(pass(context, args, Some(four), shape.beside, 0..shape.n_by_four)),
+        (Some(four), None) => passes.push(pass(context, args, Some(four), shape.vecs_per_thread, 0..shape.n_by_four)),
         (None, _) => {}
     }
     if shape.n_by_four < n {
@@ -36,8 +36,14 @@ pub fn passes(context: &Context, args: &Args) -> Vec<Pass> {
     passes
 }
 
-/// The dispatch over these positions of the index space; each invocation takes `beside` fours, or elements.
-fn pass(context: &Context, args: &Args, four: Option<Four>, beside: usize, positions: Range<usize>) -> Pass {
+/// The dispatch over these positions of the index space; each invocation takes `vecs_per_thread` fours, or elements.
+fn pass(
+    context: &Context,
+    args: &Args,
+    four: Option<VecAxis>,
+    vecs_per_thread: usize,
+    positions: Range<usize>,
+) -> Pass {
     let modes = schedule::modes(context.body, args, four);
     let memory = context.memory(args, &[&modes]);
     let kept = context.kept();
@@ -47,7 +53,7 @@ fn pass(context: &Context, args: &Args, four: Option<Four>, beside: usize, posit
     let mut shader = Shader::new(context.comment(), &args.consts, group);
     let (first, end) = (shader.param("start", positions.start), shader.param("end", positions.end));
     shader.count_groups();
-    let each = if per * beside > 1 { format!(" * {}u", per * beside) } else { String::new() };
+    let each = if per * vecs_per_thread > 1 { format!(" * {}u", per * vecs_per_thread) } else { String::new() };
     // Where each invocation's values end up is decided last: a branch around all of it would cost some drivers more
     // than what those beyond the end do in vain. They do the last element again and store nothing.
     shader.line(format!("let wanted = {first} + (group_idx * {group}u + lane){each};"));
@@ -56,7 +62,7 @@ fn pass(context: &Context, args: &Args, four: Option<Four>, beside: usize, posit
         shader.line(format!("if (wanted >= {end}) {{ return; }}"));
     }
     let mut evals: Vec<Eval> = Vec::new();
-    for idx in 0..beside {
+    for idx in 0..vecs_per_thread {
         let suffix = suffix(idx);
         let wanted = plus("wanted", idx * per);
         shader.line(format!("let i{suffix} = min({wanted}, {end} - {per}u);"));
@@ -67,14 +73,15 @@ fn pass(context: &Context, args: &Args, four: Option<Four>, beside: usize, posit
     }
     for (idx, eval) in evals.iter_mut().enumerate() {
         let wanted = plus("wanted", idx * per);
-        let served = eval.served(&mut shader).map_or(String::new(), |served| format!(" && {served}"));
-        store_if(&mut shader, context, std::slice::from_mut(eval), &format!("{wanted} < {end}{served}"));
+        let index_range =
+            eval.index_range(&mut shader).map_or(String::new(), |index_range| format!(" && {index_range}"));
+        store_if(&mut shader, context, std::slice::from_mut(eval), &format!("{wanted} < {end}{index_range}"));
     }
-    shader.finish(context.label(), &memory, positions.len().div_ceil(per * beside * group))
+    shader.finish(context.label(), &memory, positions.len().div_ceil(per * vecs_per_thread * group))
 }
 
 /// The dispatch of a map whose invocations take blocks of four rows along `axis`, each four elements of the last one.
-fn block_pass(context: &Context, args: &Args, four: Four, axis: usize) -> Pass {
+fn block_pass(context: &Context, args: &Args, four: VecAxis, axis: usize) -> Pass {
     let modes = schedule::turned(context.body, args, &schedule::modes(context.body, args, Some(four)), axis);
     let memory = context.memory(args, &[&modes]);
     let kept = context.kept();
@@ -147,7 +154,7 @@ fn suffix(idx: usize) -> String {
 }
 
 /// Writes the coordinates of a row-major outer position, if anything needs them.
-pub fn spot(shader: &mut Shader, accesses: &Accesses, position: &str, four: Option<Four>, suffix: &str) -> Spot {
+pub fn spot(shader: &mut Shader, accesses: &Accesses, position: &str, four: Option<VecAxis>, suffix: &str) -> Spot {
     let outer = &accesses.args.outer;
     let mut spot = Spot {
         outer: position.to_string(),
@@ -163,7 +170,7 @@ pub fn spot(shader: &mut Shader, accesses: &Accesses, position: &str, four: Opti
         outer.iter().enumerate().map(|(axis, n)| shader.param(&format!("outer{axis}"), *n)).collect();
     let names = |letter: &str| (0..outer.len()).map(|axis| format!("o{axis}{letter}{suffix}")).collect::<Vec<_>>();
     match four {
-        Some(Four { aligned: false, .. }) => {
+        Some(VecAxis { aligned: false, .. }) => {
             for (k, letter) in ["x", "y", "z", "w"].into_iter().enumerate() {
                 let position = if k == 0 { position.to_string() } else { format!("({position} + {k}u)") };
                 split(shader, &position, &names(letter), &sizes);

@@ -4,13 +4,13 @@
 
 use super::convert::{self, lane_name, pack, unpack};
 use super::shader::{Bindings, Shader};
-use super::{Bind, Caps, Place};
+use super::{Bind, Caps, PassMemory};
 use crate::dtype::DType;
 
 /// How a kernel uses a piece of memory.
 #[derive(Clone, Debug)]
 pub struct Use {
-    pub place: Place,
+    pub place: PassMemory,
     /// What it is called if it is the first use of its memory.
     pub name: String,
     pub dtype: DType,
@@ -24,8 +24,8 @@ pub struct Use {
 }
 
 /// All memory of a launch.
-pub struct Memory {
-    buffers: Vec<Buffer>,
+pub struct LaunchMemory {
+    buffers: Vec<SlotMemory>,
     /// Per use, its buffer.
     buffer_of: Vec<usize>,
     dtypes: Vec<DType>,
@@ -43,8 +43,8 @@ pub enum StatusUse {
 }
 
 /// One piece of memory: a slot, whoever uses it.
-struct Buffer {
-    place: Place,
+struct SlotMemory {
+    place: PassMemory,
     name: String,
     size: usize,
     /// What an element of 32 bits is declared as; u32 if uses differ.
@@ -67,10 +67,10 @@ impl StatusUse {
     }
 }
 
-impl Memory {
+impl LaunchMemory {
     /// The memory of these uses, and the words of checks if they are used.
-    pub fn new(uses: &[Use], status: StatusUse, caps: &Caps) -> Memory {
-        let mut memory = Memory {
+    pub fn new(uses: &[Use], status: StatusUse, caps: &Caps) -> LaunchMemory {
+        let mut memory = LaunchMemory {
             buffers: Vec::new(),
             buffer_of: Vec::new(),
             dtypes: uses.iter().map(|u| u.dtype).collect(),
@@ -80,7 +80,7 @@ impl Memory {
             memory.add(one, caps);
         }
         // Memory that is used both ways is bound twice while there is room, else read one element at a time.
-        let mut n_bindings = memory.buffers.iter().map(Buffer::n_windows).sum::<usize>() + status.n_bindings();
+        let mut n_bindings = memory.buffers.iter().map(SlotMemory::n_windows).sum::<usize>() + status.n_bindings();
         for buffer in memory.buffers.iter_mut().filter(|b| b.narrow && b.wide) {
             if !buffer.writes && n_bindings + buffer.n_windows() <= caps.max_bindings && buffer.size > 1 {
                 n_bindings += buffer.n_windows();
@@ -101,7 +101,7 @@ impl Memory {
         let windows = (one.touched.0 / caps.max_binding_bytes, one.touched.1 / caps.max_binding_bytes);
         let at = self.buffers.iter().position(|b| b.place == one.place);
         let at = at.unwrap_or_else(|| {
-            self.buffers.push(Buffer {
+            self.buffers.push(SlotMemory {
                 place: one.place,
                 name: one.name.clone(),
                 size: one.dtype.size(),
@@ -139,13 +139,13 @@ impl Memory {
 
     /// Bindings that it takes.
     pub fn n_bindings(&self) -> usize {
-        let per = |b: &Buffer| b.n_windows() * (1 + (b.narrow && b.wide) as usize);
+        let per = |b: &SlotMemory| b.n_windows() * (1 + (b.narrow && b.wide) as usize);
         self.buffers.iter().map(per).sum::<usize>() + self.status.n_bindings()
     }
 
     /// By how many elements memory that is bound together is more than indices can tell apart.
     pub fn n_too_far(&self) -> usize {
-        let n_elems = |b: &Buffer| (b.windows.1 - b.windows.0 + 1) * (b.window_bytes / b.size);
+        let n_elems = |b: &SlotMemory| (b.windows.1 - b.windows.0 + 1) * (b.window_bytes / b.size);
         self.buffers.iter().map(|b| n_elems(b).saturating_sub(1 << 32)).sum()
     }
 
@@ -167,7 +167,7 @@ impl Memory {
         }
         if self.status != StatusUse::None {
             let writes = self.status == StatusUse::Notes;
-            binds.push(Bind { place: Place::Status, start: 0, len: 0, writes });
+            binds.push(Bind { place: PassMemory::Status, start: 0, len: 0, writes });
             let (access, word) = if writes { ("read_write", "atomic<u32>") } else { ("read", "u32") };
             lines.push(declare(binds.len(), access, "status", word));
         }
@@ -178,13 +178,13 @@ impl Memory {
     pub fn load(&self, shader: &mut Shader, idx: usize, at: &str) -> String {
         let (buffer, dtype) = (&self.buffers[self.buffer_of[idx]], self.dtypes[idx]);
         let lane = lane_name(dtype.lane());
-        if let (Some(name), 4) = (buffer.plain(Wide(false)), dtype.size()) {
-            return reinterpret(buffer.word, lane, Wide(false), &format!("{name}[{at}]"));
+        if let (Some(name), 4) = (buffer.plain(VecAccess(false)), dtype.size()) {
+            return reinterpret(buffer.word, lane, VecAccess(false), &format!("{name}[{at}]"));
         }
         let per_word = 4 / dtype.size();
-        let read = buffer.read_word(shader, Wide(false), "i");
+        let read = buffer.read_word(shader, VecAccess(false), "i");
         let value = match per_word {
-            1 => reinterpret(buffer.word, lane, Wide(false), &read),
+            1 => reinterpret(buffer.word, lane, VecAccess(false), &read),
             _ => {
                 let (last, bits) = (per_word - 1, 32 / per_word);
                 let mask = if bits == 8 { "0xffu" } else { "0xffffu" };
@@ -205,12 +205,12 @@ impl Memory {
             let each: Vec<String> = (0..4).map(|k| self.load(shader, idx, &plus(at, k))).collect();
             return format!("vec4<{lane}>({})", each.join(", "));
         }
-        if let (Some(name), 4) = (buffer.plain(Wide(true)), dtype.size()) {
-            return reinterpret(buffer.word, lane, Wide(true), &format!("{name}[{} >> 2u]", grouped(at)));
+        if let (Some(name), 4) = (buffer.plain(VecAccess(true)), dtype.size()) {
+            return reinterpret(buffer.word, lane, VecAccess(true), &format!("{name}[{} >> 2u]", grouped(at)));
         }
-        let read = buffer.read_word(shader, Wide(true), "i");
+        let read = buffer.read_word(shader, VecAccess(true), "i");
         let value = match dtype.size() {
-            4 => format!("return {};", reinterpret(buffer.word, lane, Wide(true), &read)),
+            4 => format!("return {};", reinterpret(buffer.word, lane, VecAccess(true), &read)),
             2 => {
                 let half = |part: &str| unpack(dtype, part);
                 let each = [half("w.x & 0xffffu"), half("w.x >> 16u"), half("w.y & 0xffffu"), half("w.y >> 16u")];
@@ -229,9 +229,9 @@ impl Memory {
     /// The same for an index that counts fours.
     pub fn load_four(&self, shader: &mut Shader, idx: usize, at: &str) -> String {
         let (buffer, dtype) = (&self.buffers[self.buffer_of[idx]], self.dtypes[idx]);
-        match (buffer.plain(Wide(true)), dtype.size()) {
+        match (buffer.plain(VecAccess(true)), dtype.size()) {
             (Some(name), 4) if buffer.is_declared(true) => {
-                reinterpret(buffer.word, lane_name(dtype.lane()), Wide(true), &format!("{name}[{at}]"))
+                reinterpret(buffer.word, lane_name(dtype.lane()), VecAccess(true), &format!("{name}[{at}]"))
             }
             _ => self.load4(shader, idx, &format!("({at}) * 4u")),
         }
@@ -241,13 +241,13 @@ impl Memory {
     pub fn store(&self, shader: &mut Shader, idx: usize, at: &str, value: &str) -> String {
         let (buffer, dtype) = (&self.buffers[self.buffer_of[idx]], self.dtypes[idx]);
         let lane = lane_name(dtype.lane());
-        if let (Some(name), 4) = (buffer.plain(Wide(false)), dtype.size()) {
-            return format!("{name}[{at}] = {};", reinterpret(lane, buffer.word, Wide(false), value));
+        if let (Some(name), 4) = (buffer.plain(VecAccess(false)), dtype.size()) {
+            return format!("{name}[{at}] = {};", reinterpret(lane, buffer.word, VecAccess(false), value));
         }
         let write = match 4 / dtype.size() {
             1 => {
-                let value = reinterpret(lane, buffer.word, Wide(false), "x");
-                buffer.write_word(shader, Wide(false), "i", &|word| format!("{word} = {value};"))
+                let value = reinterpret(lane, buffer.word, VecAccess(false), "x");
+                buffer.write_word(shader, VecAccess(false), "i", &|word| format!("{word} = {value};"))
             }
             per_word => {
                 let (last, bits) = (per_word - 1, 32 / per_word);
@@ -256,7 +256,7 @@ impl Memory {
                 let write = |word: &str| {
                     format!("atomicAnd(&{word}, ~({mask} << shift)); atomicOr(&{word}, {} << shift);", pack(dtype, "x"))
                 };
-                let write = buffer.write_word(shader, Wide(false), "i", &write);
+                let write = buffer.write_word(shader, VecAccess(false), "i", &write);
                 format!("let shift = (i & {last}u) * {bits}u;\n    {write}")
             }
         };
@@ -269,9 +269,9 @@ impl Memory {
     /// The statements that write four elements to an index that counts fours.
     pub fn store_four(&self, shader: &mut Shader, idx: usize, at: &str, value: &str) -> Vec<String> {
         let (buffer, dtype) = (&self.buffers[self.buffer_of[idx]], self.dtypes[idx]);
-        match (buffer.plain(Wide(true)), dtype.size()) {
+        match (buffer.plain(VecAccess(true)), dtype.size()) {
             (Some(name), 4) if buffer.is_declared(true) => {
-                let value = reinterpret(lane_name(dtype.lane()), buffer.word, Wide(true), value);
+                let value = reinterpret(lane_name(dtype.lane()), buffer.word, VecAccess(true), value);
                 vec![format!("{name}[{at}] = {value};")]
             }
             _ => self.store4(shader, idx, &format!("({at}) * 4u"), value),
@@ -286,20 +286,20 @@ impl Memory {
             let each = |k: usize| self.store(shader, idx, &plus(at, k), &format!("{value}{}", LANES[k]));
             return (0..4).map(each).collect();
         }
-        if let (Some(name), 4) = (buffer.plain(Wide(true)), dtype.size()) {
+        if let (Some(name), 4) = (buffer.plain(VecAccess(true)), dtype.size()) {
             return vec![format!(
                 "{name}[{} >> 2u] = {};",
                 grouped(at),
-                reinterpret(lane, buffer.word, Wide(true), value)
+                reinterpret(lane, buffer.word, VecAccess(true), value)
             )];
         }
         let each = LANES.map(|k| pack(dtype, &format!("x{k}")));
         let packed = match dtype.size() {
-            4 => reinterpret(lane, buffer.word, Wide(true), "x"),
+            4 => reinterpret(lane, buffer.word, VecAccess(true), "x"),
             2 => format!("vec2<u32>({} | ({} << 16u), {} | ({} << 16u))", each[0], each[1], each[2], each[3]),
             _ => format!("{} | ({} << 8u) | ({} << 16u) | ({} << 24u)", each[0], each[1], each[2], each[3]),
         };
-        let write = buffer.write_word(shader, Wide(true), "i", &|word| format!("{word} = {packed};"));
+        let write = buffer.write_word(shader, VecAccess(true), "i", &|word| format!("{word} = {packed};"));
         let name = format!("store4_{}_{dtype}", buffer.name);
         shader.functions(convert::FUNCTIONS);
         shader.functions(&format!("fn {name}(i: u32, x: vec4<{lane}>) {{\n    {write}\n}}\n"));
@@ -312,9 +312,9 @@ pub const LANES: [&str; 4] = [".x", ".y", ".z", ".w"];
 
 /// Four elements at a time rather than one word.
 #[derive(Clone, Copy)]
-struct Wide(bool);
+struct VecAccess(bool);
 
-impl Buffer {
+impl SlotMemory {
     fn n_windows(&self) -> usize {
         self.bound_windows().count()
     }
@@ -335,8 +335,8 @@ impl Buffer {
         }
     }
 
-    fn declared(&self, wide: Wide) -> Wide {
-        Wide(wide.0 && self.size > 1)
+    fn declared(&self, wide: VecAccess) -> VecAccess {
+        VecAccess(wide.0 && self.size > 1)
     }
 
     fn element(&self, wide: bool) -> String {
@@ -361,13 +361,13 @@ impl Buffer {
     }
 
     /// Its name, if its one window starts where it does, so that it can be indexed as it is.
-    fn plain(&self, wide: Wide) -> Option<String> {
+    fn plain(&self, wide: VecAccess) -> Option<String> {
         (self.windows == (0, 0) && self.size_bytes <= self.window_bytes && !self.atomic)
             .then(|| self.window_name(wide.0, 0))
     }
 
     /// Words (or vectors) in a window.
-    fn per_window(&self, wide: Wide) -> usize {
+    fn per_window(&self, wide: VecAccess) -> usize {
         let per = match (self.size, wide.0) {
             (_, false) => 4,
             (2, true) => 8,
@@ -377,7 +377,7 @@ impl Buffer {
     }
 
     /// An expression for the word (or vector) that holds the element at an index.
-    fn read_word(&self, shader: &mut Shader, wide: Wide, at: &str) -> String {
+    fn read_word(&self, shader: &mut Shader, wide: VecAccess, at: &str) -> String {
         let declared = self.declared(wide);
         let read = |name: &str, at: &str| match (self.atomic, declared.0) {
             (true, false) => format!("atomicLoad(&{name}[{at}])"),
@@ -395,7 +395,7 @@ impl Buffer {
     }
 
     /// Statements that do `write` to the word (or vector) that holds the element at an index.
-    fn write_word(&self, shader: &mut Shader, wide: Wide, at: &str, write: &dyn Fn(&str) -> String) -> String {
+    fn write_word(&self, shader: &mut Shader, wide: VecAccess, at: &str, write: &dyn Fn(&str) -> String) -> String {
         if self.n_windows() == 1 {
             let name = self.window_name(self.declared(wide).0, self.windows.0);
             return write(&format!("{name}[{}]", self.word_at(shader, wide, at)));
@@ -406,7 +406,7 @@ impl Buffer {
 
     /// Which word (or vector) it is, counted from the first window that is bound. Indices of elements are 32 bits and
     /// wrap; what lies between windows that are bound together does not.
-    fn word_at(&self, shader: &mut Shader, wide: Wide, at: &str) -> String {
+    fn word_at(&self, shader: &mut Shader, wide: VecAccess, at: &str) -> String {
         let per_word = if wide.0 { 4 } else { 4 / self.size };
         if self.windows == (0, 0) && self.size_bytes <= self.window_bytes {
             return shifted(at, per_word);
@@ -416,7 +416,7 @@ impl Buffer {
     }
 
     /// A choice of windows by the index of the element.
-    fn cases(&self, shader: &mut Shader, wide: Wide, at: &str, act: &dyn Fn(&str, &str) -> String) -> String {
+    fn cases(&self, shader: &mut Shader, wide: VecAccess, at: &str, act: &dyn Fn(&str, &str) -> String) -> String {
         let word_at = self.word_at(shader, wide, at);
         let wide = self.declared(wide);
         let per_window = self.per_window(wide);
@@ -453,7 +453,7 @@ fn declare(binding: usize, access: &str, name: &str, element: &str) -> String {
 }
 
 /// A value of one 32-bit type as another.
-fn reinterpret(from: &str, to: &str, wide: Wide, value: &str) -> String {
+fn reinterpret(from: &str, to: &str, wide: VecAccess, value: &str) -> String {
     match (from == to, wide.0) {
         (true, _) => value.to_string(),
         (false, false) => format!("bitcast<{to}>({value})"),

@@ -24,7 +24,7 @@ use crate::kernel::{Args, Kernel};
 use crate::plan::{Launch, Slot, SlotId};
 use cut::Context;
 pub use keep::Folds;
-pub use matmul::variants::{Class, Operand, Tuned, VARIANTS, Variant, default_of, named};
+pub use matmul::variants::{Class, OperandLayout, Tuned, VARIANTS, Variant, default_of, named};
 use spill::Spilled;
 pub use verify::verify;
 
@@ -40,16 +40,16 @@ pub struct Caps {
     pub max_invocations: usize,
     pub max_shared_bytes: usize,
     /// Loop iterations that one invocation may make in all: some drivers end loops silently after that many.
-    pub max_trips: usize,
+    pub max_iterations: usize,
     /// Whether texts that keep much in registers are compiled in good time.
-    pub long_texts: bool,
+    pub large_shaders: bool,
     /// What its compiler does to sums and products.
     pub folds: Folds,
     /// How invocations should work together.
-    pub style: Style,
+    pub style: Threads,
     /// Bytes of a row of a product's right matrix that eight invocations side by side should read at a time, where that
     /// is known.
-    pub row_bytes: Option<usize>,
+    pub b_row_bytes: Option<usize>,
     /// Invocations of a subgroup, if that is always the same number and they are counted as in their workgroup.
     pub subgroup: Option<usize>,
     /// What tuning found on this device.
@@ -58,16 +58,16 @@ pub struct Caps {
 
 /// How a device likes its work to be shared out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Style {
+pub enum Threads {
     /// Many invocations that share a row through workgroup memory: hardware.
-    Shared,
+    Cooperative,
     /// Few invocations that do much each, all from registers: drivers that run on the CPU.
-    Alone,
+    Independent,
 }
 
 /// A launch, ready to be compiled and bound.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Program {
+pub struct ShaderProgram {
     /// Run one after another; each sees what those before it wrote.
     pub passes: Vec<Pass>,
     /// Bytes of each piece of scratch memory that the passes need beside the plan's slots. Its contents are
@@ -94,15 +94,15 @@ pub struct Pass {
     /// through `num_workgroups` and leaves out what is beyond.
     pub n_groups: usize,
     /// Loop iterations that one invocation makes in all, at most: counted as the text was written, loop by loop.
-    pub trips: usize,
+    pub iterations: usize,
 }
 
 /// What a storage binding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bind {
-    pub place: Place,
+    pub place: PassMemory,
     /// The part that is bound: where it starts and how long it is, in bytes. Starts at a multiple of
-    /// [`Caps::max_binding_bytes`]; the length is a multiple of 4, at least 4. Of [`Place::Status`] all is bound, and
+    /// [`Caps::max_binding_bytes`]; the length is a multiple of 4, at least 4. Of [`PassMemory::Status`] all is bound, and
     /// the length given is 0.
     pub start: usize,
     pub len: usize,
@@ -112,9 +112,9 @@ pub struct Bind {
 
 /// Memory that a pass uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum PassMemory {
     Slot(SlotId),
-    /// A piece of [`Program::scratch`].
+    /// A piece of [`ShaderProgram::scratch`].
     Scratch(u32),
     /// Where failed checks are noted: `array<atomic<u32>>`. The first word is 0 until any check of the plan fails, then 1;
     /// the second is not used. Then there are two words per check: the first is 0 until it fails, then 1; the second
@@ -124,7 +124,7 @@ pub enum Place {
 }
 
 /// The passes of one launch.
-pub fn program(launch: &Launch, slots: &[Slot], caps: &Caps) -> Program {
+pub fn program(launch: &Launch, slots: &[Slot], caps: &Caps) -> ShaderProgram {
     match &launch.kernel {
         Kernel::Loop(body) | Kernel::Matmul(body) => {
             let context = Context::new(launch, body, slots, caps);
@@ -144,18 +144,18 @@ pub fn program(launch: &Launch, slots: &[Slot], caps: &Caps) -> Program {
 }
 
 /// Whether no invocation makes more loop iterations than it may.
-fn has_few_trips(program: &Program, caps: &Caps) -> bool {
-    program.passes.iter().all(|pass| pass.trips <= caps.max_trips)
+fn has_few_trips(program: &ShaderProgram, caps: &Caps) -> bool {
+    program.passes.iter().all(|pass| pass.iterations <= caps.max_iterations)
 }
 
 /// The passes of the parts of a loop or a matmul.
-fn of_parts(context: &Context, parts: &[Args]) -> Program {
+fn of_parts(context: &Context, parts: &[Args]) -> ShaderProgram {
     let passes = |args| match context.body.inner_rank {
         0 => map::passes(context, args),
         _ => vec![reduce::pass(context, args)],
     };
     match context.launch.kernel {
         Kernel::Matmul(_) => matmul::program(context, parts),
-        _ => Program { passes: parts.iter().flat_map(passes).collect(), ..Program::default() },
+        _ => ShaderProgram { passes: parts.iter().flat_map(passes).collect(), ..ShaderProgram::default() },
     }
 }

@@ -8,11 +8,11 @@ mod online_softmax;
 use super::Pass;
 use super::convert::lane_name;
 use super::cut::Context;
-use super::eval::{Eval, Value, apply, without_parens};
+use super::eval::{Eval, ShaderValue, apply, without_parens};
 use super::index::{Accesses, Spot, split};
 use super::map::{side_by_side, spot};
-use super::memory::{LANES, Memory};
-use super::schedule::{self, BLOCK_TRIPS, Mode, ReduceShape, Shifted};
+use super::memory::{LANES, LaunchMemory};
+use super::schedule::{self, BLOCK_ITERATIONS, OnlineSoftmax, ReduceSchedule, VecLoad};
 use super::shader::Shader;
 use crate::dtype::Lane;
 use crate::kernel::{Args, InstOp, Order, Reg, Scope, Store};
@@ -24,7 +24,7 @@ pub fn pass(context: &Context, args: &Args) -> Pass {
     let shape = schedule::reduce_shape(context.body, args, context.caps);
     let by_four = schedule::modes(context.body, args, shape.four);
     let by_one = schedule::modes(context.body, args, None);
-    let modes: &[&[Mode]] = if shape.rest_of_four { &[&by_four, &by_one] } else { &[&by_four] };
+    let modes: &[&[VecLoad]] = if shape.scalar_tail { &[&by_four, &by_one] } else { &[&by_four] };
     let memory = context.memory(args, modes);
     let mut shader = Shader::new(context.comment(), &args.consts, shape.items * shape.lanes);
     let columns = context.body.order == Order::OuterFast;
@@ -43,12 +43,12 @@ pub fn pass(context: &Context, args: &Args) -> Pass {
 struct Reduction<'a> {
     context: &'a Context<'a>,
     args: &'a Args,
-    shape: ReduceShape,
+    shape: ReduceSchedule,
     columns: bool,
-    by_four: &'a [Mode],
-    by_one: &'a [Mode],
+    by_four: &'a [VecLoad],
+    by_one: &'a [VecLoad],
     kept: &'a [bool],
-    memory: &'a Memory,
+    memory: &'a LaunchMemory,
 }
 
 /// How much of a row one pass through a loop's body takes.
@@ -63,11 +63,11 @@ enum Take {
 }
 
 /// What one sweep over rows does.
-struct Sweep<'s> {
+struct ReduceSweep<'s> {
     folds: Vec<Reg>,
     stores: Vec<&'s Store>,
     /// If the folds are a largest element and a sum that needs it.
-    shifted: Option<Shifted>,
+    shifted: Option<OnlineSoftmax>,
 }
 
 /// A row, or four columns side by side: what has been evaluated of it.
@@ -82,7 +82,7 @@ struct Row<'a> {
 impl<'a> Reduction<'a> {
     /// Outer indices of an item.
     fn per_item(&self) -> usize {
-        if self.columns && self.shape.four.is_some() { 4 * self.shape.beside } else { 1 }
+        if self.columns && self.shape.four.is_some() { 4 * self.shape.vecs_per_thread } else { 1 }
     }
 
     /// Inner elements of one step of one invocation.
@@ -94,7 +94,7 @@ impl<'a> Reduction<'a> {
         let body = self.context.body;
         self.write_item(shader);
         self.write_length(shader);
-        let mut rows: Vec<Row> = (0..self.shape.beside).map(|b| self.start_row(shader, b)).collect();
+        let mut rows: Vec<Row> = (0..self.shape.vecs_per_thread).map(|b| self.start_row(shader, b)).collect();
         let stages = body.stages();
         let is_reduce = |r: Reg| matches!(body.insts[r as usize].op, InstOp::Reduce(..));
         let reduces: Vec<Reg> = (0..body.insts.len() as Reg).filter(|r| is_reduce(*r)).collect();
@@ -102,7 +102,7 @@ impl<'a> Reduction<'a> {
         let is_inner = |s: &&Store| rows[0].eval.accesses.is_inner(s.access);
         let (inner, outer): (Vec<&Store>, Vec<&Store>) = body.stores.iter().partition(is_inner);
         let stage_of = |s: &Store| (stages[s.value as usize] + is_reduce(s.value) as u16).min(n_stages);
-        let sweep_of = |stage: u16| Sweep {
+        let sweep_of = |stage: u16| ReduceSweep {
             folds: reduces.iter().copied().filter(|r| stages[*r as usize] == stage).collect(),
             stores: inner.iter().copied().filter(|s| stage_of(s) == stage).collect(),
             shifted: None,
@@ -124,12 +124,15 @@ impl<'a> Reduction<'a> {
     }
 
     /// Writes what is known of a row before it is read.
-    fn start_row(&'a self, shader: &mut Shader, beside: usize) -> Row<'a> {
+    fn start_row(&'a self, shader: &mut Shader, vecs_per_thread: usize) -> Row<'a> {
         let accesses = Accesses { body: self.context.body, args: self.args, modes: self.by_four, kept: self.kept };
-        let suffix =
-            if beside == 0 { String::new() } else { format!("_{}", ["a", "b", "c", "d", "e", "f", "g", "h"][beside]) };
-        if beside > 0 {
-            shader.line(format!("let row{suffix} = row + {}u;", 4 * beside));
+        let suffix = if vecs_per_thread == 0 {
+            String::new()
+        } else {
+            format!("_{}", ["a", "b", "c", "d", "e", "f", "g", "h"][vecs_per_thread])
+        };
+        if vecs_per_thread > 0 {
+            shader.line(format!("let row{suffix} = row + {}u;", 4 * vecs_per_thread));
         }
         let outer_four = self.shape.four.filter(|_| self.columns);
         let mut spot = spot(shader, &accesses, &format!("row{suffix}"), outer_four, &suffix);
@@ -161,7 +164,7 @@ impl<'a> Reduction<'a> {
 
     /// Which row (or first of four columns) this invocation works on, and which part of it.
     fn write_item(&self, shader: &mut Shader) {
-        let ReduceShape { items, lanes, .. } = self.shape;
+        let ReduceSchedule { items, lanes, .. } = self.shape;
         let n_outer = shader.param("n_outer", self.args.outer.iter().product());
         shader.count_groups();
         let (item, part) = match (items, lanes) {
@@ -229,7 +232,7 @@ impl<'a> Reduction<'a> {
             true => shader.line(format!("let n_whole = {n} / {per_chunk}u * {per_chunk}u;")),
             false => shader.line(format!("let n_whole = {n};")),
         }
-        if self.shape.rest_of_four {
+        if self.shape.scalar_tail {
             shader.line(format!("let n_by_four = {n} / 4u * 4u;"));
         }
     }
@@ -242,8 +245,8 @@ impl<'a> Reduction<'a> {
     }
 
     /// Folds rows and stores; then each fold has its value.
-    fn sweep(&'a self, shader: &mut Shader, rows: &mut [Row<'a>], sweep: &Sweep) {
-        let Sweep { folds, stores, shifted } = sweep;
+    fn sweep(&'a self, shader: &mut Shader, rows: &mut [Row<'a>], sweep: &ReduceSweep) {
+        let ReduceSweep { folds, stores, shifted } = sweep;
         // What is the same along the row is evaluated first.
         let insts = &self.context.body.insts;
         for row in rows.iter_mut() {
@@ -265,7 +268,7 @@ impl<'a> Reduction<'a> {
                     // Once, before any loop that uses it.
                     let (name, kept) = (format!("kept{fold}{}", row.suffix), value.kept_otherwise(shader));
                     shader.line(format!("let {name} = {};", kept.text));
-                    value = Value { text: name, ..kept };
+                    value = ShaderValue { text: name, ..kept };
                 }
                 row.eval.values[*fold as usize] = Some(value.clone());
                 row.steps.iter_mut().for_each(|step| step.values[*fold as usize] = Some(value.clone()));
@@ -274,7 +277,7 @@ impl<'a> Reduction<'a> {
     }
 
     /// Whether two sweeps, each of one fold and nothing else, can be one.
-    fn shifted(&self, first: &Sweep, then: &Sweep) -> Option<Shifted> {
+    fn shifted(&self, first: &ReduceSweep, then: &ReduceSweep) -> Option<OnlineSoftmax> {
         match (&first.folds[..], &then.folds[..], first.stores.is_empty() && then.stores.is_empty()) {
             ([max], [sum], true) => schedule::shifted(self.context.body, self.args, &self.shape, *max, *sum),
             _ => None,
@@ -282,7 +285,7 @@ impl<'a> Reduction<'a> {
     }
 
     /// What a sweep evaluates at every step.
-    fn goals(&self, sweep: &Sweep) -> Vec<Reg> {
+    fn goals(&self, sweep: &ReduceSweep) -> Vec<Reg> {
         match sweep.shifted {
             Some(of) => vec![self.operand(of.max)],
             None => {
@@ -315,7 +318,7 @@ impl<'a> Reduction<'a> {
         }
         for fold in folds {
             let four = self.shape.four.is_some();
-            let values: Vec<Value> = row.steps.iter().map(|step| self.inside(shader, step, *fold, &n)).collect();
+            let values: Vec<ShaderValue> = row.steps.iter().map(|step| self.inside(shader, step, *fold, &n)).collect();
             let value = self.in_pairs(shader, *fold, values);
             let text = if four { value.as_four() } else { value.text };
             shader.line(format!("let all{fold}{} = {text};", row.suffix));
@@ -323,7 +326,7 @@ impl<'a> Reduction<'a> {
     }
 
     /// What a step folds: nothing where it is beyond the end of the row.
-    fn inside(&self, shader: &mut Shader, step: &Eval, fold: Reg, n: &str) -> Value {
+    fn inside(&self, shader: &mut Shader, step: &Eval, fold: Reg, n: &str) -> ShaderValue {
         let value = step.value(self.operand(fold)).reinterpreted(self.lane(fold));
         if !self.shape.rest {
             return value;
@@ -331,13 +334,13 @@ impl<'a> Reduction<'a> {
         let none = self.nothing(shader, fold);
         let condition = format!("place{} < {n}", step.spot.suffix);
         match value.four {
-            true => Value { text: format!("select(vec4({none}), {}, {condition})", value.text), ..value },
-            false => Value { text: format!("select({none}, {}, {condition})", value.text), ..value },
+            true => ShaderValue { text: format!("select(vec4({none}), {}, {condition})", value.text), ..value },
+            false => ShaderValue { text: format!("select({none}, {}, {condition})", value.text), ..value },
         }
     }
 
     /// Writes loops over rows side by side that fold and store.
-    fn sweep_loops(&'a self, shader: &mut Shader, rows: &[Row<'a>], sweep: &Sweep) {
+    fn sweep_loops(&'a self, shader: &mut Shader, rows: &[Row<'a>], sweep: &ReduceSweep) {
         let folds = &sweep.folds;
         let four = self.shape.four.is_some();
         if let Some(of) = sweep.shifted {
@@ -346,7 +349,7 @@ impl<'a> Reduction<'a> {
         for row in rows {
             for fold in folds {
                 self.declare(shader, "all", *fold, &row.suffix, four);
-                if self.shape.rest_of_four {
+                if self.shape.scalar_tail {
                     self.declare(shader, "rest", *fold, &row.suffix, false);
                 }
             }
@@ -355,8 +358,8 @@ impl<'a> Reduction<'a> {
         let per_chunk = self.shape.lanes * self.per_step() * self.shape.unroll;
         let n_chunks = self.args.inner.iter().product::<usize>().div_ceil(per_chunk);
         if blocked {
-            let block = per_chunk * BLOCK_TRIPS;
-            let n_blocks = n_chunks.div_ceil(BLOCK_TRIPS);
+            let block = per_chunk * BLOCK_ITERATIONS;
+            let n_blocks = n_chunks.div_ceil(BLOCK_ITERATIONS);
             shader.open_loop(format!("for (var block = 0u; block < n_whole; block += {block}u)"), n_blocks);
             for row in rows {
                 folds.iter().for_each(|r| self.declare(shader, "sum", *r, &row.suffix, four));
@@ -381,18 +384,18 @@ impl<'a> Reduction<'a> {
     }
 
     /// Loops over what the main loop leaves over.
-    fn write_rest(&'a self, shader: &mut Shader, rows: &[Row<'a>], sweep: &Sweep) {
+    fn write_rest(&'a self, shader: &mut Shader, rows: &[Row<'a>], sweep: &ReduceSweep) {
         let lanes = self.shape.lanes;
         let n = self.n(shader);
         if self.shape.rest {
             let per = self.per_step();
-            let end = if self.shape.rest_of_four { "n_by_four" } else { &n };
+            let end = if self.shape.scalar_tail { "n_by_four" } else { &n };
             let text = format!("for (var j = n_whole{}; j < {end}; j += {}u)", self.part(per), lanes * per);
             shader.open_loop(text, self.shape.unroll);
             rows.iter().for_each(|row| self.trip(shader, row, sweep, Take::Step, "all"));
             shader.close();
         }
-        if self.shape.rest_of_four {
+        if self.shape.scalar_tail {
             let text = format!("for (var j = n_by_four{}; j < {n}; j += {lanes}u)", self.part(1));
             shader.open_loop(text, 3usize.div_ceil(lanes));
             rows.iter().for_each(|row| self.trip(shader, row, sweep, Take::One, "rest"));
@@ -415,7 +418,7 @@ impl<'a> Reduction<'a> {
     }
 
     /// The body of a loop over `j`, for one row.
-    fn trip(&'a self, shader: &mut Shader, row: &Row<'a>, sweep: &Sweep, take: Take, into: &str) {
+    fn trip(&'a self, shader: &mut Shader, row: &Row<'a>, sweep: &ReduceSweep, take: Take, into: &str) {
         if let Some(of) = sweep.shifted {
             return self.trip_shifted(shader, row, of, take, into);
         }
@@ -508,8 +511,8 @@ impl<'a> Reduction<'a> {
         self.lane(fold) == Lane::F32 && self.row(fold).ulps > 0.0
     }
 
-    fn accumulator(&self, name: &str, fold: Reg, suffix: &str, four: bool) -> Value {
-        Value { text: format!("{name}{fold}{suffix}"), lane: self.lane(fold), four }
+    fn accumulator(&self, name: &str, fold: Reg, suffix: &str, four: bool) -> ShaderValue {
+        ShaderValue { text: format!("{name}{fold}{suffix}"), lane: self.lane(fold), four }
     }
 
     /// The value that changes nothing.
@@ -532,7 +535,7 @@ impl<'a> Reduction<'a> {
         shader.line(format!("var {name}{fold}{suffix} = {start};"));
     }
 
-    fn combine(&self, shader: &mut Shader, fold: Reg, x: &Value, y: &Value) -> (String, bool) {
+    fn combine(&self, shader: &mut Shader, fold: Reg, x: &ShaderValue, y: &ShaderValue) -> (String, bool) {
         let (row, lane) = (self.row(fold), self.lane(fold));
         shader.functions(row.wgsl_fns);
         let text = row.wgsl.replace("$t", lane_name(lane));
@@ -540,32 +543,32 @@ impl<'a> Reduction<'a> {
     }
 
     /// Two values as one.
-    fn combined(&self, shader: &mut Shader, fold: Reg, x: &Value, y: &Value) -> Value {
+    fn combined(&self, shader: &mut Shader, fold: Reg, x: &ShaderValue, y: &ShaderValue) -> ShaderValue {
         let (text, four) = self.combine(shader, fold, x, y);
-        Value { text, lane: self.lane(fold), four }
+        ShaderValue { text, lane: self.lane(fold), four }
     }
 
-    fn fold_into(&self, shader: &mut Shader, fold: Reg, name: &str, suffix: &str, value: &Value) {
+    fn fold_into(&self, shader: &mut Shader, fold: Reg, name: &str, suffix: &str, value: &ShaderValue) {
         let into = self.accumulator(name, fold, suffix, self.shape.four.is_some() && name != "rest");
         let (text, _) = self.combine(shader, fold, &into, value);
         shader.line(format!("{} = {};", into.text, without_parens(&text)));
     }
 
     /// What an accumulator holds of the row: where its four are of one row, all of them.
-    fn across(&self, shader: &mut Shader, fold: Reg, name: &str, suffix: &str) -> Value {
+    fn across(&self, shader: &mut Shader, fold: Reg, name: &str, suffix: &str) -> ShaderValue {
         let four = self.shape.four.is_some();
         let whole = self.accumulator(name, fold, suffix, four);
         if !four || self.columns {
             return whole;
         }
-        let component = |lane: &str| Value { text: format!("{}{lane}", whole.text), four: false, ..whole };
+        let component = |lane: &str| ShaderValue { text: format!("{}{lane}", whole.text), four: false, ..whole };
         self.in_pairs(shader, fold, LANES.map(component).to_vec())
     }
 
     /// What has been folded, by all invocations of the row.
-    fn result(&self, shader: &mut Shader, fold: Reg, suffix: &str) -> Value {
+    fn result(&self, shader: &mut Shader, fold: Reg, suffix: &str) -> ShaderValue {
         let mut value = self.across(shader, fold, "all", suffix);
-        if self.shape.rest_of_four {
+        if self.shape.scalar_tail {
             value = self.combined(shader, fold, &value, &self.accumulator("rest", fold, suffix, false));
         }
         if self.shape.lanes > 1 {
@@ -573,12 +576,12 @@ impl<'a> Reduction<'a> {
         }
         let name = format!("r{fold}{suffix}");
         shader.line(format!("let {name} = {};", without_parens(&value.text)));
-        Value { text: name, ..value }
+        ShaderValue { text: name, ..value }
     }
 
     /// Folds the values of a row's invocations through workgroup memory, half of them at a time.
-    fn shared(&self, shader: &mut Shader, fold: Reg, suffix: &str, value: &Value) -> Value {
-        let ReduceShape { items, lanes, .. } = self.shape;
+    fn shared(&self, shader: &mut Shader, fold: Reg, suffix: &str, value: &ShaderValue) -> ShaderValue {
+        let ReduceSchedule { items, lanes, .. } = self.shape;
         let lane = lane_name(value.lane);
         let (name, element) = match value.four {
             true => (format!("sh_{lane}x4"), format!("vec4<{lane}>")),
@@ -595,7 +598,7 @@ impl<'a> Reduction<'a> {
         let n_halves = lanes.ilog2() as usize;
         shader.open_loop(format!("for (var half = {}u; half > 0u; half >>= 1u)", lanes / 2), n_halves);
         shader.open("if (part < half)");
-        let cell = |at: &str| Value { text: format!("{name}[{at}]"), ..value.clone() };
+        let cell = |at: &str| ShaderValue { text: format!("{name}[{at}]"), ..value.clone() };
         let (text, _) = self.combine(shader, fold, &cell("lane"), &cell(&format!("lane + {apart}")));
         shader.line(format!("{name}[lane] = {};", without_parens(&text)));
         shader.close();
@@ -604,7 +607,7 @@ impl<'a> Reduction<'a> {
         let result = format!("r{fold}{suffix}");
         shader.line(format!("let {result} = {name}[{first}];"));
         shader.line("workgroupBarrier();");
-        Value { text: result, ..value.clone() }
+        ShaderValue { text: result, ..value.clone() }
     }
 }
 

@@ -3,31 +3,31 @@
 //! that varies is a parameter.
 
 use super::convert::lane_name;
-use super::shader::Trips;
-use super::{Caps, Style};
+use super::shader::Iterations;
+use super::{Caps, Threads};
 use crate::dtype::Lane;
 use crate::kernel::{AccessForm, Args, Body, Inst, InstOp, Order, Reg};
-use crate::ops::{Step, UnaryRow, WGSL_COMMON};
+use crate::ops::{RegisterStep, UnaryRow, WGSL_COMMON};
 use crate::view::IndexMap;
 
 /// How an access meets the four elements that an invocation takes at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum VecLoad {
     /// One element for all four.
-    Same,
+    Splat,
     /// Four elements side by side, the first at a multiple of four.
-    Run,
+    Contiguous,
     /// Four elements a constant step apart.
-    Step,
+    Strided,
     /// Any four elements.
-    Each,
+    Gathered,
     /// Four elements side by side along another axis, four times: a block of four by four that is turned.
-    Turn,
+    Transposed,
 }
 
 /// The four elements that an invocation takes at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Four {
+pub struct VecAxis {
     /// The axis of the index space along which they lie.
     pub axis: usize,
     /// Whether they never lie across the end of that axis. If they may, they are four of the row-major order.
@@ -38,36 +38,36 @@ pub struct Four {
 const SHORT_MAP: usize = 1024;
 
 /// Per access, how it meets the elements an invocation takes at once.
-pub fn modes(body: &Body, args: &Args, four: Option<Four>) -> Vec<Mode> {
+pub fn modes(body: &Body, args: &Args, four: Option<VecAxis>) -> Vec<VecLoad> {
     let mode = |(form, map): (&AccessForm, &IndexMap)| match four {
         Some(four) => mode(*form, map, four),
-        None => Mode::Same,
+        None => VecLoad::Splat,
     };
     body.accesses.iter().zip(&args.accesses).map(mode).collect()
 }
 
-fn mode(form: AccessForm, map: &IndexMap, four: Four) -> Mode {
+fn mode(form: AccessForm, map: &IndexMap, four: VecAxis) -> VecLoad {
     let rank = map.shape().rank();
-    let Some(view) = map.views().last().filter(|_| rank > four.axis) else { return Mode::Same };
+    let Some(view) = map.views().last().filter(|_| rank > four.axis) else { return VecLoad::Splat };
     let multiple = |n: isize| n % 4 == 0;
     let is_last = four.axis + 1 == rank;
     if form == AccessForm::Linear && is_last {
         // Fours of the whole row-major order start at multiples; fours of a row only if rows do.
         let one_row = view.shape[..four.axis].iter().all(|n| *n == 1);
         let rows_do = !four.aligned || one_row || view.shape[four.axis].is_multiple_of(4);
-        return if multiple(view.offset) && rows_do { Mode::Run } else { Mode::Step };
+        return if multiple(view.offset) && rows_do { VecLoad::Contiguous } else { VecLoad::Strided };
     }
     let size = view.shape[four.axis];
     let is_masked = view.mask.is_some_and(|m| m[four.axis] != (0, size));
     if four.aligned && view.strides[four.axis] == 0 && !is_masked {
-        return Mode::Same;
+        return VecLoad::Splat;
     }
     if !four.aligned || matches!(form, AccessForm::Chain { .. }) {
-        return Mode::Each;
+        return VecLoad::Gathered;
     }
     let others = (0..rank).filter(|axis| *axis != four.axis && view.shape[*axis] > 1);
     let starts_at_multiples = multiple(view.offset) && others.map(|axis| view.strides[axis]).all(multiple);
-    if view.strides[four.axis] == 1 && starts_at_multiples { Mode::Run } else { Mode::Step }
+    if view.strides[four.axis] == 1 && starts_at_multiples { VecLoad::Contiguous } else { VecLoad::Strided }
 }
 
 /// Whether an access finds the same elements at every outer index.
@@ -76,21 +76,21 @@ pub fn is_same_for_all(map: &IndexMap, n_outer: usize) -> bool {
 }
 
 /// Whether anything is read or written four elements at once.
-fn any_run(body: &Body, modes: &[Mode]) -> bool {
+fn any_run(body: &Body, modes: &[VecLoad]) -> bool {
     let loads = body.insts.iter().filter_map(|inst| match inst.op {
         InstOp::Load { access, .. } => Some(access),
         _ => None,
     });
-    loads.chain(body.stores.iter().map(|s| s.access)).any(|access| modes[access as usize] == Mode::Run)
+    loads.chain(body.stores.iter().map(|s| s.access)).any(|access| modes[access as usize] == VecLoad::Contiguous)
 }
 
 /// How a map's invocations take their elements: four at a time from the start of the row-major order, then one by one.
-pub struct MapShape {
-    pub four: Option<Four>,
+pub struct MapSchedule {
+    pub four: Option<VecAxis>,
     /// Elements that are taken four at a time.
     pub n_by_four: usize,
     /// How many fours an invocation takes, one beside the other.
-    pub beside: usize,
+    pub vecs_per_thread: usize,
     /// The axis along which it takes four rows of four instead: blocks whose turned accesses are read by fours, too.
     pub block: Option<usize>,
 }
@@ -105,25 +105,25 @@ const LIGHT_FUNCTIONS: usize = 4;
 const BLOCK_INSTS: usize = 64;
 
 /// The shape of a map.
-pub fn map_shape(body: &Body, args: &Args, caps: &Caps) -> MapShape {
+pub fn map_shape(body: &Body, args: &Args, caps: &Caps) -> MapSchedule {
     let n: usize = args.outer.iter().product();
     let last = args.outer.last().copied().unwrap_or(1);
-    let four = Four { axis: args.outer.len().saturating_sub(1), aligned: last.is_multiple_of(4) };
+    let four = VecAxis { axis: args.outer.len().saturating_sub(1), aligned: last.is_multiple_of(4) };
     let too_short = n < 4 || (!n.is_multiple_of(4) && n < SHORT_MAP);
     let modes = modes(body, args, Some(four));
     // A block is sixteen elements, and fours side by side are eight.
-    let too_long = trips_of_functions(body) > caps.max_trips / 16;
+    let too_long = trips_of_functions(body) > caps.max_iterations / 16;
     // Where only some elements are stored, each is on its own.
-    if too_short || too_long || args.served.is_some() || !any_run(body, &modes) {
-        return MapShape { four: None, n_by_four: 0, beside: 1, block: None };
+    if too_short || too_long || args.index_range.is_some() || !any_run(body, &modes) {
+        return MapSchedule { four: None, n_by_four: 0, vecs_per_thread: 1, block: None };
     }
     let light = body.insts.len() <= LIGHT_INSTS && n_functions(body) <= LIGHT_FUNCTIONS && !has_gathers(body);
-    let beside = if light && caps.style == Style::Alone { MAP_BESIDE } else { 1 };
-    MapShape { four: Some(four), n_by_four: n / 4 * 4, beside, block: block_axis(body, args, four, &modes) }
+    let vecs_per_thread = if light && caps.style == Threads::Independent { MAP_BESIDE } else { 1 };
+    MapSchedule { four: Some(four), n_by_four: n / 4 * 4, vecs_per_thread, block: block_axis(body, args, four, &modes) }
 }
 
 /// The axis along which most loads lie side by side that do not along the last one.
-fn block_axis(body: &Body, args: &Args, four: Four, modes: &[Mode]) -> Option<usize> {
+fn block_axis(body: &Body, args: &Args, four: VecAxis, modes: &[VecLoad]) -> Option<usize> {
     if !four.aligned || body.insts.len() > BLOCK_INSTS || has_gathers(body) {
         return None;
     }
@@ -134,7 +134,7 @@ fn block_axis(body: &Body, args: &Args, four: Four, modes: &[Mode]) -> Option<us
 }
 
 /// The same modes for blocks of four by four along this axis and the last one.
-pub fn turned(body: &Body, args: &Args, modes: &[Mode], axis: usize) -> Vec<Mode> {
+pub fn turned(body: &Body, args: &Args, modes: &[VecLoad], axis: usize) -> Vec<VecLoad> {
     let only_loads = |access: u16| {
         let other = |op: &InstOp| match op {
             InstOp::Valid { access: a } | InstOp::Index { access: a } | InstOp::Gather { access: a, .. } => {
@@ -155,7 +155,9 @@ pub fn turned(body: &Body, args: &Args, modes: &[Mode], axis: usize) -> Vec<Mode
             && others.map(|other| view.strides[other]).all(|s| s % 4 == 0)
             && only_loads(access as u16)
     };
-    let turn = |(access, mode): (usize, &Mode)| if *mode == Mode::Step && turns(access) { Mode::Turn } else { *mode };
+    let turn = |(access, mode): (usize, &VecLoad)| {
+        if *mode == VecLoad::Strided && turns(access) { VecLoad::Transposed } else { *mode }
+    };
     modes.iter().enumerate().map(turn).collect()
 }
 
@@ -177,27 +179,27 @@ fn n_functions(body: &Body) -> usize {
 
 /// How a reduction is shared out. An item is one outer index, or four side by side.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ReduceShape {
+pub struct ReduceSchedule {
     /// Four inner elements at once, or four outer ones.
-    pub four: Option<Four>,
+    pub four: Option<VecAxis>,
     /// Items of a workgroup, and invocations that share one.
     pub items: usize,
     pub lanes: usize,
     /// How many fours of columns an item has.
-    pub beside: usize,
+    pub vecs_per_thread: usize,
     /// How many times the body of the main loop is written out for them.
     pub unroll: usize,
     /// Whether that is all of the row: then there are no loops, and values are kept from stage to stage.
     pub kept: bool,
-    /// Whether the main loop makes more trips than [`BLOCK_TRIPS`].
+    /// Whether the main loop makes more trips than [`BLOCK_ITERATIONS`].
     pub blocks: bool,
     /// Whether some inner elements are left over by the main loop, and then by fours.
     pub rest: bool,
-    pub rest_of_four: bool,
+    pub scalar_tail: bool,
 }
 
 /// Trips of a reduction's main loop whose values are folded one after another; beyond, blocks are.
-pub const BLOCK_TRIPS: usize = 64;
+pub const BLOCK_ITERATIONS: usize = 64;
 /// Elements (or fours) that one trip of a reduction's main loop takes; and where invocations work alone and little is
 /// done with each.
 const UNROLL: usize = 4;
@@ -209,7 +211,7 @@ const LITTLE: usize = 8;
 const BESIDE: [(usize, usize); 2] = [(8, 8), (4, 32)];
 
 /// The shape of a reduction.
-pub fn reduce_shape(body: &Body, args: &Args, caps: &Caps) -> ReduceShape {
+pub fn reduce_shape(body: &Body, args: &Args, caps: &Caps) -> ReduceSchedule {
     let outer: usize = args.outer.iter().product();
     let inner: usize = args.inner.iter().product();
     let columns = body.order == Order::OuterFast;
@@ -219,66 +221,67 @@ pub fn reduce_shape(body: &Body, args: &Args, caps: &Caps) -> ReduceShape {
     let wide = |n: usize| args.outer.last().is_some_and(|last| last.is_multiple_of(4 * n));
     // A function is as much text as many instructions.
     let n_insts = body.insts.len() + 8 * n_functions(body);
-    let fits = BESIDE.iter().find(|(n, max_insts)| caps.long_texts && wide(*n) && n_insts <= *max_insts);
-    let alone = four.is_some() && columns && caps.style == Style::Alone;
-    let beside = fits.filter(|_| alone).map_or(1, |(n, _)| *n);
-    let n_items = if four.is_some() && columns { outer / (4 * beside) } else { outer };
+    let fits = BESIDE.iter().find(|(n, max_insts)| caps.large_shaders && wide(*n) && n_insts <= *max_insts);
+    let alone = four.is_some() && columns && caps.style == Threads::Independent;
+    let vecs_per_thread = fits.filter(|_| alone).map_or(1, |(n, _)| *n);
+    let n_items = if four.is_some() && columns { outer / (4 * vecs_per_thread) } else { outer };
     let unroll = match caps.style {
-        _ if !caps.long_texts => 1,
-        Style::Alone if beside > 1 => 1,
-        Style::Alone if !columns && n_insts <= LITTLE => UNROLL_LIGHT,
+        _ if !caps.large_shaders => 1,
+        Threads::Independent if vecs_per_thread > 1 => 1,
+        Threads::Independent if !columns && n_insts <= LITTLE => UNROLL_LIGHT,
         _ => UNROLL,
     };
 
-    let columns_at_once = if four.is_some() && columns { 4 * beside } else { 1 };
+    let columns_at_once = if four.is_some() && columns { 4 * vecs_per_thread } else { 1 };
     let lanes = reduce_lanes(body, caps, n_items, inner, (by_four * unroll, columns_at_once));
     let items = match caps.style {
-        Style::Alone => (8 / lanes).max(1),
-        Style::Shared => (caps.max_invocations.min(256) / lanes).clamp(1, 64),
+        Threads::Independent => (8 / lanes).max(1),
+        Threads::Cooperative => (caps.max_invocations.min(256) / lanes).clamp(1, 64),
     };
     let steps = inner.div_ceil(lanes * by_four);
     // Not of columns: how long they are is most often a batch size, which should compile nothing.
     let kept = !columns && (1..=UNROLL).contains(&steps) && inner.is_multiple_of(by_four) && !body.ragged;
     let unroll = if kept { steps } else { unroll };
-    let blocks = columns || body.ragged || inner > lanes * by_four * unroll * BLOCK_TRIPS;
-    ReduceShape {
+    let blocks = columns || body.ragged || inner > lanes * by_four * unroll * BLOCK_ITERATIONS;
+    ReduceSchedule {
         four,
         items,
         lanes,
-        beside,
+        vecs_per_thread,
         unroll,
         kept,
         blocks,
         rest: body.ragged || !inner.is_multiple_of(lanes * by_four * unroll),
-        rest_of_four: by_four == 4 && (!inner.is_multiple_of(4) || (body.ragged && !args.limit.is_multiple_of(4))),
+        scalar_tail: by_four == 4 && (!inner.is_multiple_of(4) || (body.ragged && !args.limit.is_multiple_of(4))),
     }
 }
 
 /// A row's largest element and the sum of exponentials less it, Σ exp(x − max x): one sweep can find both.
 #[derive(Clone, Copy)]
-pub struct Shifted {
+pub struct OnlineSoftmax {
     pub max: Reg,
     pub sum: Reg,
     pub exp: &'static UnaryRow,
 }
 
 /// Whether these two folds, one of a stage and one of the next, are found in one sweep over rows.
-pub fn shifted(body: &Body, args: &Args, shape: &ReduceShape, max: Reg, sum: Reg) -> Option<Shifted> {
+pub fn shifted(body: &Body, args: &Args, shape: &ReduceSchedule, max: Reg, sum: Reg) -> Option<OnlineSoftmax> {
     let op = |reg: Reg| &body.insts[reg as usize].op;
     let (InstOp::Reduce(greatest, x), InstOp::Reduce(total, e)) = (op(max), op(sum)) else { return None };
     let InstOp::Unary(exp, difference) = op(*e) else { return None };
     let InstOp::Binary(less, from, subtracted) = op(*difference) else { return None };
     let steps = (greatest.step, total.step, exp.step, less.step);
-    let is_it = steps == (Step::Max, Step::Add, Some(Step::Exp), Some(Step::Sub)) && (from, *subtracted) == (x, max);
+    let is_it = steps == (RegisterStep::Max, RegisterStep::Add, Some(RegisterStep::Exp), Some(RegisterStep::Sub))
+        && (from, *subtracted) == (x, max);
     let is_float = body.insts[sum as usize].dtype.lane() == Lane::F32;
     // A row that is kept is read once anyway. Of columns each would need an exponential more for every element or few;
     // what is left over by fours, sums of its own.
     let is_row = body.order != Order::OuterFast && !body.ragged && !args.inner.contains(&0);
-    (is_it && is_float && is_row && !shape.kept && !shape.rest_of_four).then_some(Shifted { max, sum, exp })
+    (is_it && is_float && is_row && !shape.kept && !shape.scalar_tail).then_some(OnlineSoftmax { max, sum, exp })
 }
 
 /// The four elements of a reduction that go together, if any do.
-fn reduce_four(body: &Body, args: &Args, columns: bool) -> Option<Four> {
+fn reduce_four(body: &Body, args: &Args, columns: bool) -> Option<VecAxis> {
     let (n_outer, n_axes) = (args.outer.len(), args.outer.len() + args.inner.len());
     let multiple = |n: Option<&usize>| n.is_some_and(|n| *n > 0 && n.is_multiple_of(4));
     let whole = match columns {
@@ -291,7 +294,7 @@ fn reduce_four(body: &Body, args: &Args, columns: bool) -> Option<Four> {
     let stores_inner = body.stores.iter().any(|s| args.accesses[s.access as usize].shape().rank() > n_outer);
     let may_leave = !columns && args.inner.len() == 1 && args.inner[0] >= 64 && !stores_inner;
     let axis = if columns { n_outer.max(1) - 1 } else { n_axes - 1 };
-    let four = Four { axis, aligned: true };
+    let four = VecAxis { axis, aligned: true };
     ((whole || may_leave) && any_run(body, &modes(body, args, Some(four)))).then_some(four)
 }
 
@@ -303,14 +306,14 @@ fn reduce_lanes(body: &Body, caps: &Caps, n_items: usize, inner: usize, (per_tri
     // really are is counted when they are printed.
     let n_sweeps = body.stages().iter().max().map_or(1, |s| *s as usize) + 2;
     let of_functions = trips_of_functions(body);
-    let trips = |lanes: usize| {
+    let iterations = |lanes: usize| {
         let n_chunks = inner.div_ceil(lanes * per_trip);
         n_sweeps.saturating_mul((n_chunks * 2 + 16).saturating_add((n_chunks + 1) * of_functions * per_trip * n_rows))
     };
     let wanted = match caps.style {
-        Style::Alone if n_items < 16 && inner >= 1024 => 8,
-        Style::Alone => 1,
-        Style::Shared => match inner.div_ceil(per_trip) {
+        Threads::Independent if n_items < 16 && inner >= 1024 => 8,
+        Threads::Independent => 1,
+        Threads::Cooperative => match inner.div_ceil(per_trip) {
             0..=1 => 1,
             2..=8 => 8,
             9..=64 => 64,
@@ -318,7 +321,7 @@ fn reduce_lanes(body: &Body, caps: &Caps, n_items: usize, inner: usize, (per_tri
         },
     };
     let choices = [1, 8, 64, 256].into_iter().filter(|l| *l >= wanted && *l <= max_lanes);
-    choices.clone().find(|l| trips(*l) <= caps.max_trips).or(choices.max()).unwrap_or(max_lanes)
+    choices.clone().find(|l| iterations(*l) <= caps.max_iterations).or(choices.max()).unwrap_or(max_lanes)
 }
 
 /// Loop iterations that the functions of a body's rows may make per element.
@@ -330,12 +333,12 @@ fn trips_of_functions(body: &Body) -> usize {
             InstOp::Binary(row, ..) => (row.name, row.wgsl, row.wgsl_fns),
             _ => return 0,
         };
-        if let Some((_, trips)) = known.iter().find(|k| k.0 == name) {
-            return *trips;
+        if let Some((_, iterations)) = known.iter().find(|k| k.0 == name) {
+            return *iterations;
         }
         // Functions are named by lane: the longest counts.
-        let trips = Trips::of_texts(&[WGSL_COMMON, functions]);
-        let of_lane = |lane: Lane| trips.of_calls(&text.replace("$t", lane_name(lane)));
+        let iterations = Iterations::of_texts(&[WGSL_COMMON, functions]);
+        let of_lane = |lane: Lane| iterations.of_calls(&text.replace("$t", lane_name(lane)));
         let most = [Lane::F32, Lane::I32, Lane::U32].map(of_lane).into_iter().max().unwrap_or(0);
         known.push((name, most));
         most

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use super::memory::Memory;
+use super::memory::LaunchMemory;
 use super::{Bind, Pass};
 use crate::ops::WGSL_COMMON;
 
@@ -18,15 +18,15 @@ pub struct Shader {
     params: Vec<(String, u32)>,
     globals: Vec<String>,
     functions: Vec<Function>,
-    lines: Vec<Line>,
+    lines: Vec<ShaderLine>,
     /// Per block that is open, how often it is run in all, at most.
     times: Vec<usize>,
     /// Iterations of the loops of `main`.
-    trips: usize,
+    iterations: usize,
 }
 
 /// A line of `main`.
-struct Line {
+struct ShaderLine {
     text: String,
     /// How often it is run in all, at most.
     times: usize,
@@ -85,7 +85,7 @@ impl Shader {
     /// Adds a line to `main`.
     pub fn line(&mut self, text: impl AsRef<str>) {
         let text = format!("{:1$}{2}", "", 4 * (self.times.len() + 1), text.as_ref());
-        self.lines.push(Line { text, times: self.times() });
+        self.lines.push(ShaderLine { text, times: self.times() });
     }
 
     /// Adds a line that opens a block, which is not a loop.
@@ -100,7 +100,7 @@ impl Shader {
     /// that one together.
     pub fn open_loop(&mut self, text: impl AsRef<str>, times: usize) {
         // Drivers that count iterations count the one that finds the end, each time that the loop is entered.
-        self.trips = self.trips.saturating_add(times).saturating_add(self.times());
+        self.iterations = self.iterations.saturating_add(times).saturating_add(self.times());
         self.line(format!("{} {{", text.as_ref()));
         self.times.push(times);
     }
@@ -122,18 +122,18 @@ impl Shader {
     }
 
     /// The finished dispatch.
-    pub fn finish(self, label: String, memory: &Memory, n_groups: usize) -> Pass {
+    pub fn finish(self, label: String, memory: &LaunchMemory, n_groups: usize) -> Pass {
         let (declarations, binds) = memory.bindings();
         let text = self.text(&declarations);
-        let trips = self.trips.saturating_add(self.trips_of_calls());
+        let iterations = self.iterations.saturating_add(self.trips_of_calls());
         let params = self.params.iter().map(|p| p.1).collect();
-        Pass { label, text, consts: self.consts, params, binds, n_groups, trips }
+        Pass { label, text, consts: self.consts, params, binds, n_groups, iterations }
     }
 
     /// Iterations of the loops of all functions that `main` calls.
     fn trips_of_calls(&self) -> usize {
-        let of_functions = Trips::of(self.functions.iter().map(|f| (&*f.name, &*f.text)));
-        let of_line = |line: &Line| of_functions.of_calls(&line.text).saturating_mul(line.times);
+        let of_functions = Iterations::of(self.functions.iter().map(|f| (&*f.name, &*f.text)));
+        let of_line = |line: &ShaderLine| of_functions.of_calls(&line.text).saturating_mul(line.times);
         self.lines.iter().map(of_line).fold(0, usize::saturating_add)
     }
 
@@ -187,40 +187,40 @@ impl Shader {
 }
 
 /// Iterations that the loops of functions make per call, at most; of those that make any.
-pub struct Trips<'a> {
+pub struct Iterations<'a> {
     functions: Vec<(&'a str, usize)>,
 }
 
 /// Iterations of a loop whose header does not say how many: none makes more than one per bit of a number.
 const TRIPS_BY_BITS: usize = 32;
 
-impl<'a> Trips<'a> {
+impl<'a> Iterations<'a> {
     /// Of these functions, by name and text.
-    pub fn of(functions: impl Iterator<Item = (&'a str, &'a str)>) -> Trips<'a> {
+    pub fn of(functions: impl Iterator<Item = (&'a str, &'a str)>) -> Iterations<'a> {
         let texts: Vec<(&str, &str)> = functions.collect();
-        let mut trips = Trips { functions: Vec::new() };
+        let mut iterations = Iterations { functions: Vec::new() };
         // Functions call functions, so what is known of some says more of others, until nothing is new.
         loop {
-            let of_text = |text: &str| own_trips(text).saturating_add(trips.of_calls(text));
-            let is_new = |name: &str, n: usize| n > 0 && !trips.functions.contains(&(name, n));
+            let of_text = |text: &str| own_trips(text).saturating_add(iterations.of_calls(text));
+            let is_new = |name: &str, n: usize| n > 0 && !iterations.functions.contains(&(name, n));
             let found: Vec<(&str, usize)> =
                 texts.iter().map(|(name, text)| (*name, of_text(body_of(text)))).filter(|f| is_new(f.0, f.1)).collect();
             if found.is_empty() {
-                return trips;
+                return iterations;
             }
-            trips.functions.retain(|(name, _)| found.iter().all(|f| f.0 != *name));
-            trips.functions.extend(found);
+            iterations.functions.retain(|(name, _)| found.iter().all(|f| f.0 != *name));
+            iterations.functions.extend(found);
         }
     }
 
     /// Of the functions of these texts.
-    pub fn of_texts(texts: &[&'a str]) -> Trips<'a> {
-        Trips::of(texts.iter().flat_map(|text| split_functions(text)).map(|text| (name_of(text), text)))
+    pub fn of_texts(texts: &[&'a str]) -> Iterations<'a> {
+        Iterations::of(texts.iter().flat_map(|text| split_functions(text)).map(|text| (name_of(text), text)))
     }
 
     /// Those of the calls in a text.
     pub fn of_calls(&self, text: &str) -> usize {
-        let of_one = |(name, trips): &(&str, usize)| calls_of(text, name).count().saturating_mul(*trips);
+        let of_one = |(name, iterations): &(&str, usize)| calls_of(text, name).count().saturating_mul(*iterations);
         self.functions.iter().map(of_one).fold(0, usize::saturating_add)
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use super::cut::{Context, part, strided};
-use super::{Pass, Place, Program, has_few_trips, of_parts};
+use super::{Pass, PassMemory, ShaderProgram, has_few_trips, of_parts};
 use crate::dtype::{DType, Lane};
 use crate::kernel::{AccessForm, Args, Body, Inst, InstOp, Kernel, OperandArgs, Order, Reg, Scope, Store};
 use crate::ops::{ReduceRow, SUM};
@@ -25,11 +25,11 @@ pub enum Spilled {
 }
 
 /// The passes of a launch that does not fit as it is.
-pub fn program(context: &Context, why: Spilled) -> Program {
+pub fn program(context: &Context, why: Spilled) -> ShaderProgram {
     let mut spill = Spill { context, why, slots: context.slots.to_vec(), passes: Vec::new() };
     for args in even_pieces(context.body, &context.launch.args) {
         let known = vec![None; context.body.insts.len()];
-        Nest { body: context.body, args: &args, reads: &context.launch.reads, known }.write(&mut spill);
+        IndexSpace { body: context.body, args: &args, reads: &context.launch.reads, known }.write(&mut spill);
     }
     spill.finish()
 }
@@ -60,7 +60,7 @@ struct Spill<'a> {
 }
 
 /// One index space of the launch.
-struct Nest<'a> {
+struct IndexSpace<'a> {
     body: &'a Body,
     args: &'a Args,
     reads: &'a [SlotId],
@@ -69,7 +69,7 @@ struct Nest<'a> {
 }
 
 /// A kernel of the nest, without its store.
-struct Cone {
+struct BackwardSlice {
     body: Body,
     args: Args,
     reads: Vec<SlotId>,
@@ -90,17 +90,17 @@ enum Space {
 
 /// What may be cut where the index space is cut as far as it goes.
 #[derive(Clone, Copy, PartialEq)]
-enum Along {
+enum SplitAxis {
     Nothing,
     /// What is reduced.
     Inner,
     /// The inner size of a contraction.
     K,
     /// The indices of this gather.
-    Served(u16),
+    IndexRange(u16),
 }
 
-impl Nest<'_> {
+impl IndexSpace<'_> {
     fn write(&mut self, spill: &mut Spill) {
         for reg in self.made_first(spill) {
             let slot = self.make(spill, reg);
@@ -109,11 +109,11 @@ impl Nest<'_> {
         for store in &self.body.stores {
             let n_axes = self.args.accesses[store.access as usize].shape().rank();
             let space = if n_axes > self.args.outer.len() { Space::All } else { Space::Rows };
-            let mut cone = self.cone(store.value, space);
-            cone.body.outputs = vec![self.body.outputs[store.output as usize]];
-            cone.body.stores = vec![Store { value: cone.value, output: 0, access: store.access }];
+            let mut slice = self.slice(store.value, space);
+            slice.body.outputs = vec![self.body.outputs[store.output as usize]];
+            slice.body.stores = vec![Store { value: slice.value, output: 0, access: store.access }];
             let to = spill.context.launch.writes[store.output as usize];
-            spill.run(Kernel::Loop(cone.body), cone.args, cone.reads, to);
+            spill.run(Kernel::Loop(slice.body), slice.args, slice.reads, to);
         }
     }
 
@@ -178,30 +178,30 @@ impl Nest<'_> {
         let lane = inst.dtype.lane();
         match inst.op {
             InstOp::Reduce(row, _) => {
-                let cone = self.cone(reg, Space::Folded);
-                cone.make_in_pieces(spill, Kernel::Loop, Along::Inner, row, lane)
+                let slice = self.slice(reg, Space::Folded);
+                slice.make_in_pieces(spill, Kernel::Loop, SplitAxis::Inner, row, lane)
             }
             InstOp::Acc => {
-                let mut cone = self.cone(reg, Space::Rows);
-                cone.args.matmul.clone_from(&self.args.matmul);
+                let mut slice = self.slice(reg, Space::Rows);
+                slice.args.matmul.clone_from(&self.args.matmul);
                 if self.reads[0] == self.reads[1] && self.is_far(spill.context, 0) {
-                    cone.copy_operand(spill);
+                    slice.copy_operand(spill);
                 }
-                cone.make_in_pieces(spill, Kernel::Matmul, Along::K, &SUM, lane)
+                slice.make_in_pieces(spill, Kernel::Matmul, SplitAxis::K, &SUM, lane)
             }
             ref op => {
-                let (space, along) = match (inst.scope, op) {
-                    (Scope::Inner, InstOp::Gather { gather, .. }) => (Space::All, Along::Served(*gather)),
-                    (_, InstOp::Gather { gather, .. }) => (Space::Rows, Along::Served(*gather)),
-                    (Scope::Inner, _) => (Space::All, Along::Nothing),
-                    _ => (Space::Rows, Along::Nothing),
+                let (space, split_axis) = match (inst.scope, op) {
+                    (Scope::Inner, InstOp::Gather { gather, .. }) => (Space::All, SplitAxis::IndexRange(*gather)),
+                    (_, InstOp::Gather { gather, .. }) => (Space::Rows, SplitAxis::IndexRange(*gather)),
+                    (Scope::Inner, _) => (Space::All, SplitAxis::Nothing),
+                    _ => (Space::Rows, SplitAxis::Nothing),
                 };
-                let mut cone = self.cone(reg, space);
-                let slot = spill.scratch(cone.args.outer.iter().product());
-                let axes = contiguous(&cone.args.outer);
-                cone.store(View::from_axes(axes.into_iter(), 0), lane);
-                let launch = spill.launch(Kernel::Loop(cone.body), cone.reads, slot);
-                for args in spill.pieces(&launch, cone.args, along) {
+                let mut slice = self.slice(reg, space);
+                let slot = spill.scratch(slice.args.outer.iter().product());
+                let axes = contiguous(&slice.args.outer);
+                slice.store(View::from_axes(axes.into_iter(), 0), lane);
+                let launch = spill.launch(Kernel::Loop(slice.body), slice.reads, slot);
+                for args in spill.pieces(&launch, slice.args, split_axis) {
                     spill.add(&launch, &args);
                 }
                 slot
@@ -210,7 +210,7 @@ impl Nest<'_> {
     }
 
     /// What a register is made of, down to what is in scratch memory already.
-    fn cone(&self, goal: Reg, space: Space) -> Cone {
+    fn slice(&self, goal: Reg, space: Space) -> BackwardSlice {
         let (n_outer, insts) = (self.args.outer.len(), &self.body.insts);
         let mut wanted = vec![false; goal as usize + 1];
         wanted[goal as usize] = true;
@@ -236,12 +236,12 @@ impl Nest<'_> {
             ..Body::default()
         };
         if space == Space::All {
-            let along = |map: &mut IndexMap| {
+            let split_axis = |map: &mut IndexMap| {
                 if map.shape().rank() == n_outer {
                     *map = spread(map, &self.args.inner);
                 }
             };
-            args.accesses.iter_mut().for_each(along);
+            args.accesses.iter_mut().for_each(split_axis);
         }
         let mut reads = self.reads.to_vec();
         let mut new_reg: Vec<Reg> = vec![0; wanted.len()];
@@ -265,7 +265,7 @@ impl Nest<'_> {
             new_reg[reg] = body.insts.len() as Reg;
             body.insts.push(Inst { op, dtype: inst.dtype, scope });
         }
-        Cone { body, args, reads, value: new_reg[goal as usize] }
+        BackwardSlice { body, args, reads, value: new_reg[goal as usize] }
     }
 
     /// How what was made for each index of a scope lies, seen from a space.
@@ -280,13 +280,13 @@ impl Nest<'_> {
     }
 }
 
-impl Cone {
+impl BackwardSlice {
     /// Makes what is folded or contracted: pieces side by side for each outer index, then those folded.
     fn make_in_pieces(
         mut self,
         spill: &mut Spill,
         kernel: fn(Body) -> Kernel,
-        along: Along,
+        split_axis: SplitAxis,
         row: &'static ReduceRow,
         lane: Lane,
     ) -> SlotId {
@@ -296,7 +296,7 @@ impl Cone {
         let length = self.args.matmul.as_ref().map_or(self.args.inner.iter().product(), |m| m.k);
         // How many pieces there are does not depend on where they are put.
         let trial = spill.launch(kernel(self.body.clone()), self.reads.clone(), spill.context.launch.writes[0]);
-        let pieces = spill.pieces(&trial, self.args, along);
+        let pieces = spill.pieces(&trial, self.args, split_axis);
         let n_pieces = pieces.len();
         let slot = spill.scratch(n_rows * n_pieces);
         let launch = spill.launch(kernel(self.body), self.reads, slot);
@@ -323,10 +323,10 @@ impl Cone {
         };
         let from = View::from_axes([(n_rows, n_pieces as isize), (n_pieces, 1)].into_iter(), 0);
         let args = Args { outer: vec![n_rows], inner: vec![n_pieces], accesses: vec![from.into()], ..Args::default() };
-        let mut fold = Cone { body, args, reads: vec![slot], value: 1 };
+        let mut fold = BackwardSlice { body, args, reads: vec![slot], value: 1 };
         if n_pieces < length {
             // They may be many, too, but there are fewer each time.
-            return fold.make_in_pieces(spill, Kernel::Loop, Along::Inner, row, lane);
+            return fold.make_in_pieces(spill, Kernel::Loop, SplitAxis::Inner, row, lane);
         }
         let folded = spill.scratch(n_rows);
         fold.store(View::from_axes([(n_rows, 1)].into_iter(), 0), lane);
@@ -415,8 +415,8 @@ impl Spill<'_> {
         let own: Vec<SlotId> = program.scratch.iter().map(|bytes| self.scratch(bytes.div_ceil(4))).collect();
         for mut pass in program.passes {
             for bind in &mut pass.binds {
-                if let Place::Scratch(idx) = bind.place {
-                    bind.place = Place::Slot(own[idx as usize]);
+                if let PassMemory::Scratch(idx) = bind.place {
+                    bind.place = PassMemory::Slot(own[idx as usize]);
                 }
             }
             self.passes.push(pass);
@@ -424,13 +424,13 @@ impl Spill<'_> {
     }
 
     /// The launch in as few pieces as fit.
-    fn pieces(&self, launch: &Launch, args: Args, along: Along) -> Vec<Args> {
+    fn pieces(&self, launch: &Launch, args: Args, split_axis: SplitAxis) -> Vec<Args> {
         let context = self.context_of(launch);
         let mut pieces = Vec::new();
         let mut stack = vec![args];
         while let Some(args) = stack.pop() {
             let is_short = |parts: &Vec<Args>| has_few_trips(&of_parts(&context, parts), context.caps);
-            match halves(&context, &args, along).filter(|_| !context.parts(&args).is_some_and(|p| is_short(&p))) {
+            match halves(&context, &args, split_axis).filter(|_| !context.parts(&args).is_some_and(|p| is_short(&p))) {
                 Some(halves) => stack.extend(halves.into_iter().rev()),
                 None => pieces.push(args),
             }
@@ -445,31 +445,31 @@ impl Spill<'_> {
         Context::new(launch, body, &self.slots, self.context.caps)
     }
 
-    fn finish(mut self) -> Program {
+    fn finish(mut self) -> ShaderProgram {
         let n_slots = self.context.slots.len();
         for bind in self.passes.iter_mut().flat_map(|pass| &mut pass.binds) {
-            if let Place::Slot(slot) = bind.place
+            if let PassMemory::Slot(slot) = bind.place
                 && let Some(idx) = (slot.0 as usize).checked_sub(n_slots)
             {
-                bind.place = Place::Scratch(idx as u32);
+                bind.place = PassMemory::Scratch(idx as u32);
             }
         }
         let scratch = self.slots[n_slots..].iter().map(|slot| slot.size_bytes).collect();
-        Program { passes: self.passes, scratch, variant: None }
+        ShaderProgram { passes: self.passes, scratch, variant: None }
     }
 }
 
 /// A launch in two; None if there is nothing to cut.
-fn halves(context: &Context, args: &Args, along: Along) -> Option<[Args; 2]> {
-    match along {
-        Along::Nothing => None,
-        Along::Inner => {
+fn halves(context: &Context, args: &Args, split_axis: SplitAxis) -> Option<[Args; 2]> {
+    match split_axis {
+        SplitAxis::Nothing => None,
+        SplitAxis::Inner => {
             let n_outer = args.outer.len();
             let axes = (0..args.inner.len()).filter(|axis| args.inner[*axis] > 1);
             let halves = axes.map(|axis| context.halves(args, n_outer + axis));
             halves.min_by_key(|halves| context.takes(&halves[0]))
         }
-        Along::K => {
+        SplitAxis::K => {
             let m = args.matmul.as_ref().filter(|m| m.k > 1)?;
             let half = m.k / 2;
             let cut = |start: usize, len: usize| {
@@ -481,10 +481,10 @@ fn halves(context: &Context, args: &Args, along: Along) -> Option<[Args; 2]> {
             };
             Some([cut(0, half), cut(half, m.k - half)])
         }
-        Along::Served(gather) => {
-            let (first, n) = args.served.unwrap_or((0, args.gathers[gather as usize].bound));
+        SplitAxis::IndexRange(gather) => {
+            let (first, n) = args.index_range.unwrap_or((0, args.gathers[gather as usize].bound));
             let half = n / 2;
-            let cut = |first: usize, n: usize| Args { served: Some((first, n)), ..args.clone() };
+            let cut = |first: usize, n: usize| Args { index_range: Some((first, n)), ..args.clone() };
             (half > 0).then(|| [cut(first, half), cut(first + half, n - half)])
         }
     }

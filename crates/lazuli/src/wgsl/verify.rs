@@ -7,13 +7,13 @@ use super::{Caps, Pass};
 pub fn verify(pass: &Pass, caps: &Caps) -> Result<(), String> {
     let main = pass.text.split("fn main(").nth(1).unwrap_or_default();
     let has_loop = ["for (", "while (", "loop {"].iter().any(|word| main.contains(word));
-    if has_loop && pass.trips == 0 {
+    if has_loop && pass.iterations == 0 {
         return Err(format!("{}: a loop whose iterations were not counted", pass.label));
     }
-    if pass.trips > caps.max_trips {
-        let (trips, max) = (pass.trips, caps.max_trips);
+    if pass.iterations > caps.max_iterations {
+        let (iterations, max) = (pass.iterations, caps.max_iterations);
         return Err(format!(
-            "{}: {trips} loop iterations of one invocation, of which this device makes {max}",
+            "{}: {iterations} loop iterations of one invocation, of which this device makes {max}",
             pass.label
         ));
     }

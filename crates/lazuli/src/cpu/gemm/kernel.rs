@@ -4,7 +4,7 @@ use half::{bf16, f16};
 
 use crate::dtype::DType;
 use crate::ops::isa;
-use crate::ops::math::{F32x4, Floats, fetch};
+use crate::ops::math::{F32x4, Floats, prefetch};
 
 #[cfg(target_arch = "x86_64")]
 use crate::ops::Isa;
@@ -14,7 +14,7 @@ use crate::ops::math::{F32x8, F32x16};
 /// How many rows ahead `b` is asked for where it was not laid out.
 const AHEAD: isize = 16;
 /// The same where it lies in panels, whose rows are short.
-const FRESH_AHEAD: isize = 48;
+const PREFETCH_AHEAD: isize = 48;
 /// Places in a panel that a single row is multiplied with at a time: one would not keep memory busy.
 const STREAMS: usize = 2;
 /// Steps of each that are summed up before their sums are.
@@ -22,17 +22,17 @@ const STREAM_BLOCK: usize = 128;
 /// Rows of `b` in a turn of the innermost loop.
 const STEPS: usize = 4;
 
-type TileFn = unsafe fn(&Tile);
+type TileFn = unsafe fn(&RegisterTile);
 
 /// How products are made with one instruction set.
-pub struct Kernel {
+pub struct MicroKernel {
     /// Lanes of a vector.
     pub lanes: usize,
     /// Vectors across a panel: the columns of a tile.
     pub across: usize,
     /// Rows of tiles: first where few are left, last where all are there.
     pub heights: [usize; 3],
-    /// [`Tile::run`] for each of these and one vector or more. They are functions of their own so that none lacks
+    /// [`RegisterTile::run`] for each of these and one vector or more. They are functions of their own so that none lacks
     /// registers for another's sake.
     pub tiles: [&'static [TileFn]; 3],
     /// The same for those that lay out what they read for those below: whole tiles of `f32`; all of panels of `f16` and of
@@ -40,7 +40,7 @@ pub struct Kernel {
     pub laying: [[&'static [TileFn]; 3]; 3],
     /// For those that are the first to read a panel.
     pub fresh: [&'static [TileFn]; 3],
-    /// [`Tile::run_row`] for `f32`, `f16` and `bf16`.
+    /// [`RegisterTile::run_row`] for `f32`, `f16` and `bf16`.
     pub rows: [&'static [TileFn]; 3],
 }
 
@@ -49,12 +49,12 @@ pub struct Kernel {
 const LAID: u8 = 0;
 const LYING: u8 = 1;
 const LAYING: u8 = 2;
-const FRESH: u8 = 3;
+const PREFETCH: u8 = 3;
 const F16: u8 = 4;
 const BF16: u8 = 5;
 
 /// What suits the processor.
-pub fn kernel(lies: bool) -> &'static Kernel {
+pub fn kernel(lies: bool) -> &'static MicroKernel {
     match (isa(), lies) {
         #[cfg(target_arch = "x86_64")]
         (Isa::Avx512, false) => &avx512::LAID,
@@ -70,7 +70,7 @@ pub fn kernel(lies: bool) -> &'static Kernel {
 }
 
 /// What is multiplied into one tile of the result.
-pub struct Tile {
+pub struct RegisterTile {
     /// Rows that lie dense.
     pub a: *const f32,
     pub a_pitch: isize,
@@ -90,7 +90,7 @@ pub struct Tile {
     pub adds: bool,
 }
 
-/// The place of a type in [`Kernel::laying`] and [`Kernel::rows`].
+/// The place of a type in [`MicroKernel::laying`] and [`MicroKernel::rows`].
 pub fn of(dtype: DType) -> usize {
     match dtype {
         DType::F16 => 1,
@@ -99,7 +99,7 @@ pub fn of(dtype: DType) -> usize {
     }
 }
 
-impl Tile {
+impl RegisterTile {
     /// Up to `ROWS` rows of `ACROSS` vectors. Of missing rows the last is taken, and nothing stored. A `b` that lies
     /// as it came is asked for ahead: its steps are too long to be foreseen.
     #[inline(always)]
@@ -109,7 +109,7 @@ impl Tile {
         for r in 0..ROWS {
             rows[r] = self.a.wrapping_offset(r.min(self.n_rows - 1) as isize * self.a_pitch);
             for j in 0..ACROSS {
-                fetch(out(r).wrapping_add(j * V::LANES));
+                prefetch(out(r).wrapping_add(j * V::LANES));
             }
         }
         // Where rows are laid out, their distance is part of the instructions.
@@ -242,7 +242,7 @@ unsafe fn step<V: Floats, const ROWS: usize, const ACROSS: usize, const B: u8>(
             let may_end = (B == LYING || B == LAYING) && j + 1 == ACROSS;
             lanes[j] = if may_end { V::load_first(from, n_last) } else { load::<V, B>(from) };
             if B != LAID {
-                fetch(beyond::<B>(from, if B == LYING || B == LAYING { AHEAD } else { FRESH_AHEAD } * pitch));
+                prefetch(beyond::<B>(from, if B == LYING || B == LAYING { AHEAD } else { PREFETCH_AHEAD } * pitch));
             }
             if B == LAYING || B == F16 || B == BF16 {
                 lanes[j].store(laid.add(j * V::LANES));
@@ -268,7 +268,7 @@ macro_rules! compiled {
         mod $isa {
             use super::*;
 
-            pub static LAID: Kernel = Kernel {
+            pub static LAID: MicroKernel = MicroKernel {
                 lanes: <$vector>::LANES,
                 across: [$($across),*].len(),
                 heights: [$few, $half, $rows],
@@ -291,9 +291,9 @@ macro_rules! compiled {
                     ],
                 ],
                 fresh: [
-                    &[$(tile::<$few, $across, FRESH>),*],
-                    &[$(tile::<$half, $across, FRESH>),*],
-                    &[$(tile::<$rows, $across, FRESH>),*],
+                    &[$(tile::<$few, $across, PREFETCH>),*],
+                    &[$(tile::<$half, $across, PREFETCH>),*],
+                    &[$(tile::<$rows, $across, PREFETCH>),*],
                 ],
                 rows: [
                     &[$(row::<$across, { super::LAID }>),*],
@@ -302,7 +302,7 @@ macro_rules! compiled {
                 ],
             };
 
-            pub static LYING: Kernel = Kernel {
+            pub static LYING: MicroKernel = MicroKernel {
                 lanes: <$vector>::LANES,
                 across: [$($lying),*].len(),
                 heights: [$few_lying, $half_lying, $rows_lying],
@@ -317,13 +317,13 @@ macro_rules! compiled {
             };
 
             $(#[target_feature(enable = $features)])?
-            unsafe fn row<const ACROSS: usize, const B: u8>(tile: &Tile) {
+            unsafe fn row<const ACROSS: usize, const B: u8>(tile: &RegisterTile) {
                 // SAFETY: as promised by the caller.
                 unsafe { tile.run_row::<$vector, ACROSS, B>() }
             }
 
             $(#[target_feature(enable = $features)])?
-            unsafe fn tile<const ROWS: usize, const ACROSS: usize, const B: u8>(tile: &Tile) {
+            unsafe fn tile<const ROWS: usize, const ACROSS: usize, const B: u8>(tile: &RegisterTile) {
                 // SAFETY: as promised by the caller.
                 unsafe { tile.run::<$vector, ROWS, ACROSS, B>() }
             }

@@ -8,7 +8,7 @@ mod pack;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use self::kernel::{Kernel, Tile, kernel, of};
+use self::kernel::{MicroKernel, RegisterTile, kernel, of};
 use self::pack::turn;
 use super::split_k::Parts;
 use super::threads;
@@ -64,38 +64,38 @@ unsafe impl Sync for Gemm {}
 
 /// Memory in which threads lay out what they multiply, so many values for each.
 #[derive(Clone, Copy)]
-pub struct Rooms {
+pub struct PackBuffers {
     pub first: *mut f32,
     pub size: usize,
 }
 
 // SAFETY: every worker has its own.
-unsafe impl Sync for Rooms {}
+unsafe impl Sync for PackBuffers {}
 
-impl Rooms {
+impl PackBuffers {
     /// The room of one worker.
-    pub fn of(&self, worker: usize) -> Rooms {
-        Rooms { first: self.first.wrapping_add(worker * self.size), size: self.size }
+    pub fn of(&self, worker: usize) -> PackBuffers {
+        PackBuffers { first: self.first.wrapping_add(worker * self.size), size: self.size }
     }
 }
 
 /// Panels in which `b` may lie from the start: those in which it would be laid out.
 pub fn panel_widths() -> PanelWidths {
-    let Kernel { lanes, across, .. } = kernel(false);
+    let MicroKernel { lanes, across, .. } = kernel(false);
     PanelWidths { unit: *lanes, best: across * lanes }
 }
 
 /// How `b` comes to the tiles.
 #[derive(Clone, Copy, PartialEq)]
-enum Way {
+enum BSource {
     /// As it lies.
-    Lying,
+    InPlace,
     /// As it lies to the first, which lays it out for the others, and widens the numbers of narrow panels.
-    Laying,
+    PackOnFirstUse,
     /// It is laid out before, because columns must be turned or numbers that lie in rows widened.
-    Before,
+    PackFirst,
     /// It lies as if laid out.
-    Panels,
+    Prepacked,
 }
 
 /// The `idx`th of `n_shares` shares of `0..n`, which differ by one at most.
@@ -109,8 +109,8 @@ impl Gemm {
         let cut = self.cut();
         let lanes = cut.kernel.lanes;
         match cut.way {
-            Way::Lying | Way::Panels => 0,
-            Way::Laying | Way::Before => {
+            BSource::InPlace | BSource::Prepacked => 0,
+            BSource::PackOnFirstUse | BSource::PackFirst => {
                 let n_columns = self.n.next_multiple_of(self.panels.map_or(lanes, |panels| panels.width));
                 self.k.min(DEPTH) * n_columns.min(MAX_ACROSS * lanes)
             }
@@ -130,24 +130,24 @@ impl Gemm {
         self.m.saturating_mul(self.k).saturating_mul(self.n)
     }
 
-    fn cut(&self) -> Cut<'_> {
+    fn cut(&self) -> GemmTiling<'_> {
         let is_narrow = self.b_dtype != DType::F32;
         let way = match self.panels {
             // A single row widens what it reads.
-            Some(_) if !is_narrow || self.m == 1 => Way::Panels,
-            Some(_) => Way::Laying,
-            None if is_narrow || self.b_steps.1 != 1 => Way::Before,
-            None if self.m <= MAX_LYING => Way::Lying,
-            None => Way::Laying,
+            Some(_) if !is_narrow || self.m == 1 => BSource::Prepacked,
+            Some(_) => BSource::PackOnFirstUse,
+            None if is_narrow || self.b_steps.1 != 1 => BSource::PackFirst,
+            None if self.m <= MAX_LYING => BSource::InPlace,
+            None => BSource::PackOnFirstUse,
         };
-        Cut { x: self, way, kernel: kernel(way == Way::Lying) }
+        GemmTiling { x: self, way, kernel: kernel(way == BSource::InPlace) }
     }
 
     /// Computes it on all threads. `parts` has room for `(n_parts − 1) · m · n` values.
     ///
     /// # Safety
     /// Operands, results and rooms are within their memory and do not overlap.
-    pub unsafe fn run(&self, rooms: Rooms, n_parts: usize, parts: *mut f32) {
+    pub unsafe fn run(&self, rooms: PackBuffers, n_parts: usize, parts: *mut f32) {
         if self.k == 0 {
             // SAFETY: as promised by the caller.
             return unsafe { self.out.write_bytes(0, self.m * self.n) };
@@ -159,7 +159,7 @@ impl Gemm {
         let n_tasks = if worth == 1 { 1 } else { worth.next_multiple_of(n_threads) };
         // As wide as a block, for then `a` is read least often; as tall as leaves every thread its share. Panels are
         // better read by one thread than by two at once.
-        let widest = if cut.way == Way::Panels { n_tasks } else { n_tasks.div_ceil(cut.max_tall()) };
+        let widest = if cut.way == BSource::Prepacked { n_tasks } else { n_tasks.div_ceil(cut.max_tall()) };
         let n_wide = n_panels.div_ceil(cut.max_panels()).max(widest).min(n_panels).max(1);
         let n_tall = n_tasks.div_ceil(n_wide);
         let n_tall = if n_wide.is_multiple_of(n_threads) { n_tall } else { n_tall.next_multiple_of(n_threads) };
@@ -170,7 +170,7 @@ impl Gemm {
             let panels = share(n_panels, n_wide, task / n_tall);
             let tiles = share(n_tiles, n_tall, task % n_tall);
             let rows = tiles.start * tile_rows..(tiles.end * tile_rows).min(self.m);
-            let block = Block { rows, depth: share(self.k, n_parts, part), panels };
+            let block = GemmTask { rows, depth: share(self.k, n_parts, part), panels };
             // SAFETY: as promised by the caller.
             unsafe { cut.multiply(block, parts.at(part), rooms.of(worker)) };
         });
@@ -193,21 +193,21 @@ impl Gemm {
 }
 
 /// A product and how it is cut.
-struct Cut<'a> {
+struct GemmTiling<'a> {
     x: &'a Gemm,
-    way: Way,
-    kernel: &'static Kernel,
+    way: BSource,
+    kernel: &'static MicroKernel,
 }
 
 /// What a task multiplies.
-struct Block {
+struct GemmTask {
     rows: Range<usize>,
     /// Rows of `b`.
     depth: Range<usize>,
     panels: Range<usize>,
 }
 
-impl Cut<'_> {
+impl GemmTiling<'_> {
     fn n_panels(&self) -> usize {
         self.x.n.div_ceil(self.x.panels.map_or(self.kernel.across * self.kernel.lanes, |panels| panels.width))
     }
@@ -242,15 +242,15 @@ impl Cut<'_> {
     }
 
     /// One block of the result.
-    unsafe fn multiply(&self, block: Block, out: *mut f32, room: Rooms) {
-        let &Cut { x, way, kernel } = self;
+    unsafe fn multiply(&self, block: GemmTask, out: *mut f32, room: PackBuffers) {
+        let &GemmTiling { x, way, kernel } = self;
         let mut left = [MaybeUninit::<f32>::uninit(); DEPTH * MAX_ROWS];
         let left: *mut f32 = left.as_mut_ptr().cast();
         let max_depth = match way {
-            Way::Lying => LYING_DEPTH,
+            BSource::InPlace => LYING_DEPTH,
             // Read straight through; a row of `a` may be as long as there is room for.
-            Way::Panels if x.m == 1 => DEPTH * MAX_ROWS,
-            Way::Before | Way::Laying if x.m <= kernel.heights[2] => ONCE_DEPTH,
+            BSource::Prepacked if x.m == 1 => DEPTH * MAX_ROWS,
+            BSource::PackFirst | BSource::PackOnFirstUse if x.m <= kernel.heights[2] => ONCE_DEPTH,
             _ => DEPTH,
         };
         let n_together = self.max_panels();
@@ -263,7 +263,7 @@ impl Cut<'_> {
                 // SAFETY: the instruction set is there; the room holds a block, and `left` a tile's rows; the rest as
                 // promised by the caller.
                 unsafe {
-                    if way == Way::Before {
+                    if way == BSource::PackFirst {
                         for panel in panels.clone() {
                             self.lay_out(l..l + depth, panel, laid(&self.columns(panel..panel + 1)));
                         }
@@ -278,11 +278,11 @@ impl Cut<'_> {
                         let height = kernel.heights.iter().filter(|height| **height < n_rows).count();
                         let is_first = row == block.rows.start;
                         let tiles = match way {
-                            Way::Laying if is_first => kernel.laying[of(x.b_dtype)][height],
-                            Way::Lying => kernel.tiles[height],
-                            Way::Panels if n_rows == 1 => kernel.rows[of(x.b_dtype)],
+                            BSource::PackOnFirstUse if is_first => kernel.laying[of(x.b_dtype)][height],
+                            BSource::InPlace => kernel.tiles[height],
+                            BSource::Prepacked if n_rows == 1 => kernel.rows[of(x.b_dtype)],
                             _ if n_rows == 1 => kernel.rows[of(DType::F32)],
-                            Way::Panels if is_first => kernel.fresh[height],
+                            BSource::Prepacked if is_first => kernel.fresh[height],
                             _ => kernel.tiles[height],
                         };
                         for panel in panels.clone() {
@@ -291,15 +291,26 @@ impl Cut<'_> {
                             let lies = x.b.wrapping_offset(at).cast::<f32>();
                             let laid = laid(&columns);
                             let b = match way {
-                                Way::Lying | Way::Panels => lies,
-                                Way::Laying if is_first => lies,
-                                Way::Laying | Way::Before => laid.cast_const(),
+                                BSource::InPlace | BSource::Prepacked => lies,
+                                BSource::PackOnFirstUse if is_first => lies,
+                                BSource::PackOnFirstUse | BSource::PackFirst => laid.cast_const(),
                             };
                             let out = out.add(row * x.n + columns.start);
                             let adds = l > block.depth.start;
                             let (b_pitch, pitch, n_columns) = (x.b_steps.0, x.n, columns.len());
-                            let tile =
-                                Tile { a, a_pitch, b, b_pitch, laid, depth, out, pitch, n_rows, n_columns, adds };
+                            let tile = RegisterTile {
+                                a,
+                                a_pitch,
+                                b,
+                                b_pitch,
+                                laid,
+                                depth,
+                                out,
+                                pitch,
+                                n_rows,
+                                n_columns,
+                                adds,
+                            };
                             tiles[self.width(&columns) / kernel.lanes - 1](&tile);
                         }
                     }

@@ -3,19 +3,19 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::{Cut, DEPTH, Gemm};
+use super::{DEPTH, Gemm, GemmTiling};
 use crate::cpu::load;
-use crate::cpu::runs::Walk;
+use crate::cpu::runs::ElementRuns;
 use crate::cpu::transpose::{SIDE, square};
 use crate::dtype::DType;
-use crate::ops::math::fetch;
+use crate::ops::math::prefetch;
 
 /// Rows of what lies by columns that are laid out at a time.
 const TURNED: usize = 32;
 /// Narrow columns that are laid out at a time.
 const WIDENED: usize = 16;
 
-impl Cut<'_> {
+impl GemmTiling<'_> {
     /// Lays out some rows of a panel of `b`, with zeros up to whole vectors.
     pub unsafe fn lay_out(&self, rows: Range<usize>, panel: usize, to: *mut f32) {
         let x = self.x;
@@ -39,7 +39,7 @@ impl Cut<'_> {
     unsafe fn widen(&self, first: isize, (n_rows, n_columns): (usize, usize), to: *mut f32, pitch: usize) {
         let Gemm { b, b_dtype, b_steps, .. } = *self.x;
         let run = |at: isize, step: isize, n: usize, to: *mut f32| {
-            let walk = Walk::strided([(n, step)].into_iter(), at);
+            let walk = ElementRuns::strided([(n, step)].into_iter(), at);
             // SAFETY: as promised by the caller.
             unsafe { load::fill(&walk, b, b_dtype, 0, std::slice::from_raw_parts_mut(to.cast(), n)) };
         };
@@ -78,7 +78,7 @@ pub unsafe fn turn(
         // A few rows at a time, so that what is written is whole lines before it leaves the nearest cache.
         for first in (0..rows).step_by(TURNED) {
             for column in (0..columns).step_by(SIDE) {
-                (column..column + SIDE).for_each(|column| fetch(at(first + TURNED, column)));
+                (column..column + SIDE).for_each(|column| prefetch(at(first + TURNED, column)));
                 for row in (first..rows.min(first + TURNED)).step_by(SIDE) {
                     square(at(row, column).cast(), steps.1, to.add(row * pitch + column).cast(), pitch as isize);
                 }

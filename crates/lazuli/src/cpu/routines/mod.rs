@@ -24,14 +24,14 @@ pub struct RoutineCall<'a> {
     /// Shapes, parameters, and the number of the check that an index out of range fails.
     pub args: &'a RoutineArgs,
     /// As much as the routine asked for.
-    pub scratch: Scratch<'a>,
+    pub scratch: RoutineScratch<'a>,
     /// How many threads share its work at most.
     pub n_workers: usize,
 }
 
 /// Memory of a routine's own: there before anything of the plan runs, handed out piece by piece. A routine allocates
 /// nothing that grows with its tensors, since it could not say that there is no memory for it.
-pub struct Scratch<'a> {
+pub struct RoutineScratch<'a> {
     next: *mut u8,
     left: usize,
     _memory: PhantomData<&'a mut [u8]>,
@@ -41,25 +41,25 @@ pub struct Scratch<'a> {
 const LINE: usize = 64;
 
 /// Numbers of which any bits are one.
-trait Plain: Copy + 'static {}
-impl Plain for u32 {}
-impl Plain for u64 {}
-impl Plain for usize {}
-impl Plain for i64 {}
-impl Plain for f64 {}
-impl<T: Plain, const N: usize> Plain for [T; N] {}
+trait AnyBits: Copy + 'static {}
+impl AnyBits for u32 {}
+impl AnyBits for u64 {}
+impl AnyBits for usize {}
+impl AnyBits for i64 {}
+impl AnyBits for f64 {}
+impl<T: AnyBits, const N: usize> AnyBits for [T; N] {}
 
-impl<'a> Scratch<'a> {
+impl<'a> RoutineScratch<'a> {
     /// Hands out this memory.
     ///
     /// # Safety
     /// So many bytes start here, on a cache line, and for as long as this lives nobody else uses them.
-    pub unsafe fn new(first: *mut u8, size_bytes: usize) -> Scratch<'a> {
-        Scratch { next: first, left: size_bytes, _memory: PhantomData }
+    pub unsafe fn new(first: *mut u8, size_bytes: usize) -> RoutineScratch<'a> {
+        RoutineScratch { next: first, left: size_bytes, _memory: PhantomData }
     }
 
     /// So many numbers of no particular value.
-    fn take<T: Plain>(&mut self, n: usize) -> &'a mut [T] {
+    fn take<T: AnyBits>(&mut self, n: usize) -> &'a mut [T] {
         let size_bytes = room::<T>(n);
         assert!(size_bytes <= self.left, "a routine uses more scratch than it asked for");
         let first = self.next.cast::<T>();
@@ -70,17 +70,17 @@ impl<'a> Scratch<'a> {
     }
 }
 
-/// What so many numbers take of a [`Scratch`].
+/// What so many numbers take of a [`RoutineScratch`].
 fn room<T>(n: usize) -> usize {
     n.saturating_mul(size_of::<T>()).checked_next_multiple_of(LINE).unwrap_or(usize::MAX)
 }
 
 /// Pieces of scratch, of which each task takes one while it runs: as many as there are tasks at once.
-struct Pieces<T>(Mutex<Vec<T>>);
+struct ScratchPieces<T>(Mutex<Vec<T>>);
 
-impl<T> Pieces<T> {
-    fn new(pieces: impl Iterator<Item = T>) -> Pieces<T> {
-        Pieces(Mutex::new(pieces.collect()))
+impl<T> ScratchPieces<T> {
+    fn new(pieces: impl Iterator<Item = T>) -> ScratchPieces<T> {
+        ScratchPieces(Mutex::new(pieces.collect()))
     }
 
     /// Calls `f` with one of them.
@@ -118,9 +118,9 @@ static ROUTINES: [Routine; 4] = [
 ];
 
 /// An element in memory, and the wider number it is summed in.
-trait Stored: Copy + Send + Sync {
+trait SummedElem: Copy + Send + Sync {
     const SIZE: usize;
-    type Sum: Plain + Send + Sync;
+    type Sum: AnyBits + Send + Sync;
     /// Adding it changes nothing.
     const NOTHING: Self::Sum;
     fn add(a: Self::Sum, b: Self::Sum) -> Self::Sum;
@@ -130,7 +130,7 @@ trait Stored: Copy + Send + Sync {
 
 macro_rules! stored {
     ($($t:ty, $size:literal, $sum:ty, $nothing:expr, $add:expr, $widen:expr, $narrow:expr;)*) => {$(
-        impl Stored for $t {
+        impl SummedElem for $t {
             const SIZE: usize = $size;
             type Sum = $sum;
             const NOTHING: $sum = $nothing;
@@ -178,13 +178,13 @@ mod tests {
     use crate::shape::Shape;
 
     /// Calls `f` with so many bytes of scratch, none of them zero.
-    fn with_scratch<R>(size_bytes: usize, f: impl FnOnce(Scratch<'_>) -> R) -> R {
+    fn with_scratch<R>(size_bytes: usize, f: impl FnOnce(RoutineScratch<'_>) -> R) -> R {
         #[repr(align(64))]
         #[derive(Clone)]
         struct Line(#[allow(dead_code, reason = "read as scratch")] [u8; LINE]);
         let mut lines = vec![Line([0xa5; LINE]); size_bytes.div_ceil(LINE)];
         // SAFETY: the lines are that long, and borrowed for the call alone.
-        f(unsafe { Scratch::new(lines.as_mut_ptr().cast(), size_bytes) })
+        f(unsafe { RoutineScratch::new(lines.as_mut_ptr().cast(), size_bytes) })
     }
 
     /// Runs a routine on f32 or i32 inputs, given as numbers.

@@ -1,7 +1,7 @@
 //! Running sums. Floats are summed in f64 and rounded once; long lines are cut into blocks whose size depends on the
 //! shape alone, so that threads can share them without changing a bit.
 
-use super::{Lines, Pieces, RoutineCall, Stored, for_stored, room};
+use super::{Lines, RoutineCall, ScratchPieces, SummedElem, for_stored, room};
 use crate::backend::FailedCheck;
 use crate::cpu::threads;
 use crate::dtype::DType;
@@ -46,17 +46,17 @@ impl AtOnce {
 }
 
 /// Totals of blocks and rows of sums, for the threads that need them.
-struct Rooms<'a, T: Stored> {
-    starts: Pieces<&'a mut [T::Sum]>,
-    rows: Pieces<&'a mut [T::Sum]>,
+struct ScanBuffers<'a, T: SummedElem> {
+    starts: ScratchPieces<&'a mut [T::Sum]>,
+    rows: ScratchPieces<&'a mut [T::Sum]>,
 }
 
-fn scan<T: Stored>(mut call: RoutineCall<'_>) {
+fn scan<T: SummedElem>(mut call: RoutineCall<'_>) {
     let lines = Lines::new(&call.args.output_shape, call.args.params[0] as usize);
     let AtOnce { n_starts, starts_len, n_rows, row_len } = AtOnce::new(&lines, call.n_workers);
-    let rooms = Rooms::<T> {
-        starts: Pieces::new((0..n_starts).map(|_| call.scratch.take(starts_len))),
-        rows: Pieces::new((0..n_rows).map(|_| call.scratch.take(row_len))),
+    let rooms = ScanBuffers::<T> {
+        starts: ScratchPieces::new((0..n_starts).map(|_| call.scratch.take(starts_len))),
+        rows: ScratchPieces::new((0..n_rows).map(|_| call.scratch.take(row_len))),
     };
     let (x, size_bytes) = (call.inputs[0].0, lines.n * lines.inner * T::SIZE);
     threads::for_each_chunk(call.output, size_bytes, BLOCK * T::SIZE, &|i, y| {
@@ -65,7 +65,7 @@ fn scan<T: Stored>(mut call: RoutineCall<'_>) {
 }
 
 /// Sums row onto row, for rows of `inner` elements: first each block's total, then every block from where it starts.
-fn scan_rows<T: Stored>(rooms: &Rooms<T>, inner: usize, x: &[u8], y: &mut [u8]) {
+fn scan_rows<T: SummedElem>(rooms: &ScanBuffers<T>, inner: usize, x: &[u8], y: &mut [u8]) {
     let row_bytes = inner * T::SIZE;
     let block_bytes = BLOCK.div_ceil(inner) * row_bytes;
     if x.len() <= block_bytes {
@@ -101,7 +101,7 @@ fn scan_rows<T: Stored>(rooms: &Rooms<T>, inner: usize, x: &[u8], y: &mut [u8]) 
 }
 
 /// Adds all rows to `sums`.
-fn total<T: Stored>(sums: &mut [T::Sum], x: &[u8]) {
+fn total<T: SummedElem>(sums: &mut [T::Sum], x: &[u8]) {
     // One sum stays in a register.
     if let [sum] = sums {
         *sum = (0..x.len() / T::SIZE).fold(*sum, |sum, i| T::add(sum, T::read(x, i)));
@@ -114,7 +114,7 @@ fn total<T: Stored>(sums: &mut [T::Sum], x: &[u8]) {
     }
 }
 
-fn scan_block<T: Stored>(sums: &mut [T::Sum], x: &[u8], y: &mut [u8]) {
+fn scan_block<T: SummedElem>(sums: &mut [T::Sum], x: &[u8], y: &mut [u8]) {
     // One sum stays in a register.
     if let [sum] = sums {
         for i in 0..x.len() / T::SIZE {

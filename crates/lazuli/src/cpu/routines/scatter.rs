@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{Lines, RoutineCall, Scratch, Stored, for_stored, room};
+use super::{Lines, RoutineCall, RoutineScratch, SummedElem, for_stored, room};
 use crate::backend::FailedCheck;
 use crate::cpu::threads;
 use crate::dtype::DType;
@@ -22,7 +22,7 @@ pub fn scatter_add(mut call: RoutineCall<'_>) -> Result<(), FailedCheck> {
 pub fn scratch(args: &RoutineArgs, n_workers: usize) -> usize {
     let axis = args.params[0] as usize;
     let (to, from) = (Lines::new(&args.output_shape, axis), Lines::new(&args.input_shapes[1], axis));
-    let share = Share::new(&to, &from, n_workers);
+    let share = TaskShare::new(&to, &from, n_workers);
     let known = room::<usize>(to.outer)
         .saturating_add(room::<usize>(from.inner))
         .saturating_add(room::<[u32; 2]>(n_ranges(&from)));
@@ -36,7 +36,7 @@ fn n_ranges(from: &Lines) -> usize {
 }
 
 /// How the output is shared out, and how many sums that takes.
-struct Share {
+struct TaskShare {
     /// Rows of a range, which one thread adds to.
     range_rows: usize,
     /// Whether so much is added that every row has its sums, in order; else only those have that are added to.
@@ -47,18 +47,18 @@ struct Share {
     n_of_row: usize,
 }
 
-impl Share {
-    fn new(to: &Lines, from: &Lines, n_workers: usize) -> Share {
+impl TaskShare {
+    fn new(to: &Lines, from: &Lines, n_workers: usize) -> TaskShare {
         let Lines { outer, n, inner } = *to;
         // A range per thread, since each looks through the whole index of its block.
         let n_ranges = n_workers.div_ceil(outer.max(1));
         let range_rows = n.div_ceil(n_ranges).max(BLOCK.div_ceil(inner.max(1))).min(n);
         let (n_rows, n_added) = (outer * n, from.n.saturating_mul(from.inner));
         match n_added >= range_rows * inner {
-            true => Share { range_rows, is_dense: true, n_sums: n_rows, n_of_row: 0 },
+            true => TaskShare { range_rows, is_dense: true, n_sums: n_rows, n_of_row: 0 },
             false => {
                 let n_sums = from.outer.saturating_mul(n_added).min(n_rows);
-                Share { range_rows, is_dense: false, n_sums, n_of_row: n_rows }
+                TaskShare { range_rows, is_dense: false, n_sums, n_of_row: n_rows }
             }
         }
     }
@@ -137,9 +137,9 @@ fn inside(idx: usize, small: &[usize], large: &[usize]) -> usize {
     place
 }
 
-fn add<T: Stored>(scatter: &Scatter, mut call: RoutineCall<'_>) {
+fn add<T: SummedElem>(scatter: &Scatter, mut call: RoutineCall<'_>) {
     let Lines { n, inner, .. } = scatter.to;
-    let share = Share::new(&scatter.to, &scatter.from, call.n_workers);
+    let share = TaskShare::new(&scatter.to, &scatter.from, call.n_workers);
     let memory = SumMemory::<T>::new(&share, inner, &mut call.scratch);
     let (x, src) = (call.inputs[0].0, call.inputs[2].0);
     let (block_bytes, range_bytes) = (n * inner * T::SIZE, share.range_rows * inner * T::SIZE);
@@ -152,7 +152,7 @@ fn add<T: Stored>(scatter: &Scatter, mut call: RoutineCall<'_>) {
         threads::for_each_chunk(y, range_bytes, range_bytes, &|i, y| {
             let first_row = i * share.range_rows;
             // SAFETY: every range of rows is taken once.
-            let sums = unsafe { Sums::new(&memory, block * n + first_row, y) };
+            let sums = unsafe { RowSums::new(&memory, block * n + first_row, y) };
             add_range::<T>(scatter, from, first_row, src, sums);
         });
     });
@@ -162,7 +162,7 @@ fn add<T: Stored>(scatter: &Scatter, mut call: RoutineCall<'_>) {
 const BLOCK: usize = 1 << 12;
 
 /// Adds what falls into the rows of `sums`, which start at `first_row` of the output's block.
-fn add_range<T: Stored>(scatter: &Scatter, from: usize, first_row: usize, src: &[u8], mut sums: Sums<T>) {
+fn add_range<T: SummedElem>(scatter: &Scatter, from: usize, first_row: usize, src: &[u8], mut sums: RowSums<T>) {
     let Scatter { index, from: Lines { n, inner: n_inner, .. }, inner, ranges, .. } = scatter;
     let first = from * n * n_inner;
     let index = &index[first..][..n * n_inner];
@@ -200,7 +200,7 @@ fn add_range<T: Stored>(scatter: &Scatter, from: usize, first_row: usize, src: &
 }
 
 /// Memory for the sums of all rows that have any, and for which they are.
-struct SumMemory<T: Stored> {
+struct SumMemory<T: SummedElem> {
     row_elems: usize,
     sums: *mut T::Sum,
     n_sums: usize,
@@ -211,10 +211,10 @@ struct SumMemory<T: Stored> {
 }
 
 // SAFETY: ranges use different rows of both lists.
-unsafe impl<T: Stored> Sync for SumMemory<T> {}
+unsafe impl<T: SummedElem> Sync for SumMemory<T> {}
 
-impl<T: Stored> SumMemory<T> {
-    fn new(share: &Share, row_elems: usize, scratch: &mut Scratch<'_>) -> Self {
+impl<T: SummedElem> SumMemory<T> {
+    fn new(share: &TaskShare, row_elems: usize, scratch: &mut RoutineScratch<'_>) -> Self {
         let sums: &mut [T::Sum] = scratch.take(share.n_sums * row_elems);
         let of_row: &mut [u32] = scratch.take(share.n_of_row);
         SumMemory {
@@ -230,7 +230,7 @@ impl<T: Stored> SumMemory<T> {
 
 /// The sums of a range of rows in the wide type, so that each result is rounded once: of all rows where much is added,
 /// else only of those that are added to, in the order in which they were first met.
-struct Sums<'a, T: Stored> {
+struct RowSums<'a, T: SummedElem> {
     memory: &'a SumMemory<T>,
     n_rows: usize,
     y: &'a mut [u8],
@@ -240,7 +240,7 @@ struct Sums<'a, T: Stored> {
     of_row: &'a mut [u32],
 }
 
-impl<'a, T: Stored> Sums<'a, T> {
+impl<'a, T: SummedElem> RowSums<'a, T> {
     /// Those of the rows of `y`, of which the first is `first` in the whole output.
     ///
     /// # Safety
@@ -251,7 +251,7 @@ impl<'a, T: Stored> Sums<'a, T> {
         // SAFETY: there is one for each row of the output, or none is wanted; the rest as promised by the caller.
         let of_row = unsafe { std::slice::from_raw_parts_mut(memory.of_row.wrapping_add(first), n_of_row) };
         of_row.fill(0);
-        let mut sums = Sums { memory, n_rows, y, first, of_row };
+        let mut sums = RowSums { memory, n_rows, y, first, of_row };
         if memory.is_dense {
             (0..n_rows).for_each(|row| sums.begin(row, first + row));
         }

@@ -3,7 +3,7 @@
 
 use half::{bf16, f16};
 
-use super::{Lines, Pieces, RoutineCall, Scratch, room};
+use super::{Lines, RoutineCall, RoutineScratch, ScratchPieces, room};
 use crate::backend::FailedCheck;
 use crate::cpu::threads;
 use crate::dtype::DType;
@@ -52,7 +52,7 @@ fn put_in_order(mut call: RoutineCall<'_>, payload: fn(u32, u32) -> u32) {
     // Per block of `n · inner` elements one group of lines after another, each group row by row.
     let sorted: &mut [u32] = call.scratch.take(n_elems);
     let at_once = 0..n_lines_at_once(&lines, call.n_workers);
-    let rooms = Pieces::new(at_once.map(|_| Room::new(n, &mut call.scratch)));
+    let rooms = ScratchPieces::new(at_once.map(|_| Room::new(n, &mut call.scratch)));
     threads::for_each_chunk(sorted, n * inner, BLOCK, &|block, groups| {
         threads::for_each_chunk(groups, n * GROUP.min(inner), BLOCK, &|group, out| {
             rooms.with(|room| {
@@ -154,7 +154,7 @@ struct Room<'a> {
 }
 
 impl<'a> Room<'a> {
-    fn new(n: usize, scratch: &mut Scratch<'a>) -> Room<'a> {
+    fn new(n: usize, scratch: &mut RoutineScratch<'a>) -> Room<'a> {
         let counts = scratch.take(if n < LONG { 0 } else { 3 });
         Room { keys: scratch.take(n), other: scratch.take(n), counts }
     }

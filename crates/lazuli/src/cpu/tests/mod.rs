@@ -9,7 +9,7 @@ mod reference;
 use std::sync::{Arc, OnceLock};
 
 use super::Cpu;
-use super::threads::Threads;
+use super::threads::Workers;
 use crate::backend::{Backend, FailedCheck, Failure, HostBytes, Run};
 use crate::dtype::DType;
 use crate::error::Result;
@@ -23,7 +23,7 @@ use crate::view::{IndexMap, View};
 /// Devices with one, two and three threads: all must agree to the bit.
 pub fn cpus() -> &'static [Cpu] {
     static CPUS: OnceLock<Vec<Cpu>> = OnceLock::new();
-    CPUS.get_or_init(|| [1, 2, 3].map(|n| Cpu::with(Threads::with(n))).into())
+    CPUS.get_or_init(|| [1, 2, 3].map(|n| Cpu::with(Workers::with(n))).into())
 }
 
 /// A kernel in the making, with its memory.

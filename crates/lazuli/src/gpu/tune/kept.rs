@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::Mode;
+use super::TuneMode;
 use crate::cpu::processor;
 use crate::gpu::disk;
 use crate::log::{self, Topic};
@@ -16,7 +16,7 @@ const HEAD: &str = "lazuli tuning 1";
 
 /// What tuning found on a device.
 pub struct Tuning {
-    pub mode: Mode,
+    pub mode: TuneMode,
     /// What tells this adapter and driver from others, and the processor where the driver runs on it.
     key: String,
     path: Option<PathBuf>,
@@ -31,14 +31,14 @@ impl Tuning {
         let key = format!("{} {:?} {:x}:{:x}", words.join(" "), info.backend, info.vendor, info.device);
         let key: String = key.chars().filter(|c| !c.is_control()).collect();
         let path = disk::path(&key, "tuned");
-        let mode = Mode::of_environment();
+        let mode = TuneMode::of_environment();
         let tuned = path.as_deref().and_then(disk::load).map_or(Tuned::default(), |bytes| read(&bytes, &key));
         Tuning { mode, key, path, tuned: Mutex::new(Arc::new(tuned)) }
     }
 
     /// Nothing yet, and nothing kept.
     #[cfg(test)]
-    pub fn in_memory(mode: Mode) -> Tuning {
+    pub fn in_memory(mode: TuneMode) -> Tuning {
         Tuning { mode, key: String::new(), path: None, tuned: Mutex::default() }
     }
 
@@ -125,10 +125,10 @@ fn day(mut days: u64) -> String {
 mod tests {
     use super::*;
     use crate::dtype::DType;
-    use crate::wgsl::{Operand, VARIANTS};
+    use crate::wgsl::{OperandLayout, VARIANTS};
 
     fn class() -> Class {
-        let lies = |transposed| Operand { dtype: DType::F16, transposed };
+        let lies = |transposed| OperandLayout { dtype: DType::F16, transposed };
         Class { batch: 1, m: 8, k: 1024, n: 4096, a: lies(false), b: lies(true) }
     }
 

@@ -9,20 +9,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::interop::gpu_of;
-use super::open_device::Live;
+use super::open_device::OpenDevice;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{Kernel, MatmulArgs};
 use crate::log::{self, Topic};
 use crate::plan::Plan;
-use crate::wgsl::{Class, Operand};
+use crate::wgsl::{Class, OperandLayout};
 pub use kept::Tuning;
 use trial::Trial;
 
 /// When products are measured by themselves: `LAZULI_TUNE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum TuneMode {
     /// Never: the default.
     Off,
     /// At the first use of a class, for so long.
@@ -33,11 +33,11 @@ pub enum Mode {
 const FAST: Duration = Duration::from_secs(1);
 const FULL: Duration = Duration::from_secs(10);
 
-impl Mode {
+impl TuneMode {
     /// What the environment says. What it does not say clearly is `off`.
-    pub fn of_environment() -> Mode {
-        let known = [("off", Mode::Off), ("fast", Mode::FirstUse(FAST)), ("full", Mode::FirstUse(FULL))];
-        log::choice("LAZULI_TUNE", &known).unwrap_or(Mode::Off)
+    pub fn of_environment() -> TuneMode {
+        let known = [("off", TuneMode::Off), ("fast", TuneMode::FirstUse(FAST)), ("full", TuneMode::FirstUse(FULL))];
+        log::choice("LAZULI_TUNE", &known).unwrap_or(TuneMode::Off)
     }
 }
 
@@ -62,7 +62,7 @@ pub struct TuneStep {
 }
 
 /// Measures the variants of the products that models are made of, within a budget, and keeps what is found on disk:
-/// from then on every program of this user gets it. `told` hears of every class; `false` ends it. A variant that gives
+/// from then on every program of this user gets it. `reported` hears of every class; `false` ends it. A variant that gives
 /// a wrong result on this device never wins. Plans that were made before keep what they have.
 ///
 /// ```no_run
@@ -75,7 +75,7 @@ pub struct TuneStep {
 /// # Ok::<(), lazuli::Error>(())
 /// ```
 #[track_caller]
-pub fn tune(device: &Device, budget: Duration, mut told: impl FnMut(&TuneStep) -> bool) -> Result<()> {
+pub fn tune(device: &Device, budget: Duration, mut reported: impl FnMut(&TuneStep) -> bool) -> Result<()> {
     let live = gpu_of("tune", device)?.shared.live()?;
     let classes = common_classes();
     let (start, total) = (Instant::now(), classes.len());
@@ -93,7 +93,7 @@ pub fn tune(device: &Device, budget: Duration, mut told: impl FnMut(&TuneStep) -
                 live.tuning.note(class, variant);
             }
         }
-        if !told(&step) {
+        if !reported(&step) {
             break;
         }
     }
@@ -102,8 +102,8 @@ pub fn tune(device: &Device, budget: Duration, mut told: impl FnMut(&TuneStep) -
 }
 
 /// Measures what a plan needs and nobody has measured, if the environment asks for that.
-pub fn first_use(live: &Arc<Live>, plan: &Plan) {
-    let Mode::FirstUse(budget) = live.tuning.mode else { return };
+pub fn first_use(live: &Arc<OpenDevice>, plan: &Plan) {
+    let TuneMode::FirstUse(budget) = live.tuning.mode else { return };
     let mut is_new = false;
     for launch in &plan.launches {
         let (Kernel::Matmul(body), Some(matmul)) = (&launch.kernel, &launch.args.matmul) else { continue };
@@ -131,7 +131,7 @@ fn common_classes() -> Vec<Class> {
     for size in [1024, 2048, 4096, 256] {
         for m in [1, 8, 64, 1024, 256] {
             for transposed in [true, false] {
-                let lies = |transposed| Operand { dtype: DType::F32, transposed };
+                let lies = |transposed| OperandLayout { dtype: DType::F32, transposed };
                 classes.push(Class { batch: 1, m, k: size, n: size, a: lies(false), b: lies(transposed) });
             }
         }
@@ -164,7 +164,7 @@ mod tests {
             let mut live = found.live().unwrap();
             let class = Class { m: 2, k: 64, n: 64, ..common_classes()[0] };
             let plan = trial::plan(&class);
-            for (mode, is_tuned) in [(Mode::Off, false), (Mode::FirstUse(Duration::ZERO), true)] {
+            for (mode, is_tuned) in [(TuneMode::Off, false), (TuneMode::FirstUse(Duration::ZERO), true)] {
                 Arc::get_mut(&mut live).expect("nobody else has it").tuning = Tuning::in_memory(mode);
                 first_use(&live, &plan);
                 assert_eq!(live.tuning.knows(&class), is_tuned);

@@ -11,17 +11,17 @@ use crate::backend::Counters;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::gpu::memory::Block;
-use crate::gpu::open_device::Live;
+use crate::gpu::open_device::OpenDevice;
 use crate::gpu::read::read;
-use crate::gpu::ready::{Built, Places};
+use crate::gpu::ready::{BuiltPlan, Places};
 use crate::gpu::run::dispatch;
-use crate::gpu::storage::Storage;
+use crate::gpu::storage::GpuBuffer;
 use crate::kernel::{AccessForm, Args, Body, Inst, InstOp, Kernel, OperandArgs, Scope, Store};
 use crate::log::{self, Topic};
 use crate::plan::{Launch, Plan, Slot, SlotId, SlotKind};
 use crate::shape::Shape;
 use crate::view::IndexMap;
-use crate::wgsl::{self, Caps, Class, Program, Tuned, VARIANTS, Variant, default_of};
+use crate::wgsl::{self, Caps, Class, ShaderProgram, Tuned, VARIANTS, Variant, default_of};
 
 /// Times that a candidate is run once it is warm; the fastest counts.
 const RUNS: usize = 5;
@@ -30,7 +30,7 @@ const CLEARLY: f64 = 0.95;
 
 /// A product on a device.
 pub struct Trial {
-    live: Arc<Live>,
+    live: Arc<OpenDevice>,
     class: Class,
     plan: Plan,
     /// Both matrices, and memory for the result.
@@ -41,7 +41,7 @@ pub struct Trial {
 }
 
 /// What came of it.
-pub struct Found {
+pub struct TrialResult {
     /// The fastest of those that are right; None if none is.
     pub variant: Option<&'static Variant>,
     pub default: &'static Variant,
@@ -52,19 +52,19 @@ pub struct Found {
 
 /// A candidate that is right, ready to be timed.
 struct Checked {
-    built: Built,
+    built: BuiltPlan,
     scratch: Vec<Arc<Block>>,
 }
 
 /// Something that may win.
 pub struct Candidate {
     pub variant: &'static Variant,
-    pub program: Program,
+    pub program: ShaderProgram,
 }
 
 impl Trial {
     /// Uploads matrices of a class.
-    pub fn new(live: &Arc<Live>, class: Class) -> Result<Trial> {
+    pub fn new(live: &Arc<OpenDevice>, class: Class) -> Result<Trial> {
         let plan = plan(&class);
         let Some(matmul) = &plan.launches[0].args.matmul else { unreachable!("it is a product") };
         let (m, k, n) = (matmul.m, matmul.k, matmul.n);
@@ -88,7 +88,7 @@ impl Trial {
 
     /// The best variant that is found within a budget. The default is always measured; whatever is being tried when
     /// the budget ends is finished.
-    pub fn best(&self, budget: Duration) -> Result<Found> {
+    pub fn best(&self, budget: Duration) -> Result<TrialResult> {
         self.among(self.candidates(), budget)
     }
 
@@ -105,17 +105,17 @@ impl Trial {
     }
 
     /// The passes of the product, made that way wherever it fits.
-    fn program(&self, variant: &'static Variant) -> Program {
+    fn program(&self, variant: &'static Variant) -> ShaderProgram {
         let tuned = Arc::new(Tuned { forced: Some(variant), ..Tuned::default() });
         let caps = Caps { tuned, ..self.live.caps.clone() };
         wgsl::program(&self.plan.launches[0], &self.plan.slots, &caps)
     }
 
     /// The best of some candidates, of which the first is the default.
-    pub fn among(&self, candidates: Vec<Candidate>, budget: Duration) -> Result<Found> {
+    pub fn among(&self, candidates: Vec<Candidate>, budget: Duration) -> Result<TrialResult> {
         let start = Instant::now();
         let default = candidates[0].variant;
-        let mut found = Found { variant: None, default, speedup: 1.0, tried: 0, wrong: 0 };
+        let mut found = TrialResult { variant: None, default, speedup: 1.0, tried: 0, wrong: 0 };
         let mut of_default: Option<Checked> = None;
         let mut best: Option<(&'static Variant, Checked, f64)> = None;
         for Candidate { variant, program } in candidates {
@@ -152,8 +152,8 @@ impl Trial {
     }
 
     /// A candidate compiled and run once; None if its result is wrong.
-    fn checked(&self, program: Program) -> Result<Option<Checked>> {
-        let built = Built::of(&self.live, &self.plan, vec![program])?;
+    fn checked(&self, program: ShaderProgram) -> Result<Option<Checked>> {
+        let built = BuiltPlan::of(&self.live, &self.plan, vec![program])?;
         let scratch = built.scratch.iter().map(|n| self.live.take(*n)).collect::<Result<Vec<_>>>()?;
         let checked = Checked { built, scratch };
         self.clear();
@@ -202,7 +202,7 @@ impl Trial {
 
     fn is_right(&self) -> Result<bool> {
         let mut bytes = vec![0; self.slots[2].size_bytes()];
-        read(&Storage::of_block(self.slots[2].clone(), Vec::new(), None), &Counters::default(), &mut bytes)?;
+        read(&GpuBuffer::of_block(self.slots[2].clone(), Vec::new(), None), &Counters::default(), &mut bytes)?;
         let values: Vec<f32> = bytes.as_chunks().0.iter().map(|b| f32::from_ne_bytes(*b)).collect();
         let n = self.vector.len();
         let is_whole = |y: &f32| y.is_finite() && y.fract() == 0.0 && y.abs() < (1 << 24) as f32;
@@ -297,10 +297,10 @@ fn stored(numbers: &[i8], dtype: DType) -> Vec<u8> {
 mod tests {
     use super::*;
     use crate::gpu::adapters;
-    use crate::wgsl::Operand;
+    use crate::wgsl::OperandLayout;
 
     fn class(m: usize, k: usize, n: usize, transposed: [bool; 2]) -> Class {
-        let [a, b] = transposed.map(|transposed| Operand { dtype: DType::F32, transposed });
+        let [a, b] = transposed.map(|transposed| OperandLayout { dtype: DType::F32, transposed });
         Class { batch: 1, m, k, n, a, b }
     }
 
@@ -312,7 +312,7 @@ mod tests {
         let mut classes: Vec<Class> = layouts.map(|layout| class(65, 67, 135, layout)).into();
         classes.push(class(128, 64, 128, [true, false]));
         let [a, b] =
-            [(DType::BF16, false), (DType::F16, true)].map(|(dtype, transposed)| Operand { dtype, transposed });
+            [(DType::BF16, false), (DType::F16, true)].map(|(dtype, transposed)| OperandLayout { dtype, transposed });
         classes.push(Class { batch: 3, a, b, ..class(33, 40, 72, [false, false]) });
         for found in adapters::found() {
             let live = found.live().unwrap();

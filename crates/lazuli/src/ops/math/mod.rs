@@ -18,7 +18,7 @@
 //! of the worst ones more densely, and for `pow` and `atan2` over 49 million pairs. One half is what rounding a
 //! perfect result costs. AVX-512 and AVX2 share the level `Fused` and give the same bits.
 //!
-//! | function | `Fused` | `Plain` |
+//! | function | `Fused` | `MulThenAdd` |
 //! | --- | --- | --- |
 //! | `exp` | 1.02 | 0.99 |
 //! | `exp2` | 0.88 | 1.08 |
@@ -60,7 +60,7 @@ pub use pow::pow;
 pub use rem::{rem, rem_fast, rem_needs_slow};
 pub use special::{cbrt, erf, erfc};
 pub use trig::{cos, cos_slow, sin, sin_slow, tan, tan_slow, trig_needs_slow};
-pub use vector::{F32x4, Floats, fetch};
+pub use vector::{F32x4, Floats, prefetch};
 #[cfg(target_arch = "x86_64")]
 pub use vector::{F32x8, F32x16, Vector};
 
@@ -83,7 +83,7 @@ pub struct Fused;
 
 /// A multiplication, then an addition: what every processor has.
 #[derive(Clone, Copy, Debug)]
-pub struct Plain;
+pub struct MulThenAdd;
 
 impl Level for Fused {
     const VECTORISE: bool = true;
@@ -97,7 +97,7 @@ impl Level for Fused {
     }
 }
 
-impl Level for Plain {
+impl Level for MulThenAdd {
     const VECTORISE: bool = cfg!(not(target_arch = "x86_64"));
     #[inline(always)]
     fn fma(a: f32, b: f32, c: f32) -> f32 {

@@ -58,7 +58,7 @@ pub unsafe trait Vector: Floats {
 
 /// Asks for the memory around an address, which need not exist.
 #[inline(always)]
-pub fn fetch<T>(at: *const T) {
+pub fn prefetch<T>(at: *const T) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

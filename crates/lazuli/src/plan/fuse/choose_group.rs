@@ -1,14 +1,14 @@
 //! Which of the groups that make its inputs a node joins, and how groups become one.
 
 use super::super::groups::Form;
-use super::{Fuser, State};
+use super::{Availability, Fuser};
 use crate::graph::{NodeIdx, Op};
 use crate::shape::Shape;
 
 impl Fuser<'_> {
     /// The group that an elementwise node joins: those of its inputs, merged as far as they go together. Inputs whose
     /// groups stay apart are stored. None if it goes with none of them.
-    pub fn home(&mut self, idx: NodeIdx, inputs: &[NodeIdx], drafts: &[u32], free_level: u32) -> Option<u32> {
+    pub fn choose_group(&mut self, idx: NodeIdx, inputs: &[NodeIdx], drafts: &[u32], free_level: u32) -> Option<u32> {
         if !self.limits.fuse {
             return None;
         }
@@ -17,11 +17,12 @@ impl Fuser<'_> {
         let mut by_weight = drafts.to_vec();
         by_weight.sort_by_key(|d| {
             let draft = &self.drafts[*d as usize];
-            (!draft.loaded, std::cmp::Reverse(draft.level), draft.form == Form::Map)
+            (!draft.level_is_fixed, std::cmp::Reverse(draft.level), draft.form == Form::Map)
         });
         by_weight.retain(|d| self.takes(*d, n_elems));
-        let home = by_weight.iter().find_map(|home| self.try_home(*home, idx, inputs, &by_weight, drafts, free_level));
-        let (home, apart, level) = home?;
+        let group =
+            by_weight.iter().find_map(|group| self.try_group(*group, idx, inputs, &by_weight, drafts, free_level));
+        let (group, apart, level) = group?;
         for input in inputs {
             if let Some(draft) = self.draft_of(*input)
                 && apart.contains(&draft)
@@ -30,18 +31,18 @@ impl Fuser<'_> {
             }
         }
         for &draft in drafts {
-            if draft != home && !apart.contains(&draft) {
-                self.merge(home, draft);
+            if draft != group && !apart.contains(&draft) {
+                self.merge(group, draft);
             }
         }
-        self.drafts[home as usize].level = level;
-        Some(home)
+        self.drafts[group as usize].level = level;
+        Some(group)
     }
 
-    /// What joining `home` would take: which of the other groups stay apart, and the level. None if it does not go.
-    fn try_home(
+    /// What joining `group` would take: which of the other groups stay apart, and the level. None if it does not go.
+    fn try_group(
         &self,
-        home: u32,
+        group: u32,
         idx: NodeIdx,
         inputs: &[NodeIdx],
         takers: &[u32],
@@ -49,15 +50,15 @@ impl Fuser<'_> {
         free_level: u32,
     ) -> Option<(u32, Vec<u32>, u32)> {
         // Two forms may each go with a map but not with each other, so the form grows as groups are taken in.
-        let mut form = self.drafts[home as usize].form;
-        let mut place = self.drafts[home as usize].place.with(self.place_of(idx), self.commits)?;
-        let (mut merged, mut apart) = (vec![home], Vec::new());
-        for &draft in drafts.iter().filter(|d| **d != home) {
+        let mut form = self.drafts[group as usize].form;
+        let mut place = self.drafts[group as usize].place.with(self.place_of(idx), self.commits)?;
+        let (mut merged, mut apart) = (vec![group], Vec::new());
+        for &draft in drafts.iter().filter(|d| **d != group) {
             let other = self.drafts[draft as usize].form;
             let both = place.with(self.drafts[draft as usize].place, self.commits);
             if let Some(both) = both
                 && takers.contains(&draft)
-                && self.levels_meet(home, draft)
+                && self.levels_meet(group, draft)
                 && go_together(form, other)
             {
                 place = both;
@@ -73,8 +74,10 @@ impl Fuser<'_> {
             let from_merged = merged.iter().map(|d| draft(d).level).max().unwrap_or(0);
             let from_apart = apart.iter().map(|d| draft(d).level + 1).max().unwrap_or(0);
             let level = free_level.max(from_merged).max(from_apart);
-            let Some(at) = merged.iter().position(|d| draft(d).loaded && draft(d).level < level) else { break level };
-            if merged[at] == home {
+            let Some(at) = merged.iter().position(|d| draft(d).level_is_fixed && draft(d).level < level) else {
+                break level;
+            };
+            if merged[at] == group {
                 return None;
             }
             apart.push(merged.swap_remove(at));
@@ -86,13 +89,13 @@ impl Fuser<'_> {
             n_loads += self.drafts[*draft as usize].loads.len();
         }
         for input in inputs {
-            if let State::Free { cost, n_loads: n, .. } = self.states[*input as usize] {
+            if let Availability::Inline { cost, n_loads: n, .. } = self.states[*input as usize] {
                 n_insts += cost as usize;
                 n_loads += n as usize;
             }
         }
         let fits = n_insts <= self.limits.max_insts && n_loads + 2 <= self.limits.max_bindings;
-        fits.then_some((home, apart, level))
+        fits.then_some((group, apart, level))
     }
 
     /// Whether a group's kernel can also make a value of this many elements.
@@ -110,9 +113,9 @@ impl Fuser<'_> {
 
     /// Whether two groups can be on one level: where both are fixed they must be already; where one is, the other must
     /// be able to rise to it.
-    fn levels_meet(&self, home: u32, other: u32) -> bool {
-        let (a, b) = (&self.drafts[home as usize], &self.drafts[other as usize]);
-        match (a.loaded, b.loaded) {
+    fn levels_meet(&self, group: u32, other: u32) -> bool {
+        let (a, b) = (&self.drafts[group as usize], &self.drafts[other as usize]);
+        match (a.level_is_fixed, b.level_is_fixed) {
             (true, true) => a.level == b.level,
             (true, false) => b.level <= a.level,
             (false, true) => a.level <= b.level,
@@ -120,34 +123,35 @@ impl Fuser<'_> {
         }
     }
 
-    fn merge(&mut self, home: u32, other: u32) {
+    fn merge(&mut self, group: u32, other: u32) {
         let taken = &mut self.drafts[other as usize];
-        taken.merged_into = Some(home);
+        taken.merged_into = Some(group);
         let (loads, stores) = (std::mem::take(&mut taken.loads), std::mem::take(&mut taken.stores));
-        let (level, loaded, n_insts, n_pending) = (taken.level, taken.loaded, taken.n_insts, taken.n_pending);
+        let (level, level_is_fixed, n_insts, n_pending) =
+            (taken.level, taken.level_is_fixed, taken.n_insts, taken.n_pending);
         let (form, domain, has_gather, place) = (taken.form, taken.domain, taken.has_gather, taken.place);
-        let home = &mut self.drafts[home as usize];
-        let (mut more, fewer) = if home.loads.len() < loads.len() {
-            (loads, std::mem::take(&mut home.loads))
+        let group = &mut self.drafts[group as usize];
+        let (mut more, fewer) = if group.loads.len() < loads.len() {
+            (loads, std::mem::take(&mut group.loads))
         } else {
-            (std::mem::take(&mut home.loads), loads)
+            (std::mem::take(&mut group.loads), loads)
         };
         more.extend(fewer.into_iter().filter(|l| !more.contains(l)).collect::<Vec<_>>());
-        home.loads = more;
-        home.stores.extend(stores);
-        home.level = home.level.max(level);
-        home.loaded |= loaded;
-        home.n_insts += n_insts;
-        home.n_pending += n_pending;
-        home.has_gather |= has_gather;
-        home.place = home.place.and(place);
-        if home.form == Form::Map && form != Form::Map {
-            (home.form, home.domain) = (form, domain);
+        group.loads = more;
+        group.stores.extend(stores);
+        group.level = group.level.max(level);
+        group.level_is_fixed |= level_is_fixed;
+        group.n_insts += n_insts;
+        group.n_pending += n_pending;
+        group.has_gather |= has_gather;
+        group.place = group.place.and(place);
+        if group.form == Form::Map && form != Form::Map {
+            (group.form, group.domain) = (form, domain);
         }
     }
 
     /// Adds a node to a group that makes some of its inputs.
-    pub fn join(&mut self, idx: NodeIdx, draft: u32, n_insts: usize) -> State {
+    pub fn join(&mut self, idx: NodeIdx, draft: u32, n_insts: usize) -> Availability {
         let node = &self.graph.nodes[idx as usize];
         let mut n_edges = 0;
         for input in &node.inputs {
@@ -171,7 +175,7 @@ impl Fuser<'_> {
         if node.shape.n_elems() == draft.domain.n_elems() && axes(&node.shape) > axes(&draft.domain) {
             draft.domain = node.shape;
         }
-        State::Member(draft_idx)
+        Availability::Member(draft_idx)
     }
 }
 

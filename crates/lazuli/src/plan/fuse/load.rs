@@ -2,7 +2,7 @@
 
 use super::super::PanelWidths;
 use super::super::groups::{Form, Target, memory_of, operand_view, widens};
-use super::{Fuser, State};
+use super::{Availability, Fuser};
 use crate::graph::{Graph, NodeIdx, Op};
 use crate::view::IndexMap;
 
@@ -16,14 +16,14 @@ impl Fuser<'_> {
             self.drafts[draft as usize].stores.push(target);
             self.reasons[idx as usize] = Some(why);
         }
-        self.drafts[draft as usize].loaded = true;
+        self.drafts[draft as usize].level_is_fixed = true;
         self.drafts[draft as usize].level + 1
     }
 
     /// Makes sure a node can be loaded whole and row-major. Returns the level from which it can.
     pub fn load_whole(&mut self, idx: NodeIdx) -> u32 {
         let source = memory_of(self.graph, &self.stored, idx).unwrap_or(idx);
-        if let State::Free { level, .. } = self.states[source as usize] {
+        if let Availability::Inline { level, .. } = self.states[source as usize] {
             if self.stored[source as usize] || matches!(self.node(source).op, Op::Data) {
                 return level;
             }
@@ -53,7 +53,7 @@ impl Fuser<'_> {
         let (mut source, mut stored) = (idx, idx);
         let mut map = IndexMap::identity(self.node(idx).shape);
         while !self.stored[source as usize] {
-            let is_free = matches!(self.states[source as usize], State::Free { .. });
+            let is_free = matches!(self.states[source as usize], Availability::Inline { .. });
             match &self.node(source).op {
                 // What a group sees through a view it cannot store any more.
                 Op::View(view) if is_free || self.is_reshape(source, view) => map = map.of(view),

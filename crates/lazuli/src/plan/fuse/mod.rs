@@ -2,7 +2,7 @@
 //!
 //! Nodes are taken in order, and each joins the kernels that make its inputs where it can, so that values pass in
 //! registers instead of memory. A group is a kernel in the making. What is not made in the group where it is wanted
-//! is stored, or, if that is cheaper, made again ([`State::Free`]).
+//! is stored, or, if that is cheaper, made again ([`Availability::Inline`]).
 //!
 //! Groups never wait for each other in a circle, because each has a level: it loads only what groups of lower levels
 //! store. A group that nobody loads from yet may still move up; one that somebody does is fixed.
@@ -12,7 +12,7 @@ mod load;
 
 use super::Limits;
 use super::checks::Checks;
-use super::groups::{Form, Group, Groups, Part, Target, memory_of};
+use super::groups::{CatPart, Form, Group, Groups, Target, memory_of};
 use crate::graph::{Graph, GraphNode, NodeIdx, Op};
 use crate::ops;
 use crate::shape::{AxisSet, Shape};
@@ -20,9 +20,9 @@ use crate::view::View;
 
 /// How a node may be had by those that want it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum State {
+enum Availability {
     /// Memory, or something cheap made of it wherever it is wanted: views, constants, a few operations on one load.
-    Free { cost: u32, n_loads: u32, level: u32 },
+    Inline { cost: u32, n_loads: u32, level: u32 },
     /// Made in this group (or in one it was merged into).
     Member(u32),
 }
@@ -38,17 +38,17 @@ pub enum Commits {
 
 /// What of a draft has its place before or after checks and commits.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct DraftPlace {
     may_fail: bool,
     commits: bool,
     early: bool,
     late: bool,
 }
 
-impl Place {
+impl DraftPlace {
     /// That of both together.
-    fn and(self, other: Place) -> Place {
-        Place {
+    fn and(self, other: DraftPlace) -> DraftPlace {
+        DraftPlace {
             may_fail: self.may_fail || other.may_fail,
             commits: self.commits || other.commits,
             early: self.early || other.early,
@@ -57,7 +57,7 @@ impl Place {
     }
 
     /// That of both together; None if one kernel cannot have both.
-    fn with(self, other: Place, commits: Commits) -> Option<Place> {
+    fn with(self, other: DraftPlace, commits: Commits) -> Option<DraftPlace> {
         let both = self.and(other);
         let is_mixed = commits == Commits::Apart && both.early && both.late;
         // All of a check must have been made before any of what depends on it is stored.
@@ -71,13 +71,13 @@ struct Draft {
     domain: Shape,
     level: u32,
     /// Whether another group loads from it, so that its level is fixed.
-    loaded: bool,
+    level_is_fixed: bool,
     n_insts: usize,
     loads: Vec<NodeIdx>,
     /// Edges from members to nodes that are not members (yet), outputs included.
     n_pending: usize,
     has_gather: bool,
-    place: Place,
+    place: DraftPlace,
     stores: Vec<Target>,
     /// Another draft this one became part of.
     merged_into: Option<u32>,
@@ -132,7 +132,7 @@ struct Fuser<'a> {
     commits: Commits,
     uses: Vec<usize>,
     wanted: Vec<bool>,
-    states: Vec<State>,
+    states: Vec<Availability>,
     stored: Vec<bool>,
     reasons: Vec<Option<&'static str>>,
     /// Per node, whether only contractions read it.
@@ -164,16 +164,16 @@ impl Fuser<'_> {
     /// The draft that makes a node, if it is made in one.
     fn draft_of(&mut self, idx: NodeIdx) -> Option<u32> {
         match self.states[idx as usize] {
-            State::Member(draft) => Some(self.find(draft)),
-            State::Free { .. } => None,
+            Availability::Member(draft) => Some(self.find(draft)),
+            Availability::Inline { .. } => None,
         }
     }
 
     /// Where a node is made.
-    fn place(&mut self, idx: NodeIdx) -> State {
+    fn place(&mut self, idx: NodeIdx) -> Availability {
         let node = &self.graph.nodes[idx as usize];
         match &node.op {
-            Op::Data => State::Free { cost: 0, n_loads: (node.shape.n_elems() > 1) as u32, level: 0 },
+            Op::Data => Availability::Inline { cost: 0, n_loads: (node.shape.n_elems() > 1) as u32, level: 0 },
             Op::View(view) => self.place_view(idx, view),
             Op::Reduce(_, axes) => self.place_reduce(idx, *axes),
             Op::Matmul => {
@@ -191,7 +191,7 @@ impl Fuser<'_> {
     }
 
     /// A new group with `idx` as its first member.
-    fn open(&mut self, idx: NodeIdx, form: Form, level: u32) -> State {
+    fn open(&mut self, idx: NodeIdx, form: Form, level: u32) -> Availability {
         let node = &self.graph.nodes[idx as usize];
         let mut loads = Vec::new();
         node.inputs.iter().for_each(|i| self.free_loads(*i, &mut loads));
@@ -199,7 +199,7 @@ impl Fuser<'_> {
             form,
             domain: node.shape,
             level,
-            loaded: false,
+            level_is_fixed: false,
             n_insts: 1 + self.free_cost(idx) as usize,
             loads,
             n_pending: self.uses[idx as usize],
@@ -208,23 +208,23 @@ impl Fuser<'_> {
             stores: Vec::new(),
             merged_into: None,
         });
-        State::Member(self.drafts.len() as u32 - 1)
+        Availability::Member(self.drafts.len() as u32 - 1)
     }
 
     /// Where a node has its place, checks and commits considered.
-    fn place_of(&self, idx: NodeIdx) -> Place {
+    fn place_of(&self, idx: NodeIdx) -> DraftPlace {
         if !self.checks.any_commits {
-            return Place::default();
+            return DraftPlace::default();
         }
         let (may_fail, late) = (self.checks.may_fail[idx as usize], self.checks.late[idx as usize]);
-        Place { may_fail, commits: matches!(self.node(idx).op, Op::Commit), early: !late, late }
+        DraftPlace { may_fail, commits: matches!(self.node(idx).op, Op::Commit), early: !late, late }
     }
 
     /// The free operations that come along with a node.
     fn free_cost(&self, idx: NodeIdx) -> u32 {
         let cost = |i: &NodeIdx| match self.states[*i as usize] {
-            State::Free { cost, .. } => 1 + cost,
-            State::Member(_) => 0,
+            Availability::Inline { cost, .. } => 1 + cost,
+            Availability::Member(_) => 0,
         };
         self.node(idx).inputs.iter().map(cost).sum()
     }
@@ -239,23 +239,23 @@ impl Fuser<'_> {
                     loads.push(idx);
                 }
             }
-            State::Free { .. } => node.inputs.iter().for_each(|i| self.free_loads(*i, loads)),
-            State::Member(_) => {}
+            Availability::Inline { .. } => node.inputs.iter().for_each(|i| self.free_loads(*i, loads)),
+            Availability::Member(_) => {}
         }
     }
 
-    fn place_view(&mut self, idx: NodeIdx, view: &View) -> State {
+    fn place_view(&mut self, idx: NodeIdx, view: &View) -> Availability {
         let source = self.node(idx).inputs[0];
         let Some(draft) = self.draft_of(source) else {
-            let State::Free { cost, n_loads, level } = self.states[source as usize] else { unreachable!() };
+            let Availability::Inline { cost, n_loads, level } = self.states[source as usize] else { unreachable!() };
             // Windows over a pad: to ask of each element of each window whether it is inside costs more than to store it.
             let repeats = self.n_elems(idx) >= 2 * self.n_elems(source) && !self.stored[source as usize];
             if repeats && matches!(self.node(source).op, Op::Pad(_)) && self.limits.fuse {
                 self.states[source as usize] = self.open(source, Form::Map, level);
                 let level = self.store(source, "it is read several times with fill around it");
-                return State::Free { cost: 0, n_loads: 1, level };
+                return Availability::Inline { cost: 0, n_loads: 1, level };
             }
-            return State::Free { cost, n_loads, level };
+            return Availability::Inline { cost, n_loads, level };
         };
         // The same elements in the same order: still the same values of the same kernel.
         let stays = self.is_reshape(idx, view) && self.limits.fuse && !self.is_routine(source);
@@ -268,7 +268,7 @@ impl Fuser<'_> {
             return state;
         }
         let level = self.store(source, "it is read in another order than it is made in");
-        State::Free { cost: 0, n_loads: 1, level }
+        Availability::Inline { cost: 0, n_loads: 1, level }
     }
 
     /// Whether a node is all the elements of its input in the same order.
@@ -302,13 +302,13 @@ impl Fuser<'_> {
         let n_edges = self.node(idx).inputs.iter().filter(|i| **i == source).count();
         self.limits.fuse
             && draft.form == Form::Map
-            && !draft.loaded
+            && !draft.level_is_fixed
             && draft.n_pending == n_edges
             && (self.n_elems(idx) <= self.n_elems(source) || draft.n_insts <= CHEAP as usize)
             && (!draft.has_gather || !matches!(self.node(idx).op, Op::Pad(_)))
     }
 
-    fn place_elementwise(&mut self, idx: NodeIdx) -> State {
+    fn place_elementwise(&mut self, idx: NodeIdx) -> Availability {
         let node = &self.graph.nodes[idx as usize];
         let mut inputs = node.inputs.clone();
         let mut level = 0;
@@ -321,12 +321,12 @@ impl Fuser<'_> {
         let mut drafts: Vec<u32> = Vec::new();
         for input in &inputs {
             match self.states[*input as usize] {
-                State::Free { cost: c, n_loads: n, level: l } => {
+                Availability::Inline { cost: c, n_loads: n, level: l } => {
                     cost += c;
                     n_loads += n;
                     level = level.max(l);
                 }
-                State::Member(draft) => {
+                Availability::Member(draft) => {
                     let draft = self.find(draft);
                     if !drafts.contains(&draft) {
                         drafts.push(draft);
@@ -345,7 +345,7 @@ impl Fuser<'_> {
             let is_cheap = cost <= cheap && n_loads <= 1 && !self.wanted[idx as usize] && !is_placed;
             let free = constant || (self.limits.fuse && is_cheap);
             if free {
-                return State::Free { cost, n_loads, level };
+                return Availability::Inline { cost, n_loads, level };
             }
             return self.open(idx, Form::Map, level);
         }
@@ -353,8 +353,8 @@ impl Fuser<'_> {
         if let Op::Pad(_) = node.op {
             return self.place_pad(idx, drafts[0], level);
         }
-        match self.home(idx, &inputs, &drafts, level) {
-            Some(home) => self.join(idx, home, 1),
+        match self.choose_group(idx, &inputs, &drafts, level) {
+            Some(group) => self.join(idx, group, 1),
             None => {
                 for input in &inputs {
                     if self.draft_of(*input).is_some() {
@@ -366,9 +366,9 @@ impl Fuser<'_> {
         }
     }
 
-    fn place_pad(&mut self, idx: NodeIdx, draft: u32, level: u32) -> State {
+    fn place_pad(&mut self, idx: NodeIdx, draft: u32, level: u32) -> Availability {
         let source = self.node(idx).inputs[0];
-        let can_rise = self.drafts[draft as usize].level >= level || !self.drafts[draft as usize].loaded;
+        let can_rise = self.drafts[draft as usize].level >= level || !self.drafts[draft as usize].level_is_fixed;
         let goes_there = self.drafts[draft as usize].place.with(self.place_of(idx), self.commits).is_some();
         if self.draft_of(source) == Some(draft) && can_rise && goes_there && self.can_look_through(draft, source, idx) {
             let state = self.join(idx, draft, 3);
@@ -386,14 +386,14 @@ impl Fuser<'_> {
         // Memory with fill around it is as cheap to have as memory.
         let fill = self.node(idx).inputs[1];
         match self.states[fill as usize] {
-            State::Free { cost, n_loads: 0, .. } if self.limits.fuse && !self.wanted[idx as usize] => {
-                State::Free { cost: cost + ops::cost(&self.node(idx).op), n_loads: 1, level }
+            Availability::Inline { cost, n_loads: 0, .. } if self.limits.fuse && !self.wanted[idx as usize] => {
+                Availability::Inline { cost: cost + ops::cost(&self.node(idx).op), n_loads: 1, level }
             }
             _ => self.open(idx, Form::Map, level),
         }
     }
 
-    fn place_reduce(&mut self, idx: NodeIdx, axes: AxisSet) -> State {
+    fn place_reduce(&mut self, idx: NodeIdx, axes: AxisSet) -> Availability {
         let x = self.node(idx).inputs[0];
         let full = self.node(x).shape;
         let rows = full.reduced(&axes, false).n_elems();
@@ -401,7 +401,7 @@ impl Fuser<'_> {
         let split = length > self.limits.max_reduce && rows < self.limits.min_rows;
         let form = Form::Reduce { full, axes, split };
         let Some(draft) = self.draft_of(x) else {
-            let State::Free { level, .. } = self.states[x as usize] else { unreachable!() };
+            let Availability::Inline { level, .. } = self.states[x as usize] else { unreachable!() };
             return self.open(idx, form, level);
         };
         let d = &self.drafts[draft as usize];
@@ -424,11 +424,11 @@ impl Fuser<'_> {
         self.open(idx, form, level)
     }
 
-    fn place_cat(&mut self, idx: NodeIdx, axis: usize) -> State {
+    fn place_cat(&mut self, idx: NodeIdx, axis: usize) -> Availability {
         let mut start = 0;
         let mut level = 0;
         for input in self.node(idx).inputs.clone() {
-            let part_of = Some(Part { cat: idx, start });
+            let part_of = Some(CatPart { cat: idx, start });
             start += self.node(input).shape[axis];
             if self.n_elems(input) == 0 {
                 continue;
@@ -440,20 +440,20 @@ impl Fuser<'_> {
             };
             let draft = &mut self.drafts[draft as usize];
             draft.stores.push(Target { value: input, part_of });
-            draft.loaded = true;
+            draft.level_is_fixed = true;
             level = level.max(draft.level + 1);
         }
         self.stored[idx as usize] = true;
-        State::Free { cost: 0, n_loads: 1, level }
+        Availability::Inline { cost: 0, n_loads: 1, level }
     }
 
     /// A new group that reads one value and writes it elsewhere; the value stays made where it is.
     fn open_copy(&mut self, idx: NodeIdx) -> u32 {
         let level = match self.states[idx as usize] {
-            State::Free { level, .. } => level,
-            State::Member(_) => self.store(idx, "it is copied into a concatenation"),
+            Availability::Inline { level, .. } => level,
+            Availability::Member(_) => self.store(idx, "it is copied into a concatenation"),
         };
-        let State::Member(draft) = self.open(idx, Form::Map, level) else { unreachable!("a group was opened") };
+        let Availability::Member(draft) = self.open(idx, Form::Map, level) else { unreachable!("a group was opened") };
         let mut loads = Vec::new();
         self.free_loads(idx, &mut loads);
         self.drafts[draft as usize].loads = loads;
@@ -468,7 +468,7 @@ impl Fuser<'_> {
         if self.stored[idx as usize] || memory_of(self.graph, &self.stored, idx).is_some() {
             return;
         }
-        if let State::Free { level, .. } = self.states[idx as usize] {
+        if let Availability::Inline { level, .. } = self.states[idx as usize] {
             self.states[idx as usize] = self.open(idx, Form::Map, level);
         }
         self.stored[idx as usize] = true;

@@ -10,23 +10,23 @@ pub mod variants;
 
 use super::convert::lane_name;
 use super::cut::Context;
-use super::eval::{Eval, Value};
+use super::eval::{Eval, ShaderValue};
 use super::index::{Accesses, Spot, split};
 use super::map::side_by_side;
-use super::memory::{Memory, Use};
-use super::schedule::{self, Four, Mode};
+use super::memory::{LaunchMemory, Use};
+use super::schedule::{self, VecAxis, VecLoad};
 use super::shader::Shader;
-use super::{Pass, Place, Program};
+use super::{Pass, PassMemory, ShaderProgram};
 use crate::dtype::{DType, Lane};
 use crate::kernel::{Args, InstOp, MatmulArgs, OperandArgs, Reg, Scope};
-use variants::{Cols, K_UNROLL, MatmulShape, Read, Team};
+use variants::{Cols, K_UNROLL, MatmulShape, Read, Share};
 
 /// Instructions up to which what follows the sums is written out for each value of a tile; beyond, it is a loop.
 const WRITTEN_OUT: usize = 64;
 
 /// The passes of the parts of a matmul.
-pub fn program(context: &Context, parts: &[Args]) -> Program {
-    let mut program = Program::default();
+pub fn program(context: &Context, parts: &[Args]) -> ShaderProgram {
+    let mut program = ShaderProgram::default();
     for args in parts {
         let Some(matmul) = &args.matmul else { unreachable!("a matmul's launch has its numbers") };
         let by_four = matmul.n / 4 * 4;
@@ -34,9 +34,9 @@ pub fn program(context: &Context, parts: &[Args]) -> Program {
             let dtypes = [context.body.inputs[0], context.body.inputs[1]];
             let (shape, why) = variants::choose(matmul, cols.1 - cols.0, dtypes, context.caps);
             // What is told is how most of it is made; what fours leave over goes with it.
-            program.variant.get_or_insert_with(|| told(&shape, &why));
+            program.variant.get_or_insert_with(|| reported(&shape, &why));
             if shape.splits == 1 {
-                program.passes.push(Tiles::new(context, args, matmul, shape, cols, Sums::Whole).pass());
+                program.passes.push(MatmulShader::new(context, args, matmul, shape, cols, DispatchSums::Whole).pass());
                 continue;
             }
             let size_bytes = scratch_bytes(args, &shape);
@@ -44,8 +44,8 @@ pub fn program(context: &Context, parts: &[Args]) -> Program {
                 Some(first) => *first = size_bytes.max(*first),
                 None => program.scratch.push(size_bytes),
             }
-            for (shape, sums) in [(shape, Sums::Parts), (shape.smallest(), Sums::Added)] {
-                program.passes.push(Tiles::new(context, args, matmul, shape, cols, sums).pass());
+            for (shape, sums) in [(shape, DispatchSums::Parts), (shape.smallest(), DispatchSums::Added)] {
+                program.passes.push(MatmulShader::new(context, args, matmul, shape, cols, sums).pass());
             }
         }
     }
@@ -54,7 +54,7 @@ pub fn program(context: &Context, parts: &[Args]) -> Program {
 
 /// Which sums a dispatch makes.
 #[derive(Clone, Copy, PartialEq)]
-enum Sums {
+enum DispatchSums {
     /// Over all of k.
     Whole,
     /// Over a part of k per invocation, left in scratch memory.
@@ -64,43 +64,43 @@ enum Sums {
 }
 
 /// A variant and why it was chosen, for people.
-fn told(shape: &MatmulShape, why: &variants::Why) -> String {
+fn reported(shape: &MatmulShape, why: &variants::Why) -> String {
     let parts = if shape.splits > 1 { format!(", k in {} parts", shape.splits) } else { String::new() };
     format!("{}{parts}: {why}", shape.variant.name)
 }
 
 /// What the text is written from.
-struct Tiles<'a> {
+struct MatmulShader<'a> {
     context: &'a Context<'a>,
     args: &'a Args,
     matmul: &'a MatmulArgs,
     shape: MatmulShape,
     /// The columns of the result that are made.
     cols: (usize, usize),
-    sums: Sums,
+    sums: DispatchSums,
     lane: Lane,
-    modes: Vec<Mode>,
-    memory: Memory,
+    modes: Vec<VecLoad>,
+    memory: LaunchMemory,
 }
 
-impl<'a> Tiles<'a> {
+impl<'a> MatmulShader<'a> {
     fn new(
         context: &'a Context,
         args: &'a Args,
         matmul: &'a MatmulArgs,
         shape: MatmulShape,
         cols: (usize, usize),
-        sums: Sums,
-    ) -> Tiles<'a> {
-        let four = (shape.variant.cols != Cols::One).then_some(Four { axis: args.outer.len() - 1, aligned: true });
+        sums: DispatchSums,
+    ) -> MatmulShader<'a> {
+        let four = (shape.variant.cols != Cols::One).then_some(VecAxis { axis: args.outer.len() - 1, aligned: true });
         let modes = schedule::modes(context.body, args, four);
         let acc = context.body.insts.iter().find(|i| matches!(i.op, InstOp::Acc));
         let lane = acc.map_or(Lane::F32, |i| i.dtype.lane());
         let mut uses = match sums {
-            Sums::Parts => context.uses(args, &[]),
+            DispatchSums::Parts => context.uses(args, &[]),
             _ => context.uses(args, &[&modes]),
         };
-        if sums != Sums::Added {
+        if sums != DispatchSums::Added {
             let rest = !matmul.k.is_multiple_of(K_UNROLL);
             for (one, read) in uses.iter_mut().zip([shape.a, shape.b]) {
                 one.by_four |= read != Read::Each;
@@ -108,10 +108,10 @@ impl<'a> Tiles<'a> {
                 one.by_one |= read == Read::Each || (read == Read::AlongK && rest);
             }
         }
-        if sums != Sums::Whole {
+        if sums != DispatchSums::Whole {
             uses.push(scratch(args, &shape, lane));
         }
-        Tiles { context, args, matmul, shape, cols, sums, lane, modes, memory: context.memory_of(uses) }
+        MatmulShader { context, args, matmul, shape, cols, sums, lane, modes, memory: context.memory_of(uses) }
     }
 
     fn pass(&self) -> Pass {
@@ -121,8 +121,8 @@ impl<'a> Tiles<'a> {
         shader.line("let params = params;");
         let n_tiles = self.write_place(&mut shader, group);
         match (self.sums, self.shape.variant.team) {
-            (Sums::Added, _) => self.write_added(&mut shader),
-            (_, Team::Tile { k, .. }) => self.write_team_sums(&mut shader, k),
+            (DispatchSums::Added, _) => self.write_added(&mut shader),
+            (_, Share::WorkgroupTile { k, .. }) => self.write_team_sums(&mut shader, k),
             _ => {
                 self.write_operands(&mut shader);
                 self.write_sums(&mut shader);
@@ -130,7 +130,7 @@ impl<'a> Tiles<'a> {
         }
         match self.shape.variant.team {
             // Of those that share a tile the first goes on.
-            Team::Lanes(_) => {
+            Share::SplitK(_) => {
                 shader.open("if (k_lane == 0u && is_there)");
                 self.write_rest(&mut shader);
                 shader.close();
@@ -143,9 +143,9 @@ impl<'a> Tiles<'a> {
     /// Tiles that a workgroup makes.
     fn tiles_of(&self, group: usize) -> usize {
         match self.shape.variant.team {
-            Team::Alone => group,
-            Team::Tile { .. } | Team::Subgroup(_) => 1,
-            Team::Lanes(n) => group / n,
+            Share::Alone => group,
+            Share::WorkgroupTile { .. } | Share::SubgroupBroadcast(_) => 1,
+            Share::SplitK(n) => group / n,
         }
     }
 
@@ -155,14 +155,14 @@ impl<'a> Tiles<'a> {
         let (n_across, n_down) = ((self.cols.1 - self.cols.0).div_ceil(width), self.matmul.m.div_ceil(rows));
         let n_batch: usize = self.matmul.batch.iter().product();
         let n_once = n_batch * n_down * n_across;
-        let n_tiles = n_once * if self.sums == Sums::Parts { self.shape.splits } else { 1 };
+        let n_tiles = n_once * if self.sums == DispatchSums::Parts { self.shape.splits } else { 1 };
         let tiles = shader.param("n_tiles", n_tiles);
         let (across, down) = (shader.param("tiles_across", n_across), shader.param("tiles_down", n_down));
         let (first, _) = (shader.param("col_start", self.cols.0), shader.param("col_end", self.cols.1));
         shader.param("m", self.matmul.m);
         shader.param("n", self.matmul.n);
         self.write_number(shader, group, &tiles);
-        if self.sums == Sums::Parts {
+        if self.sums == DispatchSums::Parts {
             let once = shader.param("tiles_once", n_once);
             shader.line(format!("let part = number / {once};"));
             shader.line(format!("let tile = number % {once};"));
@@ -184,7 +184,7 @@ impl<'a> Tiles<'a> {
         let start_row = format!("of_strip / strip_width * {rows}u");
         let start_col = format!("{first} + (strip + of_strip % strip_width) * {width}u");
         match self.shape.variant.team {
-            Team::Tile { across, .. } => {
+            Share::WorkgroupTile { across, .. } => {
                 shader.line(format!("let tile_row = {start_row};"));
                 shader.line(format!("let tile_col = {start_col};"));
                 shader.line(format!("let down = lane / {across}u;"));
@@ -192,12 +192,12 @@ impl<'a> Tiles<'a> {
                 shader.line(format!("let row = tile_row + down * {}u;", self.shape.variant.rows));
                 shader.line("let col = tile_col + side * 4u;");
             }
-            Team::Subgroup(_) => {
+            Share::SubgroupBroadcast(_) => {
                 let cols = self.shape.variant.cols.n_cols();
                 shader.line(format!("let col = {start_col} + lane * {cols}u;"));
                 shader.line(format!("let row = {start_row};"));
             }
-            Team::Alone | Team::Lanes(_) => {
+            Share::Alone | Share::SplitK(_) => {
                 shader.line(format!("let col = {start_col};"));
                 shader.line(format!("let row = {start_row};"));
             }
@@ -208,17 +208,17 @@ impl<'a> Tiles<'a> {
     /// The number of this invocation's tile: `tile`, or `number` where tiles are counted once for every part of k.
     fn write_number(&self, shader: &mut Shader, group: usize, tiles: &str) {
         shader.count_groups();
-        let number = if self.sums == Sums::Parts { "number" } else { "tile" };
+        let number = if self.sums == DispatchSums::Parts { "number" } else { "tile" };
         match self.shape.variant.team {
-            Team::Alone => {
+            Share::Alone => {
                 shader.line(format!("let {number} = group_idx * {group}u + lane;"));
                 shader.line(format!("if ({number} >= {tiles}) {{ return; }}"));
             }
-            Team::Tile { .. } | Team::Subgroup(_) => {
+            Share::WorkgroupTile { .. } | Share::SubgroupBroadcast(_) => {
                 shader.line(format!("let {number} = group_idx;"));
                 shader.line(format!("if ({number} >= {tiles}) {{ return; }}"));
             }
-            Team::Lanes(n) => {
+            Share::SplitK(n) => {
                 // All stay until the last barrier, those beyond the end at the last tile.
                 shader.line(format!("let k_lane = lane % {n}u;"));
                 shader.line(format!("let here = group_idx * {}u + lane / {n}u;", group / n));
@@ -244,7 +244,7 @@ impl<'a> Tiles<'a> {
     fn write_range(&self, shader: &mut Shader) {
         let k = shader.param("k", self.matmul.k);
         match self.sums {
-            Sums::Parts => {
+            DispatchSums::Parts => {
                 let per = shader.param("k_per_part", self.shape.k_per_split);
                 shader.line(format!("let k_start = part * {per};"));
                 shader.line(format!("let k_end = min(k_start + {per}, {k});"));
@@ -258,7 +258,7 @@ impl<'a> Tiles<'a> {
 
     /// How much of k an invocation sums up at most.
     fn k_len(&self) -> usize {
-        if self.sums == Sums::Parts { self.shape.k_per_split } else { self.matmul.k }
+        if self.sums == DispatchSums::Parts { self.shape.k_per_split } else { self.matmul.k }
     }
 
     /// The sum of all parts, in `all0_0`.
@@ -291,16 +291,16 @@ impl<'a> Tiles<'a> {
         let kept = self.context.kept();
         let accesses = Accesses { body, args: self.args, modes: &self.modes, kept: &kept };
         let mut eval = Eval::new(accesses, &self.memory, Spot { coordinates: vec![Vec::new()], ..Spot::default() });
-        if self.sums != Sums::Parts {
+        if self.sums != DispatchSums::Parts {
             let uniform = (0..body.insts.len() as Reg).filter(|r| body.insts[*r as usize].scope == Scope::Uniform);
             eval.need(shader, uniform);
         }
         let (names, n_cols) = (self.names("all"), self.shape.variant.cols.n_values());
         // Where the next four columns are, and whether even the first row and column may be beyond the end.
         let (apart, may_miss) = match self.shape.variant.team {
-            Team::Tile { across, .. } => (4 * across, [true, true]),
-            Team::Subgroup(_) => (4, [false, true]),
-            Team::Alone | Team::Lanes(_) => (4, [false, false]),
+            Share::WorkgroupTile { across, .. } => (4 * across, [true, true]),
+            Share::SubgroupBroadcast(_) => (4, [false, true]),
+            Share::Alone | Share::SplitK(_) => (4, [false, false]),
         };
         if names.len() > 1 && names.len() * body.insts.len() > WRITTEN_OUT {
             // In memory, to be counted through: what follows is long, and should be compiled once.
@@ -337,7 +337,7 @@ impl<'a> Tiles<'a> {
         let four = self.shape.variant.cols != Cols::One;
         let at = format!("i{suffix}");
         shader.line(format!("let {at} = ({}{row}) * params.n + {col};", self.rows_before()));
-        if self.sums == Sums::Parts {
+        if self.sums == DispatchSums::Parts {
             let n_elems = shader.param("n_elems", self.args.outer.iter().product());
             let at = format!("part * {n_elems} + {at}");
             let lines = match four {
@@ -353,7 +353,7 @@ impl<'a> Tiles<'a> {
         let along = four.then_some(names.len() - 1);
         here.spot =
             Spot { outer: at, coordinates: side_by_side(names, along), suffix: suffix.to_string(), ..Spot::default() };
-        let sum = Value { text: sum.to_string(), lane: self.lane, four };
+        let sum = ShaderValue { text: sum.to_string(), lane: self.lane, four };
         for (reg, inst) in body.insts.iter().enumerate() {
             if let InstOp::Acc = inst.op {
                 here.values[reg] = Some(sum.clone().reinterpreted(inst.dtype.lane()));
@@ -378,7 +378,7 @@ fn scratch(args: &Args, shape: &MatmulShape, lane: Lane) -> Use {
     };
     let by_four = args.outer.last().is_some_and(|n| n.is_multiple_of(4));
     Use {
-        place: Place::Scratch(0),
+        place: PassMemory::Scratch(0),
         name: "sums".to_string(),
         dtype,
         by_one: !by_four,

@@ -3,13 +3,13 @@
 //! have through workgroup memory.
 
 use super::super::convert::lane_name;
-use super::super::eval::Value;
+use super::super::eval::ShaderValue;
 use super::super::memory::LANES;
 use super::super::shader::Shader;
-use super::variants::{Cols, K_BLOCK, K_UNROLL, Read, Team, Variant};
-use super::{Tiles, operand_start, stride};
+use super::variants::{Cols, K_BLOCK, K_UNROLL, Read, Share, Variant};
+use super::{MatmulShader, operand_start, stride};
 
-impl Tiles<'_> {
+impl MatmulShader<'_> {
     /// Where the rows of `a` and the columns of `b` start. Those beyond the end are those at the end again; what
     /// becomes of them is not stored.
     pub fn write_operands(&self, shader: &mut Shader) {
@@ -18,7 +18,7 @@ impl Tiles<'_> {
         shader.line(format!("let a_start = {a_start};"));
         let team = self.shape.variant.team;
         match team {
-            Team::Subgroup(n) => self.write_subgroup_rows(shader, n),
+            Share::SubgroupBroadcast(n) => self.write_subgroup_rows(shader, n),
             _ => self.write_rows(shader, rows),
         }
         let b_start = operand_start(shader, "b", &self.matmul.b);
@@ -26,7 +26,7 @@ impl Tiles<'_> {
         let across = stride(shader, "b", "col", self.matmul.b.col_stride);
         for c in 0..cols.n_values() {
             let col = match (c, team) {
-                (0, Team::Alone | Team::Lanes(_) | Team::Tile { .. }) => "col".to_string(),
+                (0, Share::Alone | Share::SplitK(_) | Share::WorkgroupTile { .. }) => "col".to_string(),
                 _ => format!("min(col + {}u, params.col_end - 4u)", 4 * c),
             };
             shader.line(format!("let b{c} = b_start + {col} * {across};"));
@@ -62,7 +62,7 @@ impl Tiles<'_> {
         }
         // How far apart the steps of one invocation are: others that share its sums take those between.
         let (lanes, first) = match self.shape.variant.team {
-            Team::Lanes(n) => (n, " + k_lane"),
+            Share::SplitK(n) => (n, " + k_lane"),
             _ => (1, ""),
         };
         let by_four = if lanes > 1 { format!(" + k_lane * {K_UNROLL}u") } else { String::new() };
@@ -117,7 +117,7 @@ impl Tiles<'_> {
     /// The products of `n` steps from `k` on.
     fn write_products(&self, shader: &mut Shader, n: usize, into: &str) {
         let &Variant { rows, cols, team, .. } = self.shape.variant;
-        if let Team::Subgroup(n_lanes) = team {
+        if let Share::SubgroupBroadcast(n_lanes) = team {
             return self.write_subgroup_products(shader, n_lanes, n, into);
         }
         let xs = self.write_a(shader, n);
@@ -164,7 +164,7 @@ impl Tiles<'_> {
     fn write_a(&self, shader: &mut Shader, n: usize) -> Vec<Vec<String>> {
         let along = stride(shader, "a", "col", self.matmul.a.col_stride);
         let lane = self.context.body.inputs[0].lane();
-        let as_lane = |text: String, four: bool| Value { text, lane, four }.reinterpreted(self.lane).text;
+        let as_lane = |text: String, four: bool| ShaderValue { text, lane, four }.reinterpreted(self.lane).text;
         let mut rows = Vec::new();
         for r in 0..self.shape.variant.rows {
             let row = match (self.shape.a, n) {
@@ -226,7 +226,7 @@ impl Tiles<'_> {
                 if four { format!("vec4<{}>({})", lane_name(lane), each.join(", ")) } else { each.concat() }
             }
         };
-        Value { text, lane, four }.reinterpreted(self.lane).text
+        ShaderValue { text, lane, four }.reinterpreted(self.lane).text
     }
 }
 

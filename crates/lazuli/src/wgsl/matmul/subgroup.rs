@@ -2,13 +2,13 @@
 //! each reads some and hands them to the others. A driver that runs on the CPU reads memory lane by lane, but hands a
 //! value from one lane to all in one instruction: this is twice as fast there as reading everything alone.
 
-use super::super::eval::Value;
+use super::super::eval::ShaderValue;
 use super::super::memory::LANES;
 use super::super::shader::Shader;
 use super::variants::Read;
-use super::{Tiles, stride};
+use super::{MatmulShader, stride};
 
-impl Tiles<'_> {
+impl MatmulShader<'_> {
     /// Where the rows of `a` start that this invocation reads: of every `n_lanes` rows of the tile one.
     pub fn write_subgroup_rows(&self, shader: &mut Shader, n_lanes: usize) {
         let down = stride(shader, "a", "row", self.matmul.a.row_stride);
@@ -49,6 +49,6 @@ impl Tiles<'_> {
                 format!("vec4({})", each.join(", "))
             }
         };
-        Value { text, lane, four: n > 1 }.reinterpreted(self.lane).text
+        ShaderValue { text, lane, four: n > 1 }.reinterpreted(self.lane).text
     }
 }

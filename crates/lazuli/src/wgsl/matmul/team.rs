@@ -3,15 +3,15 @@
 //! lie side by side, step after step.
 
 use super::super::convert::lane_name;
-use super::super::eval::Value;
+use super::super::eval::ShaderValue;
 use super::super::memory::LANES;
 use super::super::shader::Shader;
 use super::variants::{K_BLOCK, Read, Variant};
-use super::{Tiles, operand_start, stride};
+use super::{MatmulShader, operand_start, stride};
 use crate::kernel::OperandArgs;
 
 /// One of the two matrices, seen along the axis that the result has too (`across`) and along k.
-struct Side<'a> {
+struct TileSide<'a> {
     name: &'static str,
     input: usize,
     lies: &'a OperandArgs,
@@ -24,14 +24,14 @@ struct Side<'a> {
     along: String,
 }
 
-impl Tiles<'_> {
+impl MatmulShader<'_> {
     /// Sums of products along k, `k_steps` at a time: `all0_0`, `all0_1`, …, row by row of the invocation's tile.
     pub fn write_team_sums(&self, shader: &mut Shader, k_steps: usize) {
         let &Variant { rows, cols, .. } = self.shape.variant;
         let (n_rows, n_cols) = self.shape.variant.tile();
         let (a, b) = (&self.matmul.a, &self.matmul.b);
         let sides = [
-            Side {
+            TileSide {
                 name: "a",
                 input: 0,
                 lies: a,
@@ -42,7 +42,7 @@ impl Tiles<'_> {
                 across: stride(shader, "a", "row", a.row_stride),
                 along: stride(shader, "a", "col", a.col_stride),
             },
-            Side {
+            TileSide {
                 name: "b",
                 input: 1,
                 lies: b,
@@ -100,7 +100,7 @@ impl Tiles<'_> {
 
     /// Brings the next steps of one matrix to workgroup memory. Steps beyond the end are zeros; rows (or columns)
     /// beyond the end are those at the end again, and what becomes of them is not stored.
-    fn write_bring(&self, shader: &mut Shader, side: &Side, k_steps: usize, n_brought: usize) {
+    fn write_bring(&self, shader: &mut Shader, side: &TileSide, k_steps: usize, n_brought: usize) {
         let group = self.shape.variant.group(self.context.caps);
         let (name, fours) = (side.name, side.size / 4);
         // What lies side by side in memory is brought by neighbours.
@@ -165,6 +165,6 @@ impl Tiles<'_> {
     /// What was read of an input, as the lane that is summed up.
     fn as_lane(&self, input: usize, text: String, four: bool) -> String {
         let lane = self.context.body.inputs[input].lane();
-        Value { text, lane, four }.reinterpreted(self.lane).text
+        ShaderValue { text, lane, four }.reinterpreted(self.lane).text
     }
 }

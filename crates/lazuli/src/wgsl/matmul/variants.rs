@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::super::{Caps, Style};
+use super::super::{Caps, Threads};
 use crate::dtype::DType;
 use crate::kernel::{MatmulArgs, OperandArgs};
 
@@ -18,21 +18,21 @@ pub struct Variant {
     /// Its columns: how many fours, or one column.
     pub cols: Cols,
     /// How invocations work together.
-    pub team: Team,
+    pub team: Share,
 }
 
 /// How invocations work together.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Team {
+pub enum Share {
     /// Each reads what it needs.
     Alone,
     /// A workgroup of `down` × `across` invocations brings `k` steps of both matrices to workgroup memory at a time.
-    Tile { down: usize, across: usize, k: usize },
+    WorkgroupTile { down: usize, across: usize, k: usize },
     /// So many invocations share the sums of one tile, each taking every so-manieth four of k.
-    Lanes(usize),
+    SplitK(usize),
     /// A subgroup of so many makes tiles side by side: each reads its part of the rows of `a`, which are the same for
     /// all of them, and hands it to the others.
-    Subgroup(usize),
+    SubgroupBroadcast(usize),
 }
 
 /// The columns of a tile.
@@ -63,23 +63,23 @@ impl Cols {
 }
 
 const fn alone(name: &'static str, rows: usize, fours: usize) -> Variant {
-    Variant { name, rows, cols: Cols::Fours(fours), team: Team::Alone }
+    Variant { name, rows, cols: Cols::Fours(fours), team: Share::Alone }
 }
 
 const fn alone_by_one(name: &'static str, rows: usize) -> Variant {
-    Variant { name, rows, cols: Cols::One, team: Team::Alone }
+    Variant { name, rows, cols: Cols::One, team: Share::Alone }
 }
 
 const fn tile(name: &'static str, [rows, fours]: [usize; 2], [down, across, k]: [usize; 3]) -> Variant {
-    Variant { name, rows, cols: Cols::Fours(fours), team: Team::Tile { down, across, k } }
+    Variant { name, rows, cols: Cols::Fours(fours), team: Share::WorkgroupTile { down, across, k } }
 }
 
 const fn lanes(name: &'static str, rows: usize, n: usize) -> Variant {
-    Variant { name, rows, cols: Cols::Fours(1), team: Team::Lanes(n) }
+    Variant { name, rows, cols: Cols::Fours(1), team: Share::SplitK(n) }
 }
 
 const fn subgroup(name: &'static str, rows: usize, fours: usize) -> Variant {
-    Variant { name, rows, cols: Cols::Fours(fours), team: Team::Subgroup(8) }
+    Variant { name, rows, cols: Cols::Fours(fours), team: Share::SubgroupBroadcast(8) }
 }
 
 // From registers alone. Larger tiles read less per product; they also take longer to compile.
@@ -196,7 +196,7 @@ const FEW_SUMS: usize = 1 << 18;
 /// Why a product gets its variant, for people.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Why {
-    Default(Style),
+    Default(Threads),
     /// Tuned for its class, on this day.
     Tuned(String),
     /// Asked for: a candidate that is tried, or a test.
@@ -206,8 +206,8 @@ pub enum Why {
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Why::Default(Style::Alone) => f.write_str("default for drivers that run on the CPU"),
-            Why::Default(Style::Shared) => f.write_str("default for hardware"),
+            Why::Default(Threads::Independent) => f.write_str("default for drivers that run on the CPU"),
+            Why::Default(Threads::Cooperative) => f.write_str("default for hardware"),
             Why::Tuned(day) => write!(f, "tuned {day}"),
             Why::Forced => f.write_str("forced"),
         }
@@ -229,13 +229,13 @@ pub struct Class {
     pub m: usize,
     pub k: usize,
     pub n: usize,
-    pub a: Operand,
-    pub b: Operand,
+    pub a: OperandLayout,
+    pub b: OperandLayout,
 }
 
 /// How an operand of a class lies in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Operand {
+pub struct OperandLayout {
     pub dtype: DType,
     pub transposed: bool,
 }
@@ -259,7 +259,7 @@ impl Class {
                 _ if lies.row_stride == 1 || rows == 1 => true,
                 _ => return None,
             };
-            Some(Operand { dtype, transposed })
+            Some(OperandLayout { dtype, transposed })
         };
         Some(Class {
             batch: bound(&BATCHES, matmul.batch.iter().product()),
@@ -278,7 +278,7 @@ impl Class {
         let operand = |word: &str| {
             let (name, transposed) = word.strip_suffix("ᵀ").map_or((word, false), |name| (name, true));
             let dtype = [DType::F32, DType::F16, DType::BF16].into_iter().find(|d| d.to_string() == name)?;
-            Some(Operand { dtype, transposed })
+            Some(OperandLayout { dtype, transposed })
         };
         Some(Class {
             batch: size(batch, &BATCHES)?,
@@ -311,7 +311,7 @@ impl fmt::Display for Class {
     }
 }
 
-impl fmt::Display for Operand {
+impl fmt::Display for OperandLayout {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.dtype, if self.transposed { "ᵀ" } else { "" })
     }
@@ -326,11 +326,11 @@ impl Variant {
     /// Invocations of a workgroup.
     pub fn group(&self, caps: &Caps) -> usize {
         match (self.team, caps.style) {
-            (Team::Tile { down, across, .. }, _) => down * across,
-            (Team::Lanes(n), _) => n.max(64.min(caps.max_invocations) / n * n),
-            (Team::Subgroup(n), _) => n,
-            (Team::Alone, Style::Alone) => 8.min(caps.max_invocations),
-            (Team::Alone, Style::Shared) => 64.min(caps.max_invocations),
+            (Share::WorkgroupTile { down, across, .. }, _) => down * across,
+            (Share::SplitK(n), _) => n.max(64.min(caps.max_invocations) / n * n),
+            (Share::SubgroupBroadcast(n), _) => n,
+            (Share::Alone, Threads::Independent) => 8.min(caps.max_invocations),
+            (Share::Alone, Threads::Cooperative) => 64.min(caps.max_invocations),
         }
     }
 
@@ -338,27 +338,27 @@ impl Variant {
     pub fn tile(&self) -> (usize, usize) {
         let (rows, cols) = (self.rows, self.cols.n_cols());
         match self.team {
-            Team::Tile { down, across, .. } => (rows * down, cols * across),
-            Team::Subgroup(n) => (rows, cols * n),
-            Team::Alone | Team::Lanes(_) => (rows, cols),
+            Share::WorkgroupTile { down, across, .. } => (rows * down, cols * across),
+            Share::SubgroupBroadcast(n) => (rows, cols * n),
+            Share::Alone | Share::SplitK(_) => (rows, cols),
         }
     }
 
     /// Tiles across a strip: those of one workgroup, or as many groups as share what they read.
     pub fn strip(&self, group: usize) -> usize {
         match self.team {
-            Team::Alone => group,
-            Team::Subgroup(_) => 1,
-            Team::Tile { .. } | Team::Lanes(_) => 8,
+            Share::Alone => group,
+            Share::SubgroupBroadcast(_) => 1,
+            Share::WorkgroupTile { .. } | Share::SplitK(_) => 8,
         }
     }
 
     /// Bytes of workgroup memory.
     fn shared_bytes(&self, caps: &Caps) -> usize {
         match self.team {
-            Team::Alone | Team::Subgroup(_) => 0,
-            Team::Tile { k, .. } => (self.tile().0 + self.tile().1) * k * 4,
-            Team::Lanes(_) => self.group(caps) * self.cols.per_value() * 4,
+            Share::Alone | Share::SubgroupBroadcast(_) => 0,
+            Share::WorkgroupTile { k, .. } => (self.tile().0 + self.tile().1) * k * 4,
+            Share::SplitK(_) => self.group(caps) * self.cols.per_value() * 4,
         }
     }
 
@@ -368,22 +368,22 @@ impl Variant {
         by_four == (self.cols != Cols::One)
             && self.group(caps) <= caps.max_invocations
             && self.shared_bytes(caps) <= caps.max_shared_bytes
-            && !matches!(self.team, Team::Subgroup(n) if caps.subgroup != Some(n))
+            && !matches!(self.team, Share::SubgroupBroadcast(n) if caps.subgroup != Some(n))
             // A team has nothing to do where there is nothing to sum up.
-            && (self.team == Team::Alone || matmul.k > 0)
+            && (self.team == Share::Alone || matmul.k > 0)
     }
 
     /// Whether it is worth trying: at least half of a tile's rows and columns are there. A row for each invocation of a
     /// subgroup is read as fast as two.
     pub fn is_sensible(&self, matmul: &MatmulArgs, n: usize) -> bool {
         let (rows, cols) = self.tile();
-        let few_rows = if self.team == Team::Subgroup(rows) { 1 } else { rows / 2 };
+        let few_rows = if self.team == Share::SubgroupBroadcast(rows) { 1 } else { rows / 2 };
         matmul.m > few_rows && n > cols / 2
     }
 
     /// Whether invocations side by side read as much of a row of `b` at a time as suits the device, or all there is.
     fn suits(&self, matmul: &MatmulArgs, n: usize, caps: &Caps) -> bool {
-        match caps.row_bytes {
+        match caps.b_row_bytes {
             Some(bytes) => self.group(caps) * self.cols.n_cols() * 4 == bytes.min((n * 4).next_power_of_two()),
             // Where few tiles share what is read of `b`, narrow ones are faster.
             None => self != &S32X8 || matmul.m > 64,
@@ -422,32 +422,32 @@ pub fn default_of(matmul: &MatmulArgs, n: usize, caps: &Caps) -> &'static Varian
         return match caps.style {
             _ if !n.is_multiple_of(4) => &R4X1,
             // The driver runs on the processor, which would make every row of the tile for the one there is.
-            Style::Alone if matmul.m == 1 => &R1X4,
-            Style::Alone if caps.long_texts => &R8X4,
+            Threads::Independent if matmul.m == 1 => &R1X4,
+            Threads::Independent if caps.large_shaders => &R8X4,
             _ => &R4X4,
         };
     }
     let defaults: &[(&'static Variant, usize)] = match caps.style {
-        Style::Alone => &DEFAULTS_ALONE,
-        Style::Shared => &DEFAULTS_SHARED,
+        Threads::Independent => &DEFAULTS_ALONE,
+        Threads::Cooperative => &DEFAULTS_SHARED,
     };
     let is_good = |&(variant, enough): &(&'static Variant, usize)| {
         let is_for = match variant.team {
             // Many rows of stored weights at once are too many for a cache.
-            Team::Alone if variant.rows == 1 && variant.cols.n_values() > 1 => {
+            Share::Alone if variant.rows == 1 && variant.cols.n_values() > 1 => {
                 b_read(matmul, n) != Read::AlongK && variant.suits(matmul, n, caps)
             }
-            Team::Alone => matmul.m > variant.rows / 2,
-            Team::Subgroup(_) => variant.is_sensible(matmul, n) && variant.suits(matmul, n, caps),
-            Team::Tile { .. } => variant.is_sensible(matmul, n),
+            Share::Alone => matmul.m > variant.rows / 2,
+            Share::SubgroupBroadcast(_) => variant.is_sensible(matmul, n) && variant.suits(matmul, n, caps),
+            Share::WorkgroupTile { .. } => variant.is_sensible(matmul, n),
             // Rows of stored weights are read side by side; few rows of the result want nothing else.
-            Team::Lanes(_) => {
+            Share::SplitK(_) => {
                 let few = matmul.m <= 4 && matmul.m > variant.rows / 2;
                 few && matmul.k >= 256 && b_read(matmul, n) == Read::AlongK
             }
         };
         let (rows, cols) = variant.tile();
-        let is_short = caps.long_texts || rows * cols <= SHORT_TILE;
+        let is_short = caps.large_shaders || rows * cols <= SHORT_TILE;
         is_for && is_short && n_tiles(variant, matmul, n) >= enough && variant.fits(matmul, n, caps)
     };
     let found = defaults.iter().find(|default| is_good(default));
@@ -487,28 +487,28 @@ fn b_read(matmul: &MatmulArgs, n: usize) -> Read {
 fn shape(variant: &'static Variant, matmul: &MatmulArgs, n: usize, caps: &Caps) -> MatmulShape {
     let k = matmul.k;
     let (mut a, mut b) = (a_read(matmul, variant.rows), b_read(matmul, n));
-    if let (Team::Subgroup(_), Read::Across) = (variant.team, a) {
+    if let (Share::SubgroupBroadcast(_), Read::Across) = (variant.team, a) {
         // Each reads rows of its own, wherever they lie.
         a = Read::Each;
     }
-    if let Team::Tile { .. } = variant.team {
+    if let Share::WorkgroupTile { .. } = variant.team {
         // What a workgroup brings along k is whole fours.
         let whole = |read: Read| if read == Read::AlongK && !k.is_multiple_of(4) { Read::Each } else { read };
         (a, b) = (whole(a), whole(b));
     }
     // Tiles that keep a device busy, and trips of an invocation per element of k, in quarters.
     let (wanted, trips_of_four) = match (variant.team, caps.style) {
-        (Team::Tile { .. }, _) => (64, 8),
-        (Team::Lanes(n), _) => (4096 / n, 1),
-        (Team::Subgroup(n), _) => (64 / n, 1),
-        (Team::Alone, Style::Alone) => (64, 1),
-        (Team::Alone, Style::Shared) => (4096, 1),
+        (Share::WorkgroupTile { .. }, _) => (64, 8),
+        (Share::SplitK(n), _) => (4096 / n, 1),
+        (Share::SubgroupBroadcast(n), _) => (64 / n, 1),
+        (Share::Alone, Threads::Independent) => (64, 1),
+        (Share::Alone, Threads::Cooperative) => (4096, 1),
     };
     let n_alone = n_tiles(variant, matmul, n).max(1);
     let mut side_by_side = if k >= 4 * K_BLOCK { wanted.div_ceil(n_alone).min(k / K_BLOCK) } else { 1 };
     let runs = match (variant.team, caps.style) {
-        (Team::Subgroup(_), _) => true,
-        (Team::Alone, Style::Alone) => b == Read::AlongK || variant.rows == 1,
+        (Share::SubgroupBroadcast(_), _) => true,
+        (Share::Alone, Threads::Independent) => b == Read::AlongK || variant.rows == 1,
         _ => false,
     };
     let n_sums = matmul.batch.iter().product::<usize>() * matmul.m * n * k.div_ceil(K_RUN);
@@ -516,8 +516,8 @@ fn shape(variant: &'static Variant, matmul: &MatmulArgs, n: usize, caps: &Caps) 
         side_by_side = k.div_ceil(K_RUN).max(1);
     }
     // Trips over k, over blocks, over what is left, and over the tile.
-    let trips = (caps.max_trips.min(1 << 28) / 2).saturating_sub(40 + variant.rows * 4).max(1);
-    let longest = (trips / trips_of_four * K_UNROLL / K_BLOCK * K_BLOCK).max(K_BLOCK);
+    let iterations = (caps.max_iterations.min(1 << 28) / 2).saturating_sub(40 + variant.rows * 4).max(1);
+    let longest = (iterations / trips_of_four * K_UNROLL / K_BLOCK * K_BLOCK).max(K_BLOCK);
     let k_per_split = k.div_ceil(side_by_side).next_multiple_of(K_UNROLL).min(longest).max(K_UNROLL);
     let one_run = runs && k_per_split <= K_RUN;
     MatmulShape { variant, a, b, splits: k.div_ceil(k_per_split).max(1), k_per_split, one_run }

@@ -4,8 +4,8 @@
 use super::pairs::Pairs;
 use super::{Reduction, Row, Take};
 use crate::dtype::Lane;
-use crate::wgsl::eval::{Eval, Value, without_parens};
-use crate::wgsl::schedule::Shifted;
+use crate::wgsl::eval::{Eval, ShaderValue, without_parens};
+use crate::wgsl::schedule::OnlineSoftmax;
 use crate::wgsl::shader::Shader;
 
 /// By how much the largest may grow before what is subtracted follows. Small, so that nothing large is subtracted from
@@ -16,12 +16,12 @@ const LOWEST: &str = "-3.4028235e38";
 
 impl<'a> Reduction<'a> {
     /// Declares what is subtracted.
-    pub fn declare_shift(&self, shader: &mut Shader, of: Shifted) {
+    pub fn declare_shift(&self, shader: &mut Shader, of: OnlineSoftmax) {
         shader.line(format!("var shift{} = {LOWEST};", of.sum));
     }
 
     /// The body of a loop over `j`; `into` is what is folded into, beside `all`.
-    pub fn trip_shifted(&'a self, shader: &mut Shader, row: &Row<'a>, of: Shifted, take: Take, into: &str) {
+    pub fn trip_shifted(&'a self, shader: &mut Shader, row: &Row<'a>, of: OnlineSoftmax, take: Take, into: &str) {
         let (x, e) = (self.operand(of.max), self.operand(of.sum));
         let mut steps: Vec<Eval> = Vec::new();
         for step in 0..self.n_steps(take) {
@@ -41,7 +41,7 @@ impl<'a> Reduction<'a> {
         self.scale(shader, of, &format!("next{sum}"), sums);
         shader.line(format!("shift{sum} = next{sum};"));
 
-        let shift = Value { text: format!("shift{sum}"), lane: Lane::F32, four: false };
+        let shift = ShaderValue { text: format!("shift{sum}"), lane: Lane::F32, four: false };
         let mut pairs = Pairs::new(sum);
         for step in &mut steps {
             step.values[of.max as usize] = Some(shift.clone());
@@ -52,7 +52,7 @@ impl<'a> Reduction<'a> {
     }
 
     /// Makes sums of exponentials less `shift` sums of exponentials less `other`.
-    pub fn scale(&self, shader: &mut Shader, of: Shifted, other: &str, sums: &[&str]) {
+    pub fn scale(&self, shader: &mut Shader, of: OnlineSoftmax, other: &str, sums: &[&str]) {
         let sum = of.sum;
         shader.functions(of.exp.wgsl_fns);
         let exp = of.exp.wgsl.replace("$t", "f32").replace("$x", &format!("shift{sum} - {other}"));

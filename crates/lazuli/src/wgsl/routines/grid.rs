@@ -4,20 +4,20 @@
 
 use std::ops::Range;
 
-use super::Job;
+use super::RoutineLaunch;
 use crate::wgsl::Pass;
 use crate::wgsl::cut::MAX_ELEMS;
-use crate::wgsl::memory::{Memory, StatusUse, Use};
+use crate::wgsl::memory::{LaunchMemory, StatusUse, Use};
 use crate::wgsl::shader::Shader;
 
 /// Invocations of a workgroup.
 const GROUP: usize = 64;
 
 /// An axis of a grid: what the coordinate is called, and its size.
-pub type Axis = (&'static str, usize);
+pub type GridAxis = (&'static str, usize);
 
 /// How the invocations of a grid reach a piece of memory.
-pub struct Reach<'a> {
+pub struct GridAccess<'a> {
     memory: Use,
     /// The element from which on it is reached, per axis how far the next coordinate's is, and how many there are.
     first: isize,
@@ -29,35 +29,35 @@ pub struct Reach<'a> {
     places: Option<(usize, usize)>,
 }
 
-impl<'a> Reach<'a> {
+impl<'a> GridAccess<'a> {
     /// One element: of `coordinates · strides`.
-    pub fn at(memory: Use, strides: &[usize]) -> Reach<'a> {
-        Reach { memory, first: 0, strides: strides.to_vec(), len: 1, counted: None, places: None }
+    pub fn at(memory: Use, strides: &[usize]) -> GridAccess<'a> {
+        GridAccess { memory, first: 0, strides: strides.to_vec(), len: 1, counted: None, places: None }
     }
 
     /// The same so much further on.
-    pub fn from(self, first: isize) -> Reach<'a> {
-        Reach { first: self.first + first, ..self }
+    pub fn from(self, first: isize) -> GridAccess<'a> {
+        GridAccess { first: self.first + first, ..self }
     }
 
     /// So many elements from there on.
-    pub fn run(self, len: usize) -> Reach<'a> {
-        Reach { len, ..self }
+    pub fn run(self, len: usize) -> GridAccess<'a> {
+        GridAccess { len, ..self }
     }
 
     /// With coordinates of the first axis counted otherwise, in the same order.
-    pub fn counted(self, by: impl Fn(usize) -> usize + 'a) -> Reach<'a> {
-        Reach { counted: Some(Box::new(by)), ..self }
+    pub fn counted(self, by: impl Fn(usize) -> usize + 'a) -> GridAccess<'a> {
+        GridAccess { counted: Some(Box::new(by)), ..self }
     }
 
     /// At one of so many places, which lie so far apart; which one depends on data. Invocations must ask
     /// `is_served(place)` before they touch it, and leave it to others if it is not.
-    pub fn anywhere(self, n: usize, stride: usize) -> Reach<'a> {
-        Reach { places: Some((n, stride)), ..self }
+    pub fn anywhere(self, n: usize, stride: usize) -> GridAccess<'a> {
+        GridAccess { places: Some((n, stride)), ..self }
     }
 
     /// Where the first and the last element that a part reaches start, in bytes.
-    fn bytes(&self, part: &Part) -> (usize, usize) {
+    fn bytes(&self, part: &GridPart) -> (usize, usize) {
         let size = self.memory.dtype.size();
         let last = (self.memory.size_bytes / size).saturating_sub(1) as isize;
         let (mut low, mut high) = (0, self.len - 1);
@@ -67,7 +67,7 @@ impl<'a> Reach<'a> {
             (low, high) = (low + at(axis.start), high + at(axis.end - 1));
         }
         if let Some((_, stride)) = self.places {
-            (low, high) = (low + part.served.start * stride, high + (part.served.end - 1) * stride);
+            (low, high) = (low + part.index_range.start * stride, high + (part.index_range.end - 1) * stride);
         }
         // What lies beyond the ends is not there to be touched.
         let byte = |at: usize| (self.first + at as isize).clamp(0, last) as usize * size;
@@ -77,23 +77,23 @@ impl<'a> Reach<'a> {
 
 /// Some of the invocations of a grid, and the places that they serve.
 #[derive(Clone)]
-struct Part {
+struct GridPart {
     axes: Vec<Range<usize>>,
-    served: Range<usize>,
+    index_range: Range<usize>,
 }
 
-impl Part {
+impl GridPart {
     fn n_invocations(&self) -> usize {
         self.axes.iter().map(Range::len).product()
     }
 
     /// What can be cut: each axis, and the places served.
     fn ranges(&self) -> impl Iterator<Item = &Range<usize>> {
-        self.axes.iter().chain([&self.served])
+        self.axes.iter().chain([&self.index_range])
     }
 
     /// Cut in two, at a power of two from the start: where windows end too.
-    fn halves(&self, idx: usize) -> [Part; 2] {
+    fn halves(&self, idx: usize) -> [GridPart; 2] {
         let [mut low, mut high] = [self.clone(), self.clone()];
         let cut = |low: &mut Range<usize>, high: &mut Range<usize>| {
             let middle = low.start + low.len().next_power_of_two() / 2;
@@ -101,21 +101,21 @@ impl Part {
         };
         match idx < self.axes.len() {
             true => cut(&mut low.axes[idx], &mut high.axes[idx]),
-            false => cut(&mut low.served, &mut high.served),
+            false => cut(&mut low.index_range, &mut high.index_range),
         }
         [low, high]
     }
 }
 
-impl Job<'_> {
+impl RoutineLaunch<'_> {
     /// The passes of a grid whose invocations reach memory so; `write` says what each does. Its coordinates are named
     /// after the axes, the last of which is counted fastest.
     pub fn passes(
         &self,
         what: &str,
-        axes: &[Axis],
-        reaches: &[Reach],
-        write: impl Fn(&mut Shader, &Memory),
+        axes: &[GridAxis],
+        reaches: &[GridAccess],
+        write: impl Fn(&mut Shader, &LaunchMemory),
     ) -> Vec<Pass> {
         self.grid(what, axes, reaches, false, write)
     }
@@ -124,9 +124,9 @@ impl Job<'_> {
     pub fn checked_passes(
         &self,
         what: &str,
-        axes: &[Axis],
-        reaches: &[Reach],
-        write: impl Fn(&mut Shader, &Memory),
+        axes: &[GridAxis],
+        reaches: &[GridAccess],
+        write: impl Fn(&mut Shader, &LaunchMemory),
     ) -> Vec<Pass> {
         self.grid(what, axes, reaches, true, write)
     }
@@ -134,12 +134,12 @@ impl Job<'_> {
     fn grid(
         &self,
         what: &str,
-        axes: &[Axis],
-        reaches: &[Reach],
+        axes: &[GridAxis],
+        reaches: &[GridAccess],
         with_status: bool,
-        write: impl Fn(&mut Shader, &Memory),
+        write: impl Fn(&mut Shader, &LaunchMemory),
     ) -> Vec<Pass> {
-        let pass = |(part, memory): (Part, Memory)| {
+        let pass = |(part, memory): (GridPart, LaunchMemory)| {
             let name = self.routine.row.name;
             let group = GROUP.min(self.caps.max_invocations);
             let n = part.n_invocations();
@@ -159,15 +159,15 @@ impl Job<'_> {
     }
 
     /// The parts of a grid. What cannot be cut any further is left to the device to refuse.
-    fn parts(&self, axes: &[Axis], reaches: &[Reach], with_status: bool) -> Vec<(Part, Memory)> {
+    fn parts(&self, axes: &[GridAxis], reaches: &[GridAccess], with_status: bool) -> Vec<(GridPart, LaunchMemory)> {
         let n_places = reaches.iter().find_map(|reach| reach.places).map_or(1, |places| places.0);
         if n_places == 0 || axes.iter().any(|axis| axis.1 == 0) {
             return Vec::new();
         }
         let mut parts = Vec::new();
-        let mut stack = vec![Part { axes: axes.iter().map(|axis| 0..axis.1).collect(), served: 0..n_places }];
+        let mut stack = vec![GridPart { axes: axes.iter().map(|axis| 0..axis.1).collect(), index_range: 0..n_places }];
         while let Some(part) = stack.pop() {
-            let takes = |part: &Part| {
+            let takes = |part: &GridPart| {
                 let memory = self.memory(reaches, part, with_status);
                 (memory.n_too_far(), memory.n_bindings())
             };
@@ -186,22 +186,22 @@ impl Job<'_> {
     }
 
     /// The memory that a part reaches.
-    fn memory(&self, reaches: &[Reach], part: &Part, with_status: bool) -> Memory {
-        let one = |reach: &Reach| Use { touched: reach.bytes(part), ..reach.memory.clone() };
+    fn memory(&self, reaches: &[GridAccess], part: &GridPart, with_status: bool) -> LaunchMemory {
+        let one = |reach: &GridAccess| Use { touched: reach.bytes(part), ..reach.memory.clone() };
         let status = if with_status { StatusUse::Notes } else { StatusUse::None };
-        Memory::new(&reaches.iter().map(one).collect::<Vec<Use>>(), status, self.caps)
+        LaunchMemory::new(&reaches.iter().map(one).collect::<Vec<Use>>(), status, self.caps)
     }
 }
 
 /// Writes the function that says which places a part serves.
-fn serve(shader: &mut Shader, part: &Part) {
-    let first = shader.param("first_served", part.served.start);
-    let n = shader.param("n_served", part.served.len());
+fn serve(shader: &mut Shader, part: &GridPart) {
+    let first = shader.param("first_served", part.index_range.start);
+    let n = shader.param("n_served", part.index_range.len());
     shader.functions(&format!("fn is_served(place: u32) -> bool {{ return place - {first} < {n}; }}\n"));
 }
 
 /// Writes the coordinates of invocation `i`.
-fn coordinates(shader: &mut Shader, axes: &[Axis], part: &Part) {
+fn coordinates(shader: &mut Shader, axes: &[GridAxis], part: &GridPart) {
     let mut rest = "i".to_string();
     for (idx, (name, _)) in axes.iter().enumerate().rev() {
         let first = shader.param(&format!("first_{name}"), part.axes[idx].start);

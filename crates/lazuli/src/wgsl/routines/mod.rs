@@ -13,7 +13,7 @@ mod tests;
 
 use super::memory::Use;
 use super::shader::Shader;
-use super::{Caps, Place, Program};
+use super::{Caps, PassMemory, ShaderProgram};
 use crate::dtype::DType;
 use crate::kernel::{RoutineArgs, RoutineKernel};
 use crate::ops::{ARGSORT, CUMSUM, RoutineRow, SCATTER_ADD, SORT};
@@ -21,21 +21,21 @@ use crate::plan::Launch;
 use crate::shape::Lines;
 
 /// Writes the passes of one launch of a routine.
-type Write = fn(&Job) -> Program;
+type RoutineWriter = fn(&RoutineLaunch) -> ShaderProgram;
 
 /// Every routine there is.
-static ROUTINES: [(&RoutineRow, Write); 4] =
+static ROUTINES: [(&RoutineRow, RoutineWriter); 4] =
     [(&CUMSUM, scan::cumsum), (&SORT, sort::sort), (&ARGSORT, sort::argsort), (&SCATTER_ADD, scatter::scatter_add)];
 
 /// The passes of a routine's launch; None if there is no such routine.
-pub fn program(launch: &Launch, routine: &RoutineKernel, caps: &Caps) -> Option<Program> {
+pub fn program(launch: &Launch, routine: &RoutineKernel, caps: &Caps) -> Option<ShaderProgram> {
     let (_, write) = ROUTINES.iter().find(|r| r.0 == routine.row)?;
     let args = launch.args.routine.as_ref()?;
-    Some(write(&Job { launch, routine, args, caps }))
+    Some(write(&RoutineLaunch { launch, routine, args, caps }))
 }
 
 /// A launch of a routine.
-struct Job<'a> {
+struct RoutineLaunch<'a> {
     launch: &'a Launch,
     routine: &'a RoutineKernel,
     args: &'a RoutineArgs,
@@ -48,30 +48,30 @@ fn element(lines: Lines, shader: &mut Shader, at: &str) -> String {
     format!("(outer * {n} + {at}) * {step} + inner")
 }
 
-impl Job<'_> {
+impl RoutineLaunch<'_> {
     fn axis(&self) -> usize {
         self.args.params[0] as usize
     }
 
     /// An input, as the passes read it.
     fn input(&self, idx: usize, name: &str) -> Use {
-        let place = Place::Slot(self.launch.reads[idx]);
+        let place = PassMemory::Slot(self.launch.reads[idx]);
         whole(place, name, self.routine.inputs[idx], self.args.input_shapes[idx].n_elems(), false)
     }
 
     /// The output, as the passes write it.
     fn output(&self) -> Use {
-        let place = Place::Slot(self.launch.writes[0]);
+        let place = PassMemory::Slot(self.launch.writes[0]);
         whole(place, "y", self.routine.outputs[0], self.args.output_shape.n_elems(), true)
     }
 }
 
 /// Scratch memory of `n` words.
 fn scratch(idx: u32, name: &str, n: usize, writes: bool) -> Use {
-    whole(Place::Scratch(idx), name, DType::U32, n, writes)
+    whole(PassMemory::Scratch(idx), name, DType::U32, n, writes)
 }
 
-fn whole(place: Place, name: &str, dtype: DType, n: usize, writes: bool) -> Use {
+fn whole(place: PassMemory, name: &str, dtype: DType, n: usize, writes: bool) -> Use {
     let size_bytes = n * dtype.size();
     Use {
         place,

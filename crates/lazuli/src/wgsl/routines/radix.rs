@@ -3,12 +3,12 @@
 //! where each tile's pairs of each digit begin, and the invocation goes through its tile again and moves them there.
 //! The time is linear in the pairs, and nothing depends on which invocation runs first.
 
-use super::Job;
-use super::grid::{Axis, Reach};
+use super::RoutineLaunch;
+use super::grid::{GridAccess, GridAxis};
 use super::scratch;
-use super::sort::{Batch, Side};
+use super::sort::{PingPong, SortBatch};
 use crate::wgsl::Pass;
-use crate::wgsl::memory::{Memory, Use};
+use crate::wgsl::memory::{LaunchMemory, Use};
 use crate::wgsl::shader::Shader;
 
 /// Bits of a digit: an invocation keeps a count for each digit, in memory of its own.
@@ -26,18 +26,18 @@ const SCAN_BLOCK: usize = 256;
 const COUNTS: u32 = 2;
 
 /// The tiles of a radix sort: each line of a batch is cut into `n` runs of `len` pairs, one per invocation.
-struct Tiles<'a> {
-    batch: &'a Batch,
+struct RadixTiles<'a> {
+    batch: &'a SortBatch,
     len: usize,
     n: usize,
 }
 
-impl Batch {
-    /// Sorts the pairs of each line, which lie in [`Side::First`], by the low bits of their keys. Says where they lie
+impl SortBatch {
+    /// Sorts the pairs of each line, which lie in [`PingPong::First`], by the low bits of their keys. Says where they lie
     /// after that.
-    pub fn radix_sort(&self, job: &Job, n_bits: usize) -> (Vec<Pass>, Side) {
-        let tiles = Tiles::of(self, job);
-        let (mut passes, mut side) = (Vec::new(), Side::First);
+    pub fn radix_sort(&self, job: &RoutineLaunch, n_bits: usize) -> (Vec<Pass>, PingPong) {
+        let tiles = RadixTiles::of(self, job);
+        let (mut passes, mut side) = (Vec::new(), PingPong::First);
         for shift in (0..n_bits).step_by(DIGIT_BITS) {
             passes.extend(tiles.count(job, side, shift));
             passes.extend(tiles.scan(job, 0));
@@ -48,53 +48,53 @@ impl Batch {
     }
 
     /// The bytes of the pieces of scratch memory that counts and their sums need.
-    pub fn radix_scratch(&self, job: &Job) -> Vec<usize> {
-        let tiles = Tiles::of(self, job);
+    pub fn radix_scratch(&self, job: &RoutineLaunch) -> Vec<usize> {
+        let tiles = RadixTiles::of(self, job);
         (0..).map(|level| tiles.n_words(job, level) * 4 * self.n_lines()).take_while(|bytes| *bytes > 0).collect()
     }
 }
 
-impl Tiles<'_> {
-    fn of<'a>(batch: &'a Batch, job: &Job) -> Tiles<'a> {
+impl RadixTiles<'_> {
+    fn of<'a>(batch: &'a SortBatch, job: &RoutineLaunch) -> RadixTiles<'a> {
         let many = (batch.n_pairs() / MANY_TILES).next_power_of_two();
         // Each tile is gone through, then its digits.
-        let most = job.caps.max_trips.saturating_sub(2 * N_DIGITS).max(1);
+        let most = job.caps.max_iterations.saturating_sub(2 * N_DIGITS).max(1);
         let len = MIN_TILE.max(many).min(1 << most.ilog2());
-        Tiles { batch, len, n: batch.lines.n.div_ceil(len) }
+        RadixTiles { batch, len, n: batch.lines.n.div_ceil(len) }
     }
 
-    fn axes(&self) -> [Axis; 3] {
+    fn axes(&self) -> [GridAxis; 3] {
         self.batch.axes(self.n)
     }
 
     /// Words of a line at a level of the scan: the counts of each digit in each tile, digit by digit, then the sums of
     /// blocks of them, until one block is left. Above that there are none.
-    fn n_words(&self, job: &Job, level: usize) -> usize {
+    fn n_words(&self, job: &RoutineLaunch, level: usize) -> usize {
         let block = scan_block(job);
         let below = (0..level).try_fold(N_DIGITS * self.n, |n, _| (n > block).then(|| n.div_ceil(block)));
         below.unwrap_or(0)
     }
 
-    fn words(&self, job: &Job, level: usize, name: &str, writes: bool) -> Use {
+    fn words(&self, job: &RoutineLaunch, level: usize, name: &str, writes: bool) -> Use {
         scratch(COUNTS + level as u32, name, self.n_words(job, level) * self.batch.n_lines(), writes)
     }
 
     /// The words that belong to a tile: one for each digit.
-    fn of_tiles(&self, job: &Job, writes: bool) -> Reach<'static> {
+    fn of_tiles(&self, job: &RoutineLaunch, writes: bool) -> GridAccess<'static> {
         let per_line = N_DIGITS * self.n;
         let beside = self.batch.inner.1 * per_line;
-        Reach::at(self.words(job, 0, "counts", writes), &[beside, per_line, 1]).run((N_DIGITS - 1) * self.n + 1)
+        GridAccess::at(self.words(job, 0, "counts", writes), &[beside, per_line, 1]).run((N_DIGITS - 1) * self.n + 1)
     }
 
     /// The pairs that belong to a tile.
-    fn pairs(&self, side: Side) -> Reach<'static> {
-        let Batch { lines, inner, .. } = self.batch;
+    fn pairs(&self, side: PingPong) -> GridAccess<'static> {
+        let SortBatch { lines, inner, .. } = self.batch;
         let memory = self.batch.pairs(side, false);
-        Reach::at(memory, &[2 * inner.1 * lines.n, 2 * lines.n, 2 * self.len]).run(2 * self.len)
+        GridAccess::at(memory, &[2 * inner.1 * lines.n, 2 * lines.n, 2 * self.len]).run(2 * self.len)
     }
 
     /// Opens the loop over the pairs of tile `at`, each with its number in `pair`, its `key` and its `digit`.
-    fn open_tile(&self, shader: &mut Shader, memory: &Memory, shift: usize) {
+    fn open_tile(&self, shader: &mut Shader, memory: &LaunchMemory, shift: usize) {
         let (n, len) = (shader.param("line_len", self.batch.lines.n), shader.param("tile_len", self.len));
         let first = self.batch.pair(shader, &format!("at * {len}"));
         shader.line(format!("let first = {first};"));
@@ -114,7 +114,7 @@ impl Tiles<'_> {
     }
 
     /// How often each digit occurs in each tile.
-    fn count(&self, job: &Job, side: Side, shift: usize) -> Vec<Pass> {
+    fn count(&self, job: &RoutineLaunch, side: PingPong, shift: usize) -> Vec<Pass> {
         let reaches = [self.pairs(side), self.of_tiles(job, true)];
         job.passes("count digits", &self.axes(), &reaches, |shader, memory| {
             shader.line(format!("var counts_of: array<u32, {N_DIGITS}>;"));
@@ -129,15 +129,15 @@ impl Tiles<'_> {
     }
 
     /// Words of a level become sums of all words before them in their line.
-    fn scan(&self, job: &Job, level: usize) -> Vec<Pass> {
+    fn scan(&self, job: &RoutineLaunch, level: usize) -> Vec<Pass> {
         let n = self.n_words(job, level);
         let block = scan_block(job);
         if n <= block {
             return self.scan_blocks(job, level, false);
         }
         let axes = [("line", self.batch.n_lines()), ("block", n.div_ceil(block))];
-        let words = Reach::at(self.words(job, level, "counts", false), &[n, block]).run(block);
-        let sums = Reach::at(self.words(job, level + 1, "sums", true), &[n.div_ceil(block), 1]);
+        let words = GridAccess::at(self.words(job, level, "counts", false), &[n, block]).run(block);
+        let sums = GridAccess::at(self.words(job, level + 1, "sums", true), &[n.div_ceil(block), 1]);
         let mut passes = job.passes("sum counts", &axes, &[words, sums], |shader, memory| {
             open_block(shader, n, block, "0u");
             let word = memory.load(shader, 0, "word");
@@ -153,13 +153,13 @@ impl Tiles<'_> {
     }
 
     /// The last step of a scan: each block from where the level above says that it starts.
-    fn scan_blocks(&self, job: &Job, level: usize, has_starts: bool) -> Vec<Pass> {
+    fn scan_blocks(&self, job: &RoutineLaunch, level: usize, has_starts: bool) -> Vec<Pass> {
         let n = self.n_words(job, level);
         let block = scan_block(job);
         let axes = [("line", self.batch.n_lines()), ("block", n.div_ceil(block))];
-        let mut reaches = vec![Reach::at(self.words(job, level, "counts", true), &[n, block]).run(block)];
+        let mut reaches = vec![GridAccess::at(self.words(job, level, "counts", true), &[n, block]).run(block)];
         if has_starts {
-            reaches.push(Reach::at(self.words(job, level + 1, "sums", false), &[n.div_ceil(block), 1]));
+            reaches.push(GridAccess::at(self.words(job, level + 1, "sums", false), &[n.div_ceil(block), 1]));
         }
         job.passes("scan counts", &axes, &reaches, |shader, memory| {
             let n_blocks = shader.param("n_blocks", n.div_ceil(block));
@@ -178,9 +178,9 @@ impl Tiles<'_> {
     }
 
     /// Moves each pair to its place among those of its digit.
-    fn place(&self, job: &Job, side: Side, shift: usize) -> Vec<Pass> {
+    fn place(&self, job: &RoutineLaunch, side: PingPong, shift: usize) -> Vec<Pass> {
         let (batch, n) = (self.batch, self.batch.lines.n);
-        let to = Reach::at(batch.pairs(side.other(), true), &[2 * batch.inner.1 * n, 2 * n, 0]);
+        let to = GridAccess::at(batch.pairs(side.other(), true), &[2 * batch.inner.1 * n, 2 * n, 0]);
         let reaches = [self.pairs(side), self.of_tiles(job, false), to.run(2).anywhere(n, 2)];
         job.passes("move pairs", &self.axes(), &reaches, |shader, memory| {
             shader.line(format!("var next_of: array<u32, {N_DIGITS}>;"));
@@ -205,8 +205,8 @@ impl Tiles<'_> {
 }
 
 /// Words that an invocation of a scan goes through, as far as it may.
-fn scan_block(job: &Job) -> usize {
-    SCAN_BLOCK.min(job.caps.max_trips - 1).max(2)
+fn scan_block(job: &RoutineLaunch) -> usize {
+    SCAN_BLOCK.min(job.caps.max_iterations - 1).max(2)
 }
 
 /// Opens the loop over the words of `block` of `line`, with a `sum` that starts so.

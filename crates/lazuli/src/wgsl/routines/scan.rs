@@ -3,13 +3,13 @@
 
 use std::ops::Range;
 
-use super::grid::{Axis, Reach};
+use super::grid::{GridAccess, GridAxis};
 use super::sum::Sum;
-use super::{Job, element, scratch};
+use super::{RoutineLaunch, element, scratch};
 use crate::shape::Lines;
 use crate::wgsl::memory::Use;
 use crate::wgsl::shader::Shader;
-use crate::wgsl::{Pass, Program};
+use crate::wgsl::{Pass, ShaderProgram};
 
 /// Elements of a block at least.
 const BLOCK: usize = 256;
@@ -18,7 +18,7 @@ const BLOCK: usize = 256;
 const MAX_BLOCKS: usize = 1 << 16;
 
 /// `y[i] = Σ x[j]` for `j ≤ i` along an axis.
-pub fn cumsum(job: &Job) -> Program {
+pub fn cumsum(job: &RoutineLaunch) -> ShaderProgram {
     let scan = Scan::new(job);
     let mut passes = Vec::new();
     if scan.n_blocks > 1 {
@@ -27,7 +27,7 @@ pub fn cumsum(job: &Job) -> Program {
     }
     passes.extend(scan.steps().into_iter().flat_map(|step| scan.sums(job, step)));
     let scratch = if scan.keeps() { vec![scan.n_words() * 4] } else { Vec::new() };
-    Program { passes, scratch, ..Program::default() }
+    ShaderProgram { passes, scratch, ..ShaderProgram::default() }
 }
 
 /// How lines are cut into blocks, and blocks into steps.
@@ -41,13 +41,13 @@ struct Scan {
 }
 
 impl Scan {
-    fn new(job: &Job) -> Scan {
+    fn new(job: &RoutineLaunch) -> Scan {
         let lines = Lines::new(&job.args.output_shape, job.axis());
-        let max_trips = job.caps.max_trips / 2;
-        let block = BLOCK.max(lines.n.div_ceil(MAX_BLOCKS.min(max_trips)));
+        let max_iterations = job.caps.max_iterations / 2;
+        let block = BLOCK.max(lines.n.div_ceil(MAX_BLOCKS.min(max_iterations)));
         let n_blocks = lines.n.div_ceil(block);
         let words = Sum::words(job.routine.outputs[0]);
-        let mut scan = Scan { lines, block, n_blocks, step: block.min(max_trips), words };
+        let mut scan = Scan { lines, block, n_blocks, step: block.min(max_iterations), words };
         let window = job.caps.max_binding_bytes;
         let n_windows = |one: Use| one.size_bytes.div_ceil(window);
         if n_windows(job.input(0, "x")) + n_windows(job.output()) + n_windows(scan.kept(true)) > job.caps.max_bindings {
@@ -77,20 +77,20 @@ impl Scan {
         scratch(0, "kept", self.n_words(), writes)
     }
 
-    fn axes(&self) -> [Axis; 3] {
+    fn axes(&self) -> [GridAxis; 3] {
         [("outer", self.lines.outer), ("block", self.n_blocks), ("inner", self.lines.inner)]
     }
 
     /// What an invocation reaches of an input or output in a step, and of what is kept.
-    fn line(&self, memory: Use, step: &Range<usize>) -> Reach<'static> {
+    fn line(&self, memory: Use, step: &Range<usize>) -> GridAccess<'static> {
         let (n, inner) = (self.lines.n, self.lines.inner);
-        let reach = Reach::at(memory, &[n * inner, self.block * inner, 1]);
+        let reach = GridAccess::at(memory, &[n * inner, self.block * inner, 1]);
         reach.from((step.start * inner) as isize).run((step.len() - 1) * inner + 1)
     }
 
-    fn one(&self, writes: bool) -> Reach<'static> {
+    fn one(&self, writes: bool) -> GridAccess<'static> {
         let per_line = self.n_blocks * self.words;
-        Reach::at(self.kept(writes), &[self.lines.inner * per_line, self.words, per_line]).run(self.words)
+        GridAccess::at(self.kept(writes), &[self.lines.inner * per_line, self.words, per_line]).run(self.words)
     }
 
     /// The expression for the first word of an invocation's sum among those that are kept.
@@ -111,7 +111,7 @@ impl Scan {
     }
 
     /// The total of every block, as far as this step.
-    fn totals(&self, job: &Job, step: Range<usize>) -> Vec<Pass> {
+    fn totals(&self, job: &RoutineLaunch, step: Range<usize>) -> Vec<Pass> {
         let reaches = [self.line(job.input(0, "x"), &step), self.one(true)];
         job.passes("totals of blocks", &self.axes(), &reaches, |shader, memory| {
             let sum = Sum::of(job.routine.outputs[0], shader);
@@ -130,9 +130,9 @@ impl Scan {
     }
 
     /// Totals become what comes before each block.
-    fn starts(&self, job: &Job) -> Vec<Pass> {
+    fn starts(&self, job: &RoutineLaunch) -> Vec<Pass> {
         let per_line = self.n_blocks * self.words;
-        let reaches = [Reach::at(self.kept(true), &[per_line]).run(per_line)];
+        let reaches = [GridAccess::at(self.kept(true), &[per_line]).run(per_line)];
         job.passes("starts of blocks", &[("line", self.lines.count())], &reaches, |shader, memory| {
             let sum = Sum::of(job.routine.outputs[0], shader);
             let n_blocks = shader.param("n_blocks", self.n_blocks);
@@ -150,7 +150,7 @@ impl Scan {
     }
 
     /// Every element of every block in this step.
-    fn sums(&self, job: &Job, step: Range<usize>) -> Vec<Pass> {
+    fn sums(&self, job: &RoutineLaunch, step: Range<usize>) -> Vec<Pass> {
         let goes_on = step.end < self.block.min(self.lines.n);
         let mut reaches = vec![self.line(job.input(0, "x"), &step), self.line(job.output(), &step)];
         if self.keeps() {

@@ -4,15 +4,15 @@
 
 use std::ops::Range;
 
-use super::grid::Reach;
-use super::sort::{Batch, Side};
+use super::grid::GridAccess;
+use super::sort::{PingPong, SortBatch};
 use super::sum::Sum;
-use super::{Job, scratch};
+use super::{RoutineLaunch, scratch};
 use crate::shape::Lines;
 use crate::wgsl::eval::FAIL;
-use crate::wgsl::memory::{Memory, Use};
+use crate::wgsl::memory::{LaunchMemory, Use};
 use crate::wgsl::shader::Shader;
-use crate::wgsl::{Pass, Program};
+use crate::wgsl::{Pass, ShaderProgram};
 
 /// Terms that an invocation adds up at most.
 const BLOCK: usize = 64;
@@ -21,16 +21,16 @@ const BLOCK: usize = 64;
 const NONE: u32 = u32::MAX;
 
 /// `y = x`, then `y[…, index[…, i, …], …] += src[…, i, …]` along an axis.
-pub fn scatter_add(job: &Job) -> Program {
+pub fn scatter_add(job: &RoutineLaunch) -> ShaderProgram {
     let from = Lines::new(&job.args.input_shapes[1], job.axis());
     let mut passes = copy(job);
     if from.n * from.count() == 0 {
-        return Program { passes, ..Program::default() };
+        return ShaderProgram { passes, ..ShaderProgram::default() };
     }
-    let batches = Batch::all(from);
+    let batches = SortBatch::all(from);
     let bound = job.args.output_shape[job.axis()];
     passes.extend(check(job, from, bound));
-    let mut scratch = Batch::scratch(&batches, job);
+    let mut scratch = SortBatch::scratch(&batches, job);
     let n_sorting = scratch.len() as u32;
     for batch in &batches {
         // An index out of range was noted; the bound stands for it, and is the largest key.
@@ -41,18 +41,18 @@ pub fn scatter_add(job: &Job) -> Program {
         let n_bits = (usize::BITS - bound.leading_zeros()).max(1) as usize;
         let (sorted, side) = batch.radix_sort(job, n_bits);
         passes.extend(sorted);
-        let sums = Sums { job, batch, terms: side.other(), block: block(job), n_sorting };
+        let sums = TreeSums { job, batch, terms: side.other(), block: block(job), n_sorting };
         passes.extend(sums.look_up(side));
         passes.extend((0..sums.n_levels()).flat_map(|level| sums.add(level)));
     }
-    let first = Sums { job, batch: &batches[0], terms: Side::First, block: block(job), n_sorting };
+    let first = TreeSums { job, batch: &batches[0], terms: PingPong::First, block: block(job), n_sorting };
     scratch.extend((1..first.n_levels()).map(|level| first.terms(level, true).size_bytes));
-    Program { passes, scratch, ..Program::default() }
+    ShaderProgram { passes, scratch, ..ShaderProgram::default() }
 }
 
 /// `y = x`.
-fn copy(job: &Job) -> Vec<Pass> {
-    let reaches = [job.input(0, "x"), job.output()].map(|memory| Reach::at(memory, &[1]));
+fn copy(job: &RoutineLaunch) -> Vec<Pass> {
+    let reaches = [job.input(0, "x"), job.output()].map(|memory| GridAccess::at(memory, &[1]));
     job.passes("copy", &[("at", job.args.output_shape.n_elems())], &reaches, |shader, memory| {
         let x = memory.load(shader, 0, "at");
         let store = memory.store(shader, 1, "at", &x);
@@ -61,9 +61,9 @@ fn copy(job: &Job) -> Vec<Pass> {
 }
 
 /// Notes indices out of range.
-fn check(job: &Job, from: Lines, bound: usize) -> Vec<Pass> {
+fn check(job: &RoutineLaunch, from: Lines, bound: usize) -> Vec<Pass> {
     let check = job.args.check as usize;
-    let reaches = [Reach::at(job.input(1, "index"), &[1])];
+    let reaches = [GridAccess::at(job.input(1, "index"), &[1])];
     job.checked_passes("check", &[("at", from.n * from.count())], &reaches, |shader, memory| {
         let (bound, check) = (shader.param("bound", bound), shader.param("check", check));
         let index = memory.load(shader, 0, "at");
@@ -76,25 +76,25 @@ fn check(job: &Job, from: Lines, bound: usize) -> Vec<Pass> {
 }
 
 /// Terms that an invocation adds up.
-fn block(job: &Job) -> usize {
-    BLOCK.min(job.caps.max_trips - 1).max(4)
+fn block(job: &RoutineLaunch) -> usize {
+    BLOCK.min(job.caps.max_iterations - 1).max(4)
 }
 
 /// The sums of a batch, a tree of blocks. A term is a key and a number. At the lowest level there is one for each pair. An
 /// invocation goes through a block of a line and adds up runs of equal keys. A run that lies inside the block is added to
 /// the output. Of one that begins before the block, or goes on after it, the sum is a term of the next level: each block
 /// has two there, since there can be one such run at either end.
-struct Sums<'a> {
-    job: &'a Job<'a>,
-    batch: &'a Batch,
+struct TreeSums<'a> {
+    job: &'a RoutineLaunch<'a>,
+    batch: &'a SortBatch,
     /// Where the terms of the lowest level lie: beside the sorted pairs.
-    terms: Side,
+    terms: PingPong,
     block: usize,
     /// Pieces of scratch memory that sorting takes.
     n_sorting: u32,
 }
 
-impl Sums<'_> {
+impl TreeSums<'_> {
     /// Terms of a line at a level.
     fn n_terms(&self, level: usize) -> usize {
         (0..level).fold(self.batch.lines.n, |n, _| 2 * n.div_ceil(self.block))
@@ -118,14 +118,14 @@ impl Sums<'_> {
     }
 
     /// The terms that an invocation reaches, so many for each.
-    fn reach(&self, level: usize, len: usize, writes: bool) -> Reach<'static> {
+    fn reach(&self, level: usize, len: usize, writes: bool) -> GridAccess<'static> {
         let line = self.n_terms(level) * self.words(level);
         let beside = self.batch.inner.1 * line;
-        Reach::at(self.terms(level, writes), &[beside, line, len * self.words(level)])
+        GridAccess::at(self.terms(level, writes), &[beside, line, len * self.words(level)])
     }
 
     /// The terms of the lowest level: what is added, in the order of the sorted pairs.
-    fn look_up(&self, sorted: Side) -> Vec<Pass> {
+    fn look_up(&self, sorted: PingPong) -> Vec<Pass> {
         let (job, batch) = (self.job, self.batch);
         let to = self.reach(0, 1, true).run(2);
         batch.look_up(job, "terms", sorted, job.input(2, "src"), to, |shader, memory, src| {
@@ -144,7 +144,7 @@ impl Sums<'_> {
         let (job, batch, block) = (self.job, self.batch, self.block);
         let (n, bound) = (self.n_terms(level), job.args.output_shape[job.axis()]);
         let to = Lines::new(&job.args.output_shape, job.axis());
-        let y = Reach::at(job.output(), &[to.n * to.inner, 0, 0]).run(to.inner).anywhere(to.n, to.inner);
+        let y = GridAccess::at(job.output(), &[to.n * to.inner, 0, 0]).run(to.inner).anywhere(to.n, to.inner);
         let y = y.counted(|outer| outer_in_output(job, batch.outer.0 + outer));
         // The keys before and after the block tell whether its first run begins, and its last run ends, inside it.
         let words = self.words(level);
@@ -154,8 +154,9 @@ impl Sums<'_> {
         if !is_last {
             reaches.push(self.reach(level + 1, 2, true).run(2 * self.words(level + 1)));
         }
-        let key_at =
-            |memory: &Memory, shader: &mut Shader, at: &str| memory.load(shader, 1, &format!("{words}u * ({at})"));
+        let key_at = |memory: &LaunchMemory, shader: &mut Shader, at: &str| {
+            memory.load(shader, 1, &format!("{words}u * ({at})"))
+        };
         job.passes("sums", &batch.axes(n.div_ceil(block)), &reaches, |shader, memory| {
             let sum = Sum::of(job.routine.outputs[0], shader);
             let (n, bound) = (shader.param("n_terms", n), shader.param("bound", bound));
@@ -227,7 +228,7 @@ impl Sums<'_> {
 }
 
 /// Writes a term of the next level: the key, and the sum if there is one.
-fn leave(shader: &mut Shader, memory: &Memory, at: &str, key: &str, sum: &Sum) {
+fn leave(shader: &mut Shader, memory: &LaunchMemory, at: &str, key: &str, sum: &Sum) {
     let words = sum.n_words() + 1;
     let store = memory.store(shader, 2, &format!("{words}u * ({at})"), key);
     shader.line(store);
@@ -235,7 +236,7 @@ fn leave(shader: &mut Shader, memory: &Memory, at: &str, key: &str, sum: &Sum) {
 }
 
 /// Closes the block that an `if` has opened; else the run is added to what the output holds.
-fn or_add_to_output(shader: &mut Shader, memory: &Memory, sum: &Sum, bound: &str) {
+fn or_add_to_output(shader: &mut Shader, memory: &LaunchMemory, sum: &Sum, bound: &str) {
     shader.close();
     shader.open(format!("else if (key < {bound} && is_served(key))"));
     shader.line("let element = element_of(before, within, key);");
@@ -248,7 +249,7 @@ fn or_add_to_output(shader: &mut Shader, memory: &Memory, sum: &Sum, bound: &str
 
 /// Writes where in the output a line of the index, which may be smaller along the other axes, adds, and the function that
 /// finds the element of a key.
-fn place_in_output(shader: &mut Shader, job: &Job, batch: &Batch) {
+fn place_in_output(shader: &mut Shader, job: &RoutineLaunch, batch: &SortBatch) {
     let (index, output, axis) = (&job.args.input_shapes[1], &job.args.output_shape, job.axis());
     let mut part = |name: &str, coordinate: &str, first: usize, axes: Range<usize>| {
         let first = shader.param(&format!("{name}_first"), first);
@@ -272,7 +273,7 @@ fn place_in_output(shader: &mut Shader, job: &Job, batch: &Batch) {
 }
 
 /// The outer index of the output that one of the index is.
-fn outer_in_output(job: &Job, outer: usize) -> usize {
+fn outer_in_output(job: &RoutineLaunch, outer: usize) -> usize {
     let (index, output) = (&job.args.input_shapes[1], &job.args.output_shape);
     let (mut rest, mut step, mut found) = (outer, 1, 0);
     for a in (0..job.axis()).rev() {

@@ -1,19 +1,19 @@
 //! Sorting along an axis by a radix sort over scratch memory. Each element is a pair of words: an integer that orders as
 //! it should, and its place in the line. Pairs start in the order of their places, and the sort is stable.
 
-use super::grid::{Axis, Reach};
-use super::{Job, element, scratch};
+use super::grid::{GridAccess, GridAxis};
+use super::{RoutineLaunch, element, scratch};
 use crate::dtype::{DType, Lane};
 use crate::shape::Lines;
-use crate::wgsl::memory::{Memory, Use};
+use crate::wgsl::memory::{LaunchMemory, Use};
 use crate::wgsl::shader::Shader;
-use crate::wgsl::{Pass, Program};
+use crate::wgsl::{Pass, ShaderProgram};
 
 /// Pairs that are sorted together; more lines than that are sorted in turn, in the same scratch memory.
 const BATCH: usize = 1 << 23;
 
 /// Elements in order.
-pub fn sort(job: &Job) -> Program {
+pub fn sort(job: &RoutineLaunch) -> ShaderProgram {
     put_in_order(job, |batch, side| {
         let y = batch.of_lines(job.output());
         batch.look_up(job, "results", side, job.input(0, "x"), y, |shader, memory, x| {
@@ -25,7 +25,7 @@ pub fn sort(job: &Job) -> Program {
 }
 
 /// Where in its line each element of the order is found.
-pub fn argsort(job: &Job) -> Program {
+pub fn argsort(job: &RoutineLaunch) -> ShaderProgram {
     put_in_order(job, |batch, side| {
         let reaches = [batch.of_lines(job.output()), batch.one_pair(side, false)];
         job.passes("results", &batch.axes(batch.lines.n), &reaches, |shader, memory| {
@@ -38,8 +38,8 @@ pub fn argsort(job: &Job) -> Program {
 }
 
 /// Sorts every line, then makes `results` of the places.
-fn put_in_order(job: &Job, results: impl Fn(&Batch, Side) -> Vec<Pass>) -> Program {
-    let batches = Batch::all(Lines::new(&job.args.output_shape, job.axis()));
+fn put_in_order(job: &RoutineLaunch, results: impl Fn(&SortBatch, PingPong) -> Vec<Pass>) -> ShaderProgram {
+    let batches = SortBatch::all(Lines::new(&job.args.output_shape, job.axis()));
     let descending = job.args.params[1] != 0;
     let mut passes = Vec::new();
     for batch in &batches {
@@ -50,7 +50,7 @@ fn put_in_order(job: &Job, results: impl Fn(&Batch, Side) -> Vec<Pass>) -> Progr
         passes.extend(sorted);
         passes.extend(results(batch, side));
     }
-    Program { passes, scratch: Batch::scratch(&batches, job), ..Program::default() }
+    ShaderProgram { passes, scratch: SortBatch::scratch(&batches, job), ..ShaderProgram::default() }
 }
 
 /// The expression for the order of a lane: NaN above all, −0 as 0.
@@ -78,39 +78,39 @@ fn order_down(x: f32) -> u32 { return select(~order_f32(x), 0xffffffffu, is_nan_
 
 /// Pairs are moved to and fro between two pieces of scratch memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum PingPong {
     First,
     Second,
 }
 
-impl Side {
-    pub fn other(self) -> Side {
+impl PingPong {
+    pub fn other(self) -> PingPong {
         match self {
-            Side::First => Side::Second,
-            Side::Second => Side::First,
+            PingPong::First => PingPong::Second,
+            PingPong::Second => PingPong::First,
         }
     }
 
     /// The piece of scratch memory.
     pub fn piece(self) -> u32 {
         match self {
-            Side::First => 0,
-            Side::Second => 1,
+            PingPong::First => 0,
+            PingPong::Second => 1,
         }
     }
 }
 
 /// Lines that are sorted together, as pairs in scratch memory. Some outer indices with all inner ones, or one with some.
-pub struct Batch {
+pub struct SortBatch {
     pub lines: Lines,
     /// The first line's indices, and how many of either there are.
     pub outer: (usize, usize),
     pub inner: (usize, usize),
 }
 
-impl Batch {
+impl SortBatch {
     /// All lines, in turn. No batch is larger than the first.
-    pub fn all(lines: Lines) -> Vec<Batch> {
+    pub fn all(lines: Lines) -> Vec<SortBatch> {
         let n_lines = (BATCH / lines.n.max(1)).max(1);
         let n_inner = n_lines.min(lines.inner).max(1);
         let n_outer = (n_lines / n_inner).max(1);
@@ -119,14 +119,14 @@ impl Batch {
             for inner in (0..lines.inner).step_by(n_inner) {
                 let (outer, inner) =
                     ((outer, n_outer.min(lines.outer - outer)), (inner, n_inner.min(lines.inner - inner)));
-                batches.push(Batch { lines, outer, inner });
+                batches.push(SortBatch { lines, outer, inner });
             }
         }
         batches
     }
 
     /// The sizes of the pieces of scratch memory.
-    pub fn scratch(batches: &[Batch], job: &Job) -> Vec<usize> {
+    pub fn scratch(batches: &[SortBatch], job: &RoutineLaunch) -> Vec<usize> {
         let Some(first) = batches.first() else { return Vec::new() };
         let mut sizes = vec![first.n_pairs() * 8; 2];
         sizes.extend(first.radix_scratch(job));
@@ -142,19 +142,19 @@ impl Batch {
     }
 
     /// Keys and places, in turns.
-    pub fn pairs(&self, side: Side, writes: bool) -> Use {
+    pub fn pairs(&self, side: PingPong, writes: bool) -> Use {
         scratch(side.piece(), if writes { "pairs_to" } else { "pairs" }, 2 * self.n_pairs(), writes)
     }
 
     /// An invocation for each of so many places of each line.
-    pub fn axes(&self, n: usize) -> [Axis; 3] {
+    pub fn axes(&self, n: usize) -> [GridAxis; 3] {
         [("outer", self.outer.1), ("inner", self.inner.1), ("at", n)]
     }
 
     /// Memory in which lines lie as in the tensor, and the element `at` of the line.
-    pub fn of_lines(&self, memory: Use) -> Reach<'static> {
+    pub fn of_lines(&self, memory: Use) -> GridAccess<'static> {
         let Lines { n, inner, .. } = self.lines;
-        Reach::at(memory, &[n * inner, 1, inner]).from(self.first() as isize)
+        GridAccess::at(memory, &[n * inner, 1, inner]).from(self.first() as isize)
     }
 
     pub fn element(&self, shader: &mut Shader, at: &str) -> String {
@@ -167,9 +167,9 @@ impl Batch {
     }
 
     /// The pair `at` of the line, and its number.
-    pub fn one_pair(&self, side: Side, writes: bool) -> Reach<'static> {
+    pub fn one_pair(&self, side: PingPong, writes: bool) -> GridAccess<'static> {
         let n = self.lines.n;
-        Reach::at(self.pairs(side, writes), &[2 * self.inner.1 * n, 2 * n, 2]).run(2)
+        GridAccess::at(self.pairs(side, writes), &[2 * self.inner.1 * n, 2 * n, 2]).run(2)
     }
 
     pub fn pair(&self, shader: &mut Shader, at: &str) -> String {
@@ -178,8 +178,8 @@ impl Batch {
     }
 
     /// Pairs from the lines of `x`, whose orders `key` gives.
-    pub fn fill(&self, job: &Job, x: Use, key: impl Fn(&mut Shader, &str) -> String) -> Vec<Pass> {
-        let reaches = [self.of_lines(x), self.one_pair(Side::First, true)];
+    pub fn fill(&self, job: &RoutineLaunch, x: Use, key: impl Fn(&mut Shader, &str) -> String) -> Vec<Pass> {
+        let reaches = [self.of_lines(x), self.one_pair(PingPong::First, true)];
         job.passes("keys", &self.axes(self.lines.n), &reaches, |shader, memory| {
             let element = self.element(shader, "at");
             let x = memory.load(shader, 0, &element);
@@ -196,15 +196,15 @@ impl Batch {
     /// What lines of `x` hold at the places, in order; `store` says what becomes of it.
     pub fn look_up(
         &self,
-        job: &Job,
+        job: &RoutineLaunch,
         what: &str,
-        side: Side,
+        side: PingPong,
         x: Use,
-        to: Reach<'_>,
-        store: impl Fn(&mut Shader, &Memory, &str),
+        to: GridAccess<'_>,
+        store: impl Fn(&mut Shader, &LaunchMemory, &str),
     ) -> Vec<Pass> {
         let Lines { n, inner, .. } = self.lines;
-        let x = Reach::at(x, &[n * inner, 1, 0]).from(self.first() as isize).anywhere(n, inner);
+        let x = GridAccess::at(x, &[n * inner, 1, 0]).from(self.first() as isize).anywhere(n, inner);
         let reaches = [x, to, self.one_pair(side, false)];
         job.passes(what, &self.axes(self.lines.n), &reaches, |shader, memory| {
             let pair = self.pair(shader, "at");

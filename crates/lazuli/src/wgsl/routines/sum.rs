@@ -2,7 +2,7 @@
 
 use crate::dtype::{DType, Lane};
 use crate::wgsl::convert::lane_name;
-use crate::wgsl::memory::Memory;
+use crate::wgsl::memory::LaunchMemory;
 use crate::wgsl::shader::Shader;
 
 /// A running sum in a shader. Floats are summed in two parts, the second taking what the first rounds away, so that
@@ -97,7 +97,7 @@ fn to_be_rounded(sum: vec2<f32>) -> f32 {
     }
 
     /// Writes it to scratch, from word `at` on.
-    pub fn save(&self, shader: &mut Shader, memory: &Memory, idx: usize, at: &str) {
+    pub fn save(&self, shader: &mut Shader, memory: &LaunchMemory, idx: usize, at: &str) {
         for (k, part) in self.parts().iter().enumerate() {
             let line = memory.store(shader, idx, &format!("{at} + {k}u"), part);
             shader.line(line);
@@ -105,7 +105,7 @@ fn to_be_rounded(sum: vec2<f32>) -> f32 {
     }
 
     /// Goes on from what scratch holds from word `at` on.
-    pub fn resume(&self, shader: &mut Shader, memory: &Memory, idx: usize, at: &str) {
+    pub fn resume(&self, shader: &mut Shader, memory: &LaunchMemory, idx: usize, at: &str) {
         let mut word = |k: usize| memory.load(shader, idx, &format!("{at} + {k}u"));
         let text = match self.lane {
             Lane::F32 => format!("vec2<f32>(bitcast<f32>({}), bitcast<f32>({}))", word(0), word(1)),
@@ -115,7 +115,7 @@ fn to_be_rounded(sum: vec2<f32>) -> f32 {
     }
 
     /// Adds what scratch holds from word `at` on.
-    pub fn add_saved(&self, shader: &mut Shader, memory: &Memory, idx: usize, at: &str) {
+    pub fn add_saved(&self, shader: &mut Shader, memory: &LaunchMemory, idx: usize, at: &str) {
         for k in 0..self.n_words() {
             let word = memory.load(shader, idx, &format!("{at} + {k}u"));
             self.add_bits(shader, &word);

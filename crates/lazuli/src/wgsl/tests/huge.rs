@@ -29,7 +29,7 @@ fn number(pass: &Pass, name: &str) -> u32 {
 fn check_near(tensor: &Tensor) {
     let plan = plan(&[tensor]);
     for max_binding_bytes in [128 << 20, 2 << 30] {
-        let passes = made_passes(&plan, &Caps { max_binding_bytes, ..caps(Style::Alone) });
+        let passes = made_passes(&plan, &Caps { max_binding_bytes, ..caps(Threads::Independent) });
         // Few of them: each goes through about as much as fits.
         assert!(passes.len() < 1000, "{}", passes.len());
         for pass in &passes {
@@ -39,7 +39,7 @@ fn check_near(tensor: &Tensor) {
                 let end = same().map(|b| b.start + b.len).max().unwrap_or(0);
                 // The bytes of an element, if it is one of so many.
                 let size = match bind.place {
-                    Place::Slot(slot) => (plan.slots[slot.0 as usize].size_bytes / N).max(1),
+                    PassMemory::Slot(slot) => (plan.slots[slot.0 as usize].size_bytes / N).max(1),
                     _ => 4,
                 };
                 assert!(end - first <= size << 32, "{bind:?} of {}..{}", first, end);
@@ -52,7 +52,7 @@ fn check_near(tensor: &Tensor) {
 fn elements_beyond_32_bits_are_counted_from_their_window() {
     for row in [4095, 4096, 5000, 8999] {
         let plan = plan(&[&huge().narrow(0, row, 1).narrow(1, 8, 16).add(1)]);
-        let passes = made_passes(&plan, &caps(Style::Alone));
+        let passes = made_passes(&plan, &caps(Threads::Independent));
         let pass = passes.last().expect("one at least");
         let within = number(pass, "a0_offset").wrapping_sub(number(pass, "in0_first"));
         assert_eq!(pass.binds[0].start + within as usize, (row << 20) + 8, "{}", pass.text);
@@ -89,7 +89,7 @@ fn numbers_between_views_are_small() {
         let plan = plan(&[&view.add(1)]);
         let launch = plan.launches.last().expect("one at least");
         let Kernel::Loop(body) = &launch.kernel else { panic!("no loop") };
-        let caps = caps(Style::Alone);
+        let caps = caps(Threads::Independent);
         let parts = Context::new(launch, body, &plan.slots, &caps).parts(&launch.args).expect("it fits");
         let maps = parts.iter().flat_map(|args| &args.accesses).filter(|map| map.views().len() > 1);
         let small = maps.inspect(|map| {

@@ -15,16 +15,16 @@ use crate::plan::{Limits, Plan, compile};
 use crate::{DType, Device, Tensor};
 
 /// What a device may be like.
-fn caps(style: Style) -> Caps {
+fn caps(style: Threads) -> Caps {
     Caps {
         max_binding_bytes: 128 << 20,
         max_bindings: 32,
         max_invocations: 256,
         max_shared_bytes: 16 << 10,
-        max_trips: 65535,
-        long_texts: true,
-        folds: if style == Style::Alone { Folds::Equal } else { Folds::Any },
-        row_bytes: None,
+        max_iterations: 65535,
+        large_shaders: true,
+        folds: if style == Threads::Independent { Folds::Equal } else { Folds::Any },
+        b_row_bytes: None,
         style,
         subgroup: None,
         tuned: Arc::default(),
@@ -82,7 +82,7 @@ fn validate(text: &str) {
 #[track_caller]
 pub(in crate::wgsl) fn check(outputs: &[&Tensor]) {
     let plan = plan(outputs);
-    for style in [Style::Shared, Style::Alone] {
+    for style in [Threads::Cooperative, Threads::Independent] {
         for (max_binding_bytes, subgroup) in [(128 << 20, None), (128 << 20, Some(8)), (1 << 20, Some(8))] {
             check_plan(&plan, &Caps { max_binding_bytes, subgroup, ..caps(style) });
         }
@@ -92,7 +92,7 @@ pub(in crate::wgsl) fn check(outputs: &[&Tensor]) {
 /// The same on a device whose kernels see no more than so many windows of 1 MiB; the texts.
 #[track_caller]
 pub(in crate::wgsl) fn check_small(outputs: &[&Tensor], max_bindings: usize) -> BTreeSet<Arc<str>> {
-    check_plan(&plan(outputs), &Caps { max_binding_bytes: 1 << 20, max_bindings, ..caps(Style::Alone) })
+    check_plan(&plan(outputs), &Caps { max_binding_bytes: 1 << 20, max_bindings, ..caps(Threads::Independent) })
 }
 
 #[track_caller]
@@ -118,7 +118,7 @@ fn check_bindings(pass: &Pass, plan: &Plan, caps: &Caps) {
         .map_or(0, |t| t.matches(": u32").count());
     assert_eq!(fields, pass.consts.len() + pass.params.len(), "{}", pass.text);
     for bind in &pass.binds {
-        let Place::Slot(slot) = bind.place else { continue };
+        let PassMemory::Slot(slot) = bind.place else { continue };
         let size = plan.slots[slot.0 as usize].size_bytes.next_multiple_of(4).max(4);
         assert!(bind.start.is_multiple_of(caps.max_binding_bytes) && bind.len.is_multiple_of(4) && bind.len > 0);
         assert!(bind.start + bind.len <= size && bind.len <= caps.max_binding_bytes, "{bind:?} of {size}");

@@ -31,7 +31,7 @@ fn every_variant_in_every_layout() {
             let plan = plan(&[&y]);
             for variant in VARIANTS {
                 let tuned = Arc::new(Tuned { forced: Some(variant), ..Tuned::default() });
-                let caps = Caps { tuned, subgroup: Some(8), ..caps(Style::Shared) };
+                let caps = Caps { tuned, subgroup: Some(8), ..caps(Threads::Cooperative) };
                 for pass in passes(&plan, &caps) {
                     validate(&pass.text);
                     check_bindings(&pass, &plan, &caps);
@@ -47,8 +47,8 @@ fn defaults_go_by_device_and_shape() {
         let plan = plan(&[&product(m, k, n, (false, right_transposed), DType::F32)]);
         program(&plan.launches[0], &plan.slots, caps).variant.expect("products have variants")
     };
-    let told =
-        |m: usize, k: usize, n: usize, transposed: bool, style: Style| told_by(m, k, n, transposed, &caps(style));
+    let reported =
+        |m: usize, k: usize, n: usize, transposed: bool, style: Threads| told_by(m, k, n, transposed, &caps(style));
     let on_cpu = ": default for drivers that run on the CPU";
     for (m, k, n, transposed, expect) in [
         (1024, 64, 1024, false, "16x8"),
@@ -58,9 +58,9 @@ fn defaults_go_by_device_and_shape() {
         (1, 64, 1536, true, "1x4"),
         (3, 5, 2, false, "4x1"),
     ] {
-        assert_eq!(told(m, k, n, transposed, Style::Alone), format!("{expect}{on_cpu}"));
+        assert_eq!(reported(m, k, n, transposed, Threads::Independent), format!("{expect}{on_cpu}"));
     }
-    let with_subgroups = Caps { subgroup: Some(8), ..caps(Style::Alone) };
+    let with_subgroups = Caps { subgroup: Some(8), ..caps(Threads::Independent) };
     for (m, n, expect, where_256_bytes_suit) in [
         (1024, 1024, "32x8 by subgroup", "32x8 by subgroup"),
         (64, 1536, "32x4 by subgroup", "32x8 by subgroup"),
@@ -73,7 +73,7 @@ fn defaults_go_by_device_and_shape() {
         (1, 2048, "1x16", "1x8"),
         (1024, 16, "8x8", "8x8"),
     ] {
-        let suited = Caps { row_bytes: Some(256), ..with_subgroups.clone() };
+        let suited = Caps { b_row_bytes: Some(256), ..with_subgroups.clone() };
         assert_eq!(told_by(m, 512, n, false, &with_subgroups), format!("{expect}{on_cpu}"));
         assert_eq!(told_by(m, 512, n, false, &suited), format!("{where_256_bytes_suit}{on_cpu}"));
     }
@@ -83,26 +83,26 @@ fn defaults_go_by_device_and_shape() {
         (1, 512, 512, true, "1x4 by 32 lanes"),
         (1, 512, 512, false, "1x4"),
     ] {
-        assert_eq!(told(m, k, n, transposed, Style::Shared), format!("{expect}: default for hardware"));
+        assert_eq!(reported(m, k, n, transposed, Threads::Cooperative), format!("{expect}: default for hardware"));
     }
-    assert!(told(1, 70_000, 8, false, Style::Alone).starts_with("1x4, k in 32 parts: "));
+    assert!(reported(1, 70_000, 8, false, Threads::Independent).starts_with("1x4, k in 32 parts: "));
 }
 
 #[test]
 fn what_tuning_found_is_used_where_it_fits() {
-    let told = |name: &str, n: usize| {
+    let reported = |name: &str, n: usize| {
         let plan = plan(&[&product(8, 64, n, (false, true), DType::F32)]);
         let matmul = plan.launches[0].args.matmul.as_ref().expect("a product");
         let class = Class::of(matmul, [DType::F32; 2]).expect("it is tuned");
         let mut tuned = Tuned::default();
         tuned.by_class.insert(class, (named(name).expect("it is in the table"), "2026-11-16".to_string()));
-        let caps = Caps { tuned: Arc::new(tuned), ..caps(Style::Alone) };
+        let caps = Caps { tuned: Arc::new(tuned), ..caps(Threads::Independent) };
         program(&plan.launches[0], &plan.slots, &caps).variant.expect("products have variants")
     };
-    assert_eq!(told("2x4", 64), "2x4: tuned 2026-11-16");
-    assert_eq!(told("4x4 of 32x32, 16 deep", 64), "4x4 of 32x32, 16 deep: tuned 2026-11-16");
+    assert_eq!(reported("2x4", 64), "2x4: tuned 2026-11-16");
+    assert_eq!(reported("4x4 of 32x32, 16 deep", 64), "4x4 of 32x32, 16 deep: tuned 2026-11-16");
     // Fours of columns need four columns.
-    assert_eq!(told("2x4", 3), "4x1: default for drivers that run on the CPU");
+    assert_eq!(reported("2x4", 3), "4x1: default for drivers that run on the CPU");
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn a_product_and_what_follows_it_in_any_tile() {
 #[test]
 fn few_results_of_long_sums_are_shared_out() {
     let plan = plan(&[&product(8, 70_000, 8, (false, false), DType::F32)]);
-    let program = program(&plan.launches[0], &plan.slots, &caps(Style::Alone));
+    let program = program(&plan.launches[0], &plan.slots, &caps(Threads::Independent));
     assert_eq!(program.passes.len(), 2);
     // Eight invocations in a group; both of two cores have several.
     assert!(program.passes[0].n_groups >= 8);
@@ -126,7 +126,7 @@ fn few_results_of_long_sums_are_shared_out() {
 /// A loop around the loop over k makes llvmpipe read memory a tenth slower. Parts of k need none, where their sums are few.
 #[test]
 fn a_subgroup_takes_blocks_of_k_only_where_results_are_many_and_k_is_long() {
-    let with_subgroups = Caps { subgroup: Some(8), ..caps(Style::Alone) };
+    let with_subgroups = Caps { subgroup: Some(8), ..caps(Threads::Independent) };
     for (m, k, n_passes, has_blocks) in
         [(32, 2048, 1, false), (128, 2046, 1, false), (128, 2052, 2, false), (1024, 2052, 1, true)]
     {

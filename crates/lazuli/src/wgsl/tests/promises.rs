@@ -2,13 +2,13 @@
 
 use super::*;
 
-fn text(tensor: &Tensor, style: Style) -> String {
+fn text(tensor: &Tensor, style: Threads) -> String {
     passes(&plan(&[tensor]), &caps(style)).iter().map(|pass| pass.text.to_string()).collect::<Vec<_>>().join("\n")
 }
 
 #[test]
 fn other_sizes_and_numbers_have_the_same_text() {
-    for style in [Style::Shared, Style::Alone] {
+    for style in [Threads::Cooperative, Threads::Independent] {
         let softmax = |rows: usize, by: f64| text(&(data([rows, 1024], DType::F32) * by).softmax(-1), style);
         assert_eq!(softmax(300, 2.0), softmax(4096, 3.0));
         let chain = |n: usize| text(&data([n], DType::F32).exp().add(1.5), style);
@@ -23,7 +23,7 @@ fn other_sizes_and_numbers_have_the_same_text() {
 #[test]
 fn what_fours_leave_over_is_a_dispatch_of_its_own() {
     let plan = plan(&[&data([4099], DType::U8).add(1)]);
-    let passes = passes(&plan, &caps(Style::Alone));
+    let passes = passes(&plan, &caps(Threads::Independent));
     // Where it starts and ends.
     let ranges: Vec<&[u32]> = passes.iter().map(|p| &p.params[..2]).collect();
     assert_eq!(ranges, [[0, 4096], [4096, 4099]]);
@@ -34,7 +34,7 @@ fn memory_larger_than_a_binding_is_bound_in_windows() {
     let n = 3 << 18;
     let (a, b) = (data([n], DType::F32), data([n], DType::F32));
     let plan = plan(&[&(&a + &b)]);
-    let caps = Caps { max_binding_bytes: 1 << 20, ..caps(Style::Alone) };
+    let caps = Caps { max_binding_bytes: 1 << 20, ..caps(Threads::Independent) };
     let passes = passes(&plan, &caps);
     assert_eq!(passes.len(), 3);
     for (i, pass) in passes.iter().enumerate() {
@@ -50,7 +50,7 @@ fn a_few_bindings_are_enough_for_many_windows() {
     let inputs: Vec<Tensor> = (0..3).map(|_| data([n, 2], DType::F32)).collect();
     let y = (&inputs[0] + &inputs[1]) * &inputs[2] + data([2], DType::F32);
     let plan = plan(&[&y]);
-    let caps = Caps { max_binding_bytes: 1 << 20, max_bindings: 8, ..caps(Style::Shared) };
+    let caps = Caps { max_binding_bytes: 1 << 20, max_bindings: 8, ..caps(Threads::Cooperative) };
     for pass in passes(&plan, &caps) {
         validate(&pass.text);
         assert!(pass.binds.len() <= 8);
@@ -68,7 +68,7 @@ fn what_touches_more_windows_than_bindings_is_taken_apart() {
         data([3, 3072], DType::F16).matmul(&x.to_dtype(DType::F16)).exp(),
         far,
     ];
-    for style in [Style::Shared, Style::Alone] {
+    for style in [Threads::Cooperative, Threads::Independent] {
         let caps = Caps { max_binding_bytes: 1 << 20, max_bindings: 8, ..caps(style) };
         for y in &all {
             let plan = plan(&[y]);
@@ -83,7 +83,7 @@ fn what_touches_more_windows_than_bindings_is_taken_apart() {
 #[test]
 fn a_row_too_long_for_one_invocation_is_shared() {
     let plan = plan(&[&data([300, 100_000], DType::U8).max(1)]);
-    let caps = Caps { max_trips: 4096, ..caps(Style::Alone) };
+    let caps = Caps { max_iterations: 4096, ..caps(Threads::Independent) };
     let passes = passes(&plan, &caps);
     assert!(passes[0].text.contains("workgroupBarrier"), "{}", passes[0].text);
 }
@@ -120,8 +120,8 @@ fn long_ones() -> Vec<Tensor> {
 #[test]
 fn no_invocation_makes_more_trips_than_it_may() {
     let uncut = Limits { max_reduce: usize::MAX, max_column: usize::MAX, ..limits() };
-    for style in [Style::Shared, Style::Alone] {
-        let caps = Caps { max_trips: 4096, ..caps(style) };
+    for style in [Threads::Cooperative, Threads::Independent] {
+        let caps = Caps { max_iterations: 4096, ..caps(style) };
         for tensor in long_ones() {
             // Verified there.
             passes(&plan(&[&tensor]), &caps);
@@ -133,18 +133,18 @@ fn no_invocation_makes_more_trips_than_it_may() {
 #[test]
 fn a_pass_that_makes_more_trips_than_it_may_is_refused() {
     let plan = plan(&[&data([300, 4099], DType::F32).sum(-1)]);
-    let pass = &passes(&plan, &caps(Style::Alone))[0];
-    assert!(pass.trips > 16, "{}", pass.text);
-    let fault = verify(pass, &Caps { max_trips: pass.trips - 1, ..caps(Style::Alone) }).unwrap_err();
+    let pass = &passes(&plan, &caps(Threads::Independent))[0];
+    assert!(pass.iterations > 16, "{}", pass.text);
+    let fault = verify(pass, &Caps { max_iterations: pass.iterations - 1, ..caps(Threads::Independent) }).unwrap_err();
     assert!(fault.contains("loop iterations of one invocation"), "{fault}");
-    let uncounted = Pass { trips: 0, ..pass.clone() };
-    assert!(verify(&uncounted, &caps(Style::Alone)).is_err());
+    let uncounted = Pass { iterations: 0, ..pass.clone() };
+    assert!(verify(&uncounted, &caps(Threads::Independent)).is_err());
 }
 
 #[test]
 fn a_long_contraction_is_cut() {
     let plan = plan(&[&data([2, 300_000], DType::F32).matmul(&data([300_000, 4], DType::F32))]);
-    let program = program(&plan.launches[0], &plan.slots, &caps(Style::Alone));
+    let program = program(&plan.launches[0], &plan.slots, &caps(Threads::Independent));
     // Sums over parts, and their sum.
     assert_eq!(program.passes.len(), 2);
     assert_eq!(program.scratch.len(), 1);
@@ -153,7 +153,7 @@ fn a_long_contraction_is_cut() {
 #[test]
 fn only_what_could_be_folded_is_kept() {
     let (a, b) = (data([4096], DType::F32), data([4096], DType::F32));
-    let n_kept = |tensor: &Tensor, style: Style| {
+    let n_kept = |tensor: &Tensor, style: Threads| {
         // Of those that are written out again for the elements beside, the first.
         let is_kept = |line: &&str| {
             let name = line.trim().strip_prefix("let r").and_then(|rest| rest.split(' ').next());
@@ -174,45 +174,45 @@ fn only_what_could_be_folded_is_kept() {
         (&a.mul(&b).add(a.mul(2.0)), 1, 2),
         (&a.to_dtype(DType::I32).add(1).sub(1), 0, 0),
     ] {
-        assert_eq!((n_kept(tensor, Style::Alone), n_kept(tensor, Style::Shared)), (alone, shared));
+        assert_eq!((n_kept(tensor, Threads::Independent), n_kept(tensor, Threads::Cooperative)), (alone, shared));
     }
 }
 
 #[test]
 fn a_chain_of_three() {
     let (a, b, c) = (data([4096], DType::F32), data([4096], DType::F32), data([4096], DType::F32));
-    insta::assert_snapshot!(text(&a.add(&b).mul(5.0).sub(&c), Style::Alone));
+    insta::assert_snapshot!(text(&a.add(&b).mul(5.0).sub(&c), Threads::Independent));
 }
 
 #[test]
 fn a_softmax_alone() {
-    insta::assert_snapshot!(text(&data([512, 1024], DType::F32).softmax(-1), Style::Alone));
+    insta::assert_snapshot!(text(&data([512, 1024], DType::F32).softmax(-1), Threads::Independent));
 }
 
 #[test]
 fn a_softmax_shared() {
-    insta::assert_snapshot!(text(&data([512, 1024], DType::F32).softmax(-1), Style::Shared));
+    insta::assert_snapshot!(text(&data([512, 1024], DType::F32).softmax(-1), Threads::Cooperative));
 }
 
 #[test]
 fn a_sum_of_columns() {
-    insta::assert_snapshot!(text(&data([1024, 512], DType::F16).sum(0), Style::Alone));
+    insta::assert_snapshot!(text(&data([1024, 512], DType::F16).sum(0), Threads::Independent));
 }
 
 #[test]
 fn a_transposed_sum() {
     let x = data([64, 64], DType::F32);
-    insta::assert_snapshot!(text(&(&x + x.t()), Style::Shared));
+    insta::assert_snapshot!(text(&(&x + x.t()), Threads::Cooperative));
 }
 
 #[test]
 fn a_gather_into_bytes() {
     let idx = data([6], DType::I32);
-    insta::assert_snapshot!(text(&data([16, 7], DType::U8).index_select(0, &idx), Style::Shared));
+    insta::assert_snapshot!(text(&data([16, 7], DType::U8).index_select(0, &idx), Threads::Cooperative));
 }
 
 #[test]
 fn a_product_with_a_bias() {
     let (x, w, b) = (data([8, 64], DType::F32), data([64, 32], DType::BF16), data([32], DType::F32));
-    insta::assert_snapshot!(text(&x.matmul(&w.to_dtype(DType::F32)).add(&b), Style::Shared));
+    insta::assert_snapshot!(text(&x.matmul(&w.to_dtype(DType::F32)).add(&b), Threads::Cooperative));
 }
