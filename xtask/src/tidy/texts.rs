@@ -62,10 +62,10 @@ pub fn machine_names(texts: &[Text], sources: &[Source]) -> Vec<Finding> {
     findings
 }
 
-/// Every dependency of the engine has its reason in ARCHITECTURE.md, and the lock file names no other registry.
+/// Every dependency of the engine has its reason in docs/decisions/dependencies.md, and the lock file names no other registry.
 pub fn dependencies_have_reasons(texts: &[Text]) -> Result<Vec<Finding>, String> {
     let path = "crates/lazuli/Cargo.toml";
-    let architecture = texts.iter().find(|t| t.path == "ARCHITECTURE.md").map_or("", |t| t.text.as_str());
+    let reasons = texts.iter().find(|t| t.path == "docs/decisions/dependencies.md").map_or("", |t| t.text.as_str());
     let mut findings = Vec::new();
     let mut is_dependency = false;
     for (i, line) in read(path)?.lines().enumerate() {
@@ -73,8 +73,8 @@ pub fn dependencies_have_reasons(texts: &[Text]) -> Result<Vec<Finding>, String>
             is_dependency = line.contains("dependencies]");
         } else if let Some((name, _)) = line.split_once('=').filter(|_| is_dependency && !line.starts_with('#')) {
             let name = name.trim().trim_end_matches(".workspace");
-            if !architecture.contains(&format!("`{name}`")) {
-                findings.push(Finding::at(path, i, format!("`{name}` has no reason in ARCHITECTURE.md")));
+            if !reasons.contains(&format!("`{name}`")) {
+                findings.push(Finding::at(path, i, format!("`{name}` has no reason in docs/decisions/dependencies.md")));
             }
         }
     }

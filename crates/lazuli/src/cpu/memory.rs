@@ -55,7 +55,7 @@ enum BlockOwner {
 // SAFETY: the bytes are plain memory, and no reference to them is handed out. Whoever reads them holds the storage or a
 // `Buffer` of it. Only a run writes: to storages that it has just taken from the pool and that nobody else knows yet (outputs,
 // temporaries), and to inputs that are donated. Of a donated input no other thread has the node or the buffer, nor can it get
-// either before the run is over, and what others have read of it happened before (ARCHITECTURE.md, "Donation is safe").
+// either before the run is over, and what others have read of it happened before (docs/decisions/donation-is-safe.md).
 // Threads of one run write to disjoint elements.
 unsafe impl Send for CpuBuffer {}
 unsafe impl Sync for CpuBuffer {}

@@ -17,7 +17,7 @@ const KEEP_BYTES: usize = 256 << 20;
 
 /// The memory of a tensor. No byte of its block is written but by work on the device's queue, in the order of submission. A run
 /// writes to a block that tensors held before it only if that is donated, which means that no other thread has the storage or
-/// can get at it (ARCHITECTURE.md, "Donation is safe"), and then only if nobody still holds the block itself, as
+/// can get at it (docs/decisions/donation-is-safe.md), and then only if nobody still holds the block itself, as
 /// a read under way or an application does; else it writes to a copy.
 pub struct GpuBuffer {
     size_bytes: usize,

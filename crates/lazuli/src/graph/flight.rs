@@ -1,6 +1,6 @@
 //! Nodes that are being computed: the wanted ones let go of their inputs when that is done, and an evaluation overwrites
 //! the memory of inputs that only they hold. Until then nobody may take hold of those inputs through them. Why that is
-//! enough is in ARCHITECTURE.md, "Donation is safe"; `model.rs` tries every order of a small case.
+//! enough is in docs/decisions/donation-is-safe.md; `model.rs` tries every order of a small case.
 
 use std::collections::HashSet;
 use std::sync::Arc;
