@@ -74,7 +74,11 @@ pub fn dependencies_have_reasons(texts: &[Text]) -> Result<Vec<Finding>, String>
         } else if let Some((name, _)) = line.split_once('=').filter(|_| is_dependency && !line.starts_with('#')) {
             let name = name.trim().trim_end_matches(".workspace");
             if !reasons.contains(&format!("`{name}`")) {
-                findings.push(Finding::at(path, i, format!("`{name}` has no reason in docs/decisions/dependencies.md")));
+                findings.push(Finding::at(
+                    path,
+                    i,
+                    format!("`{name}` has no reason in docs/decisions/dependencies.md"),
+                ));
             }
         }
     }

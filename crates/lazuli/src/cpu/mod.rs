@@ -4,32 +4,32 @@
 mod memory;
 mod pool;
 mod threads;
+mod nontemporal;
+mod convert;
 
 // From a kernel to something that runs.
 mod program;
 mod runs;
 mod split_k;
 mod sweeps;
-mod schedule;
-
-// Lanes.
-mod convert;
-mod nontemporal;
-mod load;
-mod transpose;
 #[cfg_attr(not(target_arch = "x86_64"), allow(unused, reason = "its loops are there for x86 alone"))]
 mod chain;
 #[cfg_attr(not(target_arch = "x86_64"), allow(unused, reason = "its loops are there for x86 alone"))]
 mod fold;
+mod schedule;
+
+// Lanes.
+mod load;
+mod transpose;
 mod tile;
 mod exec;
 
 // Forms of kernels.
 mod map;
-mod matmul;
 mod gemm;
 #[cfg_attr(not(target_arch = "x86_64"), allow(unused, reason = "its loops are there for x86 alone"))]
 mod gemv;
+mod matmul;
 mod reduce;
 mod routines;
 

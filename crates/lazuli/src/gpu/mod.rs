@@ -14,9 +14,8 @@ mod signal;
 mod quirks;
 mod watchdog;
 mod disk;
-mod tune;
-mod wait;
 mod open_device;
+mod wait;
 mod memory;
 mod status;
 mod storage;
@@ -29,6 +28,7 @@ mod read;
 mod headless;
 mod adapters;
 mod interop;
+mod tune;
 #[cfg(all(test, target_os = "linux"))]
 mod driver_loss;
 #[cfg(test)]

@@ -1,17 +1,17 @@
 //! From a graph to what is run: launches over slots. Knows shapes, kernels and the limits it is handed; no device.
 
-mod body;
-mod cache;
 mod checks;
-mod display;
-mod explain;
-mod fuse;
-mod groups;
-mod lower;
-mod memory;
-mod order;
 mod simplify;
+mod groups;
+mod fuse;
+mod body;
+mod lower;
+mod order;
+mod explain;
+mod memory;
 mod verify;
+mod display;
+mod cache;
 #[cfg(test)]
 mod tests;
 
