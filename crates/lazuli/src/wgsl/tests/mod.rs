@@ -2,6 +2,7 @@
 //! no GPU is needed. What they compute is tested where they are run.
 
 mod expressions;
+mod forms;
 mod huge;
 mod products;
 mod promises;
