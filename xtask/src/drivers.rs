@@ -87,7 +87,8 @@ fn install() -> Result<(), String> {
         .and(Err("mesa-vulkan-drivers could not be installed; without a GPU adapter GPU tests cannot run".to_string())))
 }
 
-fn apt(words: &[&str]) -> Result<(), String> {
+/// Runs apt-get, as root.
+pub fn apt(words: &[&str]) -> Result<(), String> {
     let is_root = Command::new("id").arg("-u").output().is_ok_and(|o| o.stdout.trim_ascii() == b"0");
     let mut command = Command::new(if is_root { "apt-get" } else { "sudo" });
     if !is_root {

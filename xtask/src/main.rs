@@ -4,6 +4,7 @@ mod workspace;
 mod source;
 mod tidy;
 mod drivers;
+mod isa;
 mod test;
 mod sha256;
 mod package;
@@ -38,6 +39,11 @@ const TASKS: &[Task] = &[
         name: "soak",
         about: "random graphs against the oracle for some seconds (60), products of every size, caches: soak [SECONDS]",
         run: soak,
+    },
+    Task {
+        name: "isa",
+        about: "the benchmarks' kernels compiled for AMD's GPUs, without one: registers, waves, loops; --write keeps them",
+        run: isa::run,
     },
     Task {
         name: "bench",

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::drivers::{Driver, drivers, is_complaint, n_gpus};
+use crate::isa;
 use crate::tidy;
 use crate::workspace::{built, cargo, files, root, succeed};
 
@@ -30,6 +31,7 @@ const STEPS: &[Step] = &[
     Step { name: "drivers", run: |options| drivers(options.all_drivers).map(drop) },
     Step { name: "tests", run: |_| tests() },
     Step { name: "gpu tests", run: gpu_tests },
+    Step { name: "isa", run: |_| isa::check() },
     Step { name: "without gpu", run: |_| without_gpu() },
     Step { name: "browser", run: |_| browser() },
     Step { name: "examples", run: |_| examples() },

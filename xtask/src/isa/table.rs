@@ -1,0 +1,129 @@
+//! The table of kernels: a row for each kernel of each case and family, its text, and what must hold of it. The text is kept
+//! in a file for each version of Mesa, and compared exactly; bounds hold with any version.
+
+use super::figures::Figures;
+use super::listing::Listing;
+
+/// One kernel of a case, as compiled for a family.
+#[derive(Debug)]
+pub struct Row {
+    pub case: String,
+    pub kernel: String,
+    pub figures: Figures,
+    /// How often it is dispatched, and workgroups of all those dispatches.
+    pub n_dispatches: u64,
+    pub n_groups: u64,
+}
+
+/// The rows of a listing, in the order in which they are dispatched first.
+pub fn rows(listing: &Listing) -> Result<Vec<Row>, String> {
+    let mut rows = Vec::new();
+    for case in &listing.cases {
+        let mut numbers: Vec<usize> = Vec::new();
+        case.dispatches.iter().for_each(|d| {
+            if !numbers.contains(&d.pipeline) {
+                numbers.push(d.pipeline);
+            }
+        });
+        if numbers.is_empty() {
+            return Err(format!("{}: nothing was dispatched", case.name));
+        }
+        for number in numbers {
+            let pipeline = listing.pipelines.get(&number).ok_or(format!("{}: an unknown pipeline", case.name))?;
+            let of_it = || case.dispatches.iter().filter(|d| d.pipeline == number);
+            rows.push(Row {
+                case: case.name.clone(),
+                kernel: pipeline.name.clone(),
+                figures: Figures::of(pipeline)?,
+                n_dispatches: of_it().count() as u64,
+                n_groups: of_it().map(|d| d.n_groups).sum(),
+            });
+        }
+    }
+    Ok(rows)
+}
+
+/// The text of a family's rows.
+pub fn text(family: &str, rows: &[Row]) -> String {
+    let mut text = format!(
+        "{family:<28} {:<49} {:>4} {:>4} {:>5} {:>6} {:>6} {:>6} {:>4} {:>6} {:>4} {:>7}\n",
+        "kernel", "vgpr", "sgpr", "waves", "spills", "lds", "instrs", "fma%", "B/load", "runs", "groups",
+    );
+    for row in rows {
+        let Figures { vgprs, sgprs, waves, spills, lds, instructions, fma_percent, bytes_per_load } = row.figures;
+        text += &format!(
+            "{:<28} {:<49} {vgprs:>4} {sgprs:>4} {waves:>5} {spills:>6} {lds:>6} {instructions:>6} {fma_percent:>4} \
+             {bytes_per_load:>6.1} {:>4} {:>7}\n",
+            row.case, row.kernel, row.n_dispatches, row.n_groups,
+        );
+    }
+    text
+}
+
+/// The least waves that a SIMD unit of each family must be able to hold: fewer hide fewer memory latencies. GCN holds at
+/// most 10 (Polaris 8), RDNA at most 16, which counts as 32 of half the width.
+const MIN_WAVES: &[(&str, u64)] = &[("GCN", 2), ("RDNA2", 8), ("RDNA3", 8)];
+
+/// The least share of multiply-adds, in per cent, in the hottest loop of a case's kernels, in whichever of them has most.
+/// A little below what Mesa 22.3.6 makes of them: these bounds hold with any version, and rise with what kernels gain.
+const MIN_FMA_PERCENT: &[(&str, u64)] = &[
+    ("256³", 33),
+    ("1024³", 33),
+    ("1024³, bias, gelu", 33),
+    ("1024³, W [n, k]", 30),
+    ("1024³, aᵀ", 36),
+    ("2048³", 33),
+    ("1×1536²", 23),
+    ("1×1536², W [n, k]", 23),
+    ("1×4096²", 23),
+    ("1×4096², W [n, k]", 23),
+    ("8×1536²", 45),
+    ("8×1536², W [n, k]", 45),
+    ("64×1536²", 33),
+    ("64×1536², W [n, k]", 30),
+    ("attention 12×512×64", 30),
+    ("attention 12×512×64, causal", 30),
+    ("conv 3×224² → 64 k7 s2", 33),
+    ("conv 64×56² → 64 k3", 33),
+    ("conv 64×56² → 256 k1", 33),
+    ("conv 256×14² → 256 k3", 33),
+    ("conv 512×7² → 512 k3", 33),
+];
+
+/// Everything that breaks a bound.
+pub fn faults(family: &str, rows: &[Row]) -> Vec<String> {
+    let mut faults = Vec::new();
+    let min_waves = MIN_WAVES.iter().find(|(name, _)| *name == family).map_or(1, |(_, n)| *n);
+    for row in rows {
+        let mut fault = |what: String| faults.push(format!("{family}: {}: {}: {what}", row.case, row.kernel));
+        let Figures { waves, spills, .. } = row.figures;
+        if spills > 0 {
+            fault("spills registers".into());
+        }
+        if waves < min_waves {
+            fault(format!("{waves} waves, at least {min_waves} are wanted"));
+        }
+    }
+    for (case, least) in MIN_FMA_PERCENT {
+        match rows.iter().filter(|row| row.case == *case).map(|row| row.figures.fma_percent).max() {
+            None => faults.push(format!("{family}: {case}: there is a bound for it, but no such case")),
+            Some(most) if most < *least => faults.push(format!(
+                "{family}: {case}: {most} % of the hottest loop are multiply-adds, at least {least} are wanted"
+            )),
+            Some(_) => {}
+        }
+    }
+    faults
+}
+
+/// The lines that differ: `-` as kept, `+` as found. Lines stand for one kernel each, so order counts.
+pub fn differences(kept: &str, found: &str) -> Vec<String> {
+    let (kept, found): (Vec<&str>, Vec<&str>) = (kept.lines().collect(), found.lines().collect());
+    let gone = kept.iter().filter(|line| !found.contains(line)).map(|line| format!("- {line}"));
+    let new = found.iter().filter(|line| !kept.contains(line)).map(|line| format!("+ {line}"));
+    let mut differences: Vec<String> = gone.chain(new).collect();
+    if differences.is_empty() && kept != found {
+        differences.push("the same kernels in another order".to_string());
+    }
+    differences
+}
