@@ -32,10 +32,12 @@ mod contraction;
 mod einsum;
 mod indexing;
 mod sorting;
+mod attention;
 
 #[cfg(test)]
 mod tests;
 
+pub use attention::Attention;
 pub use binary::*;
 pub use compare::*;
 pub use einsum::einsum;

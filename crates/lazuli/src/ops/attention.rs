@@ -1,0 +1,252 @@
+//! Attention: queries look at keys and take a mean of values. Written with products, a softmax and comparisons, so that
+//! it is what the same maths would be; the planner makes one kernel of it that stores no score.
+
+use std::panic::Location;
+use std::sync::Arc;
+
+use super::create::coordinate;
+use super::joining::same_device;
+use super::movement::reshaped;
+use super::operand::or_error;
+use crate::dtype::DType;
+use crate::error::{Error, Fault, Result};
+use crate::place::Caller;
+use crate::shape::{Shape, keep};
+use crate::tensor::Tensor;
+
+/// What [`Tensor::attention`] may do beside scaled dot products: which keys a query may look at, and what is done to the
+/// scores. The default is neither.
+///
+/// ```
+/// use lazuli::{Attention, Device, Tensor};
+/// let q = Tensor::randn([2, 8, 16, 32], 1, &Device::cpu());
+/// let (k, v) = (Tensor::randn([2, 2, 16, 32], 2, &Device::cpu()), Tensor::randn([2, 2, 16, 32], 3, &Device::cpu()));
+/// let y = q.attention(&k, &v, Attention { causal: true, soft_cap: Some(30.0), ..Attention::default() });
+/// assert_eq!(y.shape()?, [2, 8, 16, 32]);
+/// # Ok::<(), lazuli::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Attention<'a> {
+    /// Whether a query may look only at keys up to its own place. The last query is at the last key: with fewer queries
+    /// than keys they are the last ones, as with a cache of earlier keys.
+    pub causal: bool,
+    /// How far a query may look: at keys less than this many places away, on either side, or before it if `causal`.
+    pub window: Option<usize>,
+    /// Bools that broadcast to the scores `[…, heads, queries, keys]`: true where a query may look.
+    pub mask: Option<&'a Tensor>,
+    /// Numbers that broadcast to the scores and are added to them, after scale and soft cap.
+    pub bias: Option<&'a Tensor>,
+    /// What products are multiplied with; by default `1 / √features`.
+    pub scale: Option<f32>,
+    /// Scores are kept between plus and minus this, smoothly: `cap · tanh(score / cap)`.
+    pub soft_cap: Option<f32>,
+    /// The share of weights that is left out at random; the others grow so that the mean stays. 0 for inference.
+    pub dropout: f32,
+    /// Which weights are left out: the same for the same seed.
+    pub seed: u64,
+}
+
+impl Tensor {
+    /// Attention: `softmax(q · kᵀ · scale + …) · v`, for queries `[…, heads, l, d]`, keys `[…, heads, s, d]` and values
+    /// `[…, heads, s, p]`; the result is `[…, heads, l, p]`. Keys and values may have fewer heads, which then serve
+    /// several heads of queries each.
+    ///
+    /// Scores are f32 whatever the operands are. A query that may look nowhere (all its keys are masked, or there are
+    /// none) gives zeros, where `softmax` written as maths gives NaN.
+    ///
+    /// ```
+    /// use lazuli::{Attention, Device, Tensor};
+    /// let cpu = Device::cpu();
+    /// let x = Tensor::from_slice(&[1.0f32, 0.0, 0.0, 1.0], [2, 2], &cpu);
+    /// // The first query may look only at the first key, so its result is the first value.
+    /// let y = x.attention(&x, &x, Attention { causal: true, ..Attention::default() });
+    /// assert_eq!(y.select_index(0, 0).to_vec::<f32>()?, [1.0, 0.0]);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn attention(&self, k: &Tensor, v: &Tensor, options: Attention<'_>) -> Tensor {
+        let _caller = Caller::of_engine(Location::caller());
+        or_error(attend(self, k, v, options))
+    }
+}
+
+/// The sizes of one attention, all checked.
+struct AttentionShape {
+    /// Of the scores, heads as the user has them.
+    scores: Shape,
+    /// Heads of keys, and how many heads of queries each serves, where that is more than one.
+    groups: Option<(usize, usize)>,
+}
+
+#[track_caller]
+fn attend(q: &Tensor, k: &Tensor, v: &Tensor, options: Attention<'_>) -> Result<Tensor> {
+    let shape = AttentionShape::of(q, k, v)?;
+    let dtype = q.node()?.dtype.promote(k.node()?.dtype).promote(v.node()?.dtype);
+    let dtype = if dtype.is_float() { dtype } else { DType::F32 };
+    check_options(q, &options, &shape)?;
+    let wide = |x: &Tensor| x.to_dtype(DType::F32);
+    let (q, k, v) = (shape.queries(&wide(q))?, shape.keys(&wide(k))?, shape.keys(&wide(v))?);
+    let Some(scores) = scores(&q, &k, &options, &shape)? else {
+        // Nothing to look at, or nobody who looks.
+        let out = shape.result(v.node()?.shape);
+        return Ok(Tensor::zeros(out, dtype, &q.node()?.device));
+    };
+    let y = weights(&scores, &options)?.matmul(&v);
+    reshaped("attention", &y, shape.result(v.node()?.shape)).map(|y| y.to_dtype(dtype))
+}
+
+/// What of each value a query takes: its scores' softmax, some left out. Rows of −∞ are zeros.
+#[track_caller]
+fn weights(scores: &Tensor, options: &Attention<'_>) -> Result<Tensor> {
+    // exp(score − max) / Σ: what is subtracted does not change the result, so it has no gradient. A maximum of −∞ is
+    // raised to the least number, and the sum, which is then 0 and otherwise 1 at least, to 1.
+    let max = scores.max(keep(-1)).detach().maximum(f32::MIN);
+    let e = scores.sub(max).exp();
+    let sum = e.sum(keep(-1)).maximum(1.0);
+    let weights = e.mul(sum.recip());
+    if options.dropout == 0.0 {
+        return Ok(weights);
+    }
+    let node = weights.node()?;
+    let kept = Tensor::rand(node.shape, options.seed, &node.device).ge(options.dropout);
+    Ok(weights.mul(kept.to_dtype(DType::F32).mul(1.0 / (1.0 - options.dropout))))
+}
+
+/// The scores of all queries and keys, masks applied; None where there are none.
+#[track_caller]
+fn scores(q: &Tensor, k: &Tensor, options: &Attention<'_>, shape: &AttentionShape) -> Result<Option<Tensor>> {
+    let (l, s) = shape.lengths();
+    if shape.scores.n_elems() == 0 {
+        return Ok(None);
+    }
+    let features = k.node()?.shape.last().copied().unwrap_or(1);
+    let scale = options.scale.unwrap_or(1.0 / (features.max(1) as f32).sqrt());
+    let mut scores = q.matmul(&k.transpose(-1, -2)).mul(scale);
+    if let Some(cap) = options.soft_cap {
+        scores = scores.div(cap).tanh().mul(cap);
+    }
+    if let Some(bias) = options.bias {
+        scores = scores.add(shape.per_score(bias)?.to_dtype(DType::F32));
+    }
+    if let Some(mask) = options.mask {
+        scores = shape.per_score(mask)?.select(&scores, f32::NEG_INFINITY);
+    }
+    let node = scores.node()?;
+    let at = Location::caller();
+    let place = |axis: usize| coordinate(&Shape::from([l, s]), axis, &node.device, at);
+    let (row, column) = (place(0).add(s as i32 - l as i32), place(1));
+    let mut only_where = |may_look: Tensor| scores = may_look.select(&scores, f32::NEG_INFINITY);
+    if options.causal {
+        only_where(column.le(&row));
+    }
+    if let Some(window) = options.window {
+        let window = window.min(i32::MAX as usize / 2) as i32;
+        only_where(row.sub(&column).lt(window));
+        if !options.causal {
+            only_where(column.sub(&row).lt(window));
+        }
+    }
+    Ok(Some(scores))
+}
+
+#[track_caller]
+fn check_options(q: &Tensor, options: &Attention<'_>, shape: &AttentionShape) -> Result<()> {
+    for (what, extra) in [("mask", options.mask), ("bias", options.bias)] {
+        let Some(extra) = extra else { continue };
+        let node = extra.node()?;
+        same_device("attention", q.node()?, node)?;
+        if what == "mask" && node.dtype != DType::Bool {
+            let message = format!("the mask is {}, not bool; numbers to be added to scores are a bias", node.dtype);
+            return Err(Error::dtype("attention", message));
+        }
+        if node.shape.broadcast(&shape.scores) != Some(shape.scores) {
+            let message = format!("the {what} {} does not broadcast to the scores {}", node.shape, shape.scores);
+            return Err(misfit(message, &[&node.shape, &shape.scores]));
+        }
+    }
+    if !(0.0..1.0).contains(&options.dropout) {
+        let message = format!("a dropout of {} is no share; it must be at least 0 and less than 1", options.dropout);
+        return Err(Error::shape("attention", message));
+    }
+    Ok(())
+}
+
+#[track_caller]
+fn misfit(message: String, shapes: &[&Shape]) -> Error {
+    Error::Shape(Arc::new(Fault::new("attention", message).shapes(shapes)))
+}
+
+impl AttentionShape {
+    #[track_caller]
+    fn of(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<AttentionShape> {
+        let (q, k, v) = (q.node()?, k.node()?, v.node()?);
+        same_device("attention", q, k)?;
+        same_device("attention", q, v)?;
+        let (q, k, v) = (&q.shape, &k.shape, &v.shape);
+        let fault = |what: &str| misfit(format!("{what}: queries {q}, keys {k}, values {v}"), &[q, k, v]);
+        if q.rank().min(k.rank()).min(v.rank()) < 2 {
+            return Err(fault("each operand needs a row for each place, [places, features] at least"));
+        }
+        if q[q.rank() - 1] != k[k.rank() - 1] {
+            return Err(fault("queries and keys differ in features"));
+        }
+        let (l, s) = (q[q.rank() - 2], k[k.rank() - 2]);
+        if v[v.rank() - 2] != s {
+            return Err(fault("there must be a value for each key"));
+        }
+        let heads = |x: &Shape| x.rank().checked_sub(3).map_or(1, |axis| x[axis]);
+        let (h, h_kv) = (heads(q), heads(k));
+        let is_grouped = h_kv > 1 && h != h_kv;
+        if is_grouped && (heads(v) != h_kv || !h.is_multiple_of(h_kv)) {
+            return Err(fault("heads of queries must be a multiple of those of keys and values"));
+        }
+        let groups = is_grouped.then(|| (h_kv, h / h_kv));
+        let n_heads = if is_grouped { 3 } else { 2 };
+        let batch = |x: &Shape| Shape::from(&x[..x.rank().saturating_sub(n_heads)]);
+        let both = batch(q).broadcast(&batch(k)).and_then(|both| both.broadcast(&batch(v)));
+        let Some(both) = both else { return Err(fault("batches do not broadcast")) };
+        let heads = if is_grouped { &[h][..] } else { &[] };
+        let scores: Shape = both.iter().chain(heads).copied().chain([l, s]).collect();
+        scores.check("attention")?;
+        Ok(AttentionShape { scores, groups })
+    }
+
+    /// How many queries and keys there are.
+    fn lengths(&self) -> (usize, usize) {
+        let rank = self.scores.rank();
+        (self.scores[rank - 2], self.scores[rank - 1])
+    }
+
+    /// `[…, h, l, d]` as `[…, h_kv, group, l, d]`, where heads are grouped.
+    #[track_caller]
+    fn queries(&self, q: &Tensor) -> Result<Tensor> {
+        let Some((h_kv, group)) = self.groups else { return Ok(q.clone()) };
+        let shape = q.node()?.shape;
+        let heads = shape.rank() - 3;
+        let split = shape[..heads].iter().copied().chain([h_kv, group]).chain(shape[heads + 1..].iter().copied());
+        reshaped("attention", q, split.collect())
+    }
+
+    /// Keys or values with an axis for the heads that they serve.
+    #[track_caller]
+    fn keys(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(if self.groups.is_some() { x.unsqueeze(-3) } else { x.clone() })
+    }
+
+    /// A mask or bias, its heads grouped as those of the scores.
+    #[track_caller]
+    fn per_score(&self, x: &Tensor) -> Result<Tensor> {
+        let shape = x.node()?.shape;
+        match shape.rank().checked_sub(3) {
+            Some(heads) if shape[heads] > 1 => self.queries(x),
+            Some(_) => self.keys(x),
+            None => Ok(x.clone()),
+        }
+    }
+
+    /// The shape of the result, heads as the user has them.
+    fn result(&self, values: Shape) -> Shape {
+        let rank = self.scores.rank();
+        self.scores[..rank - 1].iter().copied().chain(values.last().copied()).collect()
+    }
+}
