@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::gemm::{Gemm, PackBuffers};
+use super::gemm::{Gemm, GemmLists, ListedMatrix, PackBuffers};
 use super::gemv::{self, Skinny};
 use super::load;
 use super::map;
@@ -77,8 +77,7 @@ impl Matmul {
 
     /// About how many bytes it occupies, without its program.
     pub fn size_bytes(&self) -> usize {
-        let strides = self.args.a.batch_strides.capacity() + self.args.b.batch_strides.capacity();
-        size_of::<Matmul>() + self.nest.size_bytes() + (self.args.batch.capacity() + strides) * size_of::<usize>()
+        size_of::<Matmul>() + self.nest.size_bytes() + self.args.size_bytes()
     }
 
     /// Values that each thread needs room for.
@@ -127,14 +126,14 @@ impl Matmul {
             if body.inputs[idx].size() == 4 {
                 return Ok(None);
             }
-            let Some((low, high)) = extent(&self.args.batch, lies, rows, cols) else { return Ok(None) };
+            let Some((low, high)) = lies.extent(&self.args.batch, rows, cols) else { return Ok(None) };
             let n = (high - low + 1) as usize;
             Ok(Some(WideOperand { storage: pool.take(n * 4)?, low, n }))
         };
         let MatmulArgs { m, k, n, ref a, ref b, .. } = self.args;
         let b = match self.sums {
-            // It widens what it reads.
-            ProductMethod::Gemm(_) => None,
+            // It widens what it reads by steps.
+            ProductMethod::Gemm(gemm) if gemm.b_steps.is_some() => None,
             _ => operand(1, b, k, n)?,
         };
         let n_side_by_side = if self.by_batch() { self.n_batch() } else { 1 };
@@ -274,14 +273,6 @@ struct WideOperand {
     n: usize,
 }
 
-/// The lowest and highest element of an operand.
-fn extent(batch: &[usize], lies: &OperandArgs, rows: usize, cols: usize) -> Option<(isize, isize)> {
-    let axes = batch.iter().copied().zip(lies.batch_strides.iter().copied());
-    let axes = axes.chain([(rows, lies.row_stride), (cols, lies.col_stride)]);
-    let n = batch.iter().product::<usize>() * rows * cols;
-    ElementRuns::strided(axes, lies.offset).extent(n)
-}
-
 /// How sums are made: sizes and steps of a product, still without its memory.
 enum ProductMethod {
     Integers,
@@ -294,9 +285,14 @@ enum ProductMethod {
 impl ProductMethod {
     fn of_floats(args: &MatmulArgs, b_dtype: DType) -> ProductMethod {
         let MatmulArgs { m, k, n, ref a, ref b, panels, .. } = *args;
-        let steps = |lies: &OperandArgs| (lies.row_stride, lies.col_stride);
-        let (a_steps, b_steps) = (steps(a), steps(b));
         let (null, out) = (std::ptr::null(), std::ptr::null_mut());
+        let gemm =
+            Gemm { m, k, n, a: null, a_steps: a.steps(), b: null.cast(), b_dtype, b_steps: b.steps(), panels, out };
+        let (Some(a_steps), Some(b_steps)) = (a.steps(), b.steps()) else {
+            // Narrow numbers that are read by lists are widened before.
+            let b_dtype = if b.steps().is_none() { DType::F32 } else { b_dtype };
+            return ProductMethod::Gemm(Gemm { b_dtype, ..gemm });
+        };
         let by_columns = b_steps.0 == 1 && b_steps.1 != 1;
         let b_pitch = if by_columns { b_steps.1 } else { b_steps.0 };
         let is_near = b_dtype == DType::F32 || k * n <= NEAR;
@@ -327,7 +323,7 @@ impl ProductMethod {
                 out,
             });
         }
-        ProductMethod::Gemm(Gemm { m, k, n, a: null, a_steps, b: null.cast(), b_dtype, b_steps, panels, out })
+        ProductMethod::Gemm(gemm)
     }
 }
 
@@ -356,13 +352,15 @@ struct StridedOperand<'s> {
 
 impl StridedOperand<'_> {
     /// The element of the matrix of a batch index that is so far from its first.
-    fn matrix(&self, batch: &[usize], mut idx: usize, from_first: isize) -> *const u8 {
-        let mut at = self.lies.offset + from_first;
-        for (&size, &stride) in batch.iter().zip(&self.lies.batch_strides).rev() {
-            at += (idx % size) as isize * stride;
-            idx /= size;
-        }
+    fn matrix(&self, batch: &[usize], idx: usize, from_first: isize) -> *const u8 {
+        let at = self.lies.matrix(batch, idx) + from_first;
         self.ptr.get().cast_const().cast::<u8>().wrapping_offset(at * self.size as isize)
+    }
+
+    /// Its rows and columns where they are lists of axes, counted from a row on.
+    fn listed(&self, first_row: usize) -> Option<ListedMatrix<'_>> {
+        let OperandArgs { rows, cols, .. } = self.lies;
+        self.lies.steps().is_none().then_some(ListedMatrix { rows, cols, first_row })
     }
 }
 
@@ -382,7 +380,7 @@ impl Product<'_> {
         if rows == 0 || n == 0 {
             return;
         }
-        let row_step = row as isize * self.a.lies.row_stride;
+        let row_step = self.a.lies.steps().map_or(0, |steps| row as isize * steps.0);
         let a: *const f32 = self.a.matrix(batch, batch_idx, row_step).cast();
         let b = self.b.matrix(batch, batch_idx, 0);
         let out = self.sums.get().wrapping_add((batch_idx * m + row) * n);
@@ -392,14 +390,20 @@ impl Product<'_> {
         // SAFETY: the matrices are within their memory, and nobody else writes these rows.
         unsafe {
             match self.matmul.sums {
-                ProductMethod::Integers => integers(a.cast(), self.a.lies, b.cast(), self.b.lies, out, (rows, k, n)),
+                ProductMethod::Integers => {
+                    let a: *const u32 = self.a.matrix(batch, batch_idx, 0).cast();
+                    integers(a, (self.a.lies, row), b.cast(), self.b.lies, out, (rows, k, n))
+                }
                 ProductMethod::Skinny(skinny) => {
                     Skinny { m: rows, a, b: b.cast(), out: out.cast(), ..skinny }.run(parts)
                 }
                 ProductMethod::Column(skinny) => {
                     Skinny { n: rows, a: b.cast(), b: a, out: out.cast(), ..skinny }.run(parts)
                 }
-                ProductMethod::Gemm(gemm) => Gemm { m: rows, a, b, out: out.cast(), ..gemm }.run(rooms, n_parts, parts),
+                ProductMethod::Gemm(gemm) => {
+                    let lists = GemmLists { a: self.a.listed(row), b: self.b.listed(0) };
+                    Gemm { m: rows, a, b, out: out.cast(), ..gemm }.run(lists, rooms, n_parts, parts)
+                }
             }
         }
     }
@@ -408,7 +412,7 @@ impl Product<'_> {
 /// Exact wrapping products of integers: rows of `b` scaled and added, so that lanes of a row go together.
 unsafe fn integers(
     a: *const u32,
-    a_lies: &OperandArgs,
+    (a_lies, first_row): (&OperandArgs, usize),
     b: *const u32,
     b_lies: &OperandArgs,
     out: *mut u32,
@@ -420,15 +424,15 @@ unsafe fn integers(
         unsafe {
             let out = std::slice::from_raw_parts_mut(out.get().add(i * n), n);
             out.fill(0);
-            for l in 0..k {
-                let x = *a.get().offset(i as isize * a_lies.row_stride + l as isize * a_lies.col_stride);
-                let b = b.get().offset(l as isize * b_lies.row_stride);
-                if b_lies.col_stride == 1 {
+            let a = a.get().offset(a_lies.rows.at(first_row + i));
+            for (x, l) in a_lies.cols.offsets(0).zip(b_lies.rows.offsets(0)).take(k) {
+                let (x, b) = (*a.offset(x), b.get().offset(l));
+                if b_lies.cols.stride() == Some(1) {
                     let b = std::slice::from_raw_parts(b, n);
                     out.iter_mut().zip(b).for_each(|(o, y)| *o = o.wrapping_add(x.wrapping_mul(*y)));
                 } else {
-                    for (j, o) in out.iter_mut().enumerate() {
-                        *o = o.wrapping_add(x.wrapping_mul(*b.offset(j as isize * b_lies.col_stride)));
+                    for (o, column) in out.iter_mut().zip(b_lies.cols.offsets(0)) {
+                        *o = o.wrapping_add(x.wrapping_mul(*b.offset(column)));
                     }
                 }
             }

@@ -105,6 +105,7 @@ impl Cpu {
             max_column: usize::MAX,
             min_rows: 64,
             panels: Some(gemm::panel_widths()),
+            max_list_elems: usize::MAX,
             custom_may_fail: true,
             fuse: true,
         };

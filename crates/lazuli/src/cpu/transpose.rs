@@ -35,7 +35,7 @@ unsafe fn fill_stored<S: StoredElem>(base: *const u8, across: Across, to: *mut u
     unsafe {
         let squares = |row: usize, lane: usize| {
             let from = base.cast::<u32>().offset(across.at(row, lane));
-            square(from, across.lane_step, to.add(row * pitch + lane), pitch as isize);
+            square(rows_of(from, across.lane_step), to.add(row * pitch + lane), pitch as isize);
         };
         let rest = |row: usize, lane: usize| {
             *to.add(row * pitch + lane) = (*base.offset(across.at(row, lane))).lane();
@@ -59,7 +59,8 @@ unsafe fn spill_stored<S: StoredElem>(base: *mut u8, across: Across, val: Val, t
     unsafe {
         let squares = |row: usize, lane: usize| {
             let from = val.ptr.offset(row as isize * val.pitch + lane as isize);
-            square(from, val.pitch, base.cast::<u32>().offset(across.at(row, lane)), across.lane_step);
+            let to = base.cast::<u32>().offset(across.at(row, lane));
+            square(rows_of(from, val.pitch), to, across.lane_step);
         };
         let rest = |row: usize, lane: usize| {
             let lanes = val.row(row, tile.len);
@@ -83,17 +84,23 @@ fn by_squares(can: bool, tile: &Tile, squares: impl Fn(usize, usize), rest: impl
     (len..tile.len).for_each(|lane| (0..tile.rows).for_each(|row| rest(row, lane)));
 }
 
-/// Turns a square of lanes: row `i` of `from` becomes column `i` of `to`; rows are so many lanes apart.
+/// The rows of a square that are so many lanes apart.
+#[inline(always)]
+pub fn rows_of(first: *const u32, pitch: isize) -> [*const u32; SIDE] {
+    std::array::from_fn(|i| first.wrapping_offset(i as isize * pitch))
+}
+
+/// Turns a square of lanes: row `i` of `from` becomes column `i` of `to`; rows of `to` are so many lanes apart.
 ///
 /// # Safety
 /// Both squares are there, and they are apart.
 #[inline(always)]
-pub unsafe fn square(from: *const u32, from_pitch: isize, to: *mut u32, to_pitch: isize) {
+pub unsafe fn square(from: [*const u32; SIDE], to: *mut u32, to_pitch: isize) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: as promised by the caller; every x86-64 has these instructions.
     unsafe {
         use std::arch::x86_64::*;
-        let row = |i: isize| _mm_loadu_ps(from.offset(i * from_pitch).cast());
+        let row = |i: usize| _mm_loadu_ps(from[i].cast());
         let (mut a, mut b, mut c, mut d) = (row(0), row(1), row(2), row(3));
         _MM_TRANSPOSE4_PS(&mut a, &mut b, &mut c, &mut d);
         for (i, row) in [a, b, c, d].into_iter().enumerate() {
@@ -104,7 +111,7 @@ pub unsafe fn square(from: *const u32, from_pitch: isize, to: *mut u32, to_pitch
     for i in 0..SIDE as isize {
         for j in 0..SIDE as isize {
             // SAFETY: as promised by the caller.
-            unsafe { *to.offset(j * to_pitch + i) = *from.offset(i * from_pitch + j) };
+            unsafe { *to.offset(j * to_pitch + i) = *from[i as usize].offset(j) };
         }
     }
 }

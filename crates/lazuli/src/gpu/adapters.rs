@@ -179,6 +179,7 @@ pub fn limits(caps: &Caps) -> Limits {
         max_column: usize::MAX,
         min_rows: 1024,
         panels: None,
+        max_list_elems: 0,
         custom_may_fail: false,
         fuse: true,
     };

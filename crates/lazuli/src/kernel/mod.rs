@@ -3,6 +3,9 @@
 //! size, stride or scalar, so that other sizes compile nothing. Decides nothing.
 
 mod display;
+mod operand;
+
+pub use operand::{AxisList, MatmulArgs, OperandArgs, Panels};
 
 use crate::dtype::DType;
 use crate::graph::CustomRef;
@@ -180,38 +183,6 @@ pub struct GatherArgs {
     pub check: u32,
 }
 
-/// Sizes of a contraction and how its operands lie. The body's outer axes are `[batch…, m, n]`, not merged.
-#[derive(Clone, Debug, PartialEq)]
-pub struct MatmulArgs {
-    pub batch: Vec<usize>,
-    pub m: usize,
-    pub k: usize,
-    pub n: usize,
-    /// Strides over the batch axes, then over m (or k) and k (or n); offset.
-    pub a: OperandArgs,
-    pub b: OperandArgs,
-    /// Where `b` lies in panels. Only for devices whose limits allow it.
-    pub panels: Option<Panels>,
-}
-
-/// A matrix that lies in panels of columns, one after another: each has so many side by side, and `b`'s strides are
-/// those within one.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Panels {
-    pub width: usize,
-    /// From panel to panel.
-    pub stride: isize,
-}
-
-/// How a matrix operand lies in its buffer, in elements.
-#[derive(Clone, Debug, PartialEq)]
-pub struct OperandArgs {
-    pub batch_strides: Vec<isize>,
-    pub row_stride: isize,
-    pub col_stride: isize,
-    pub offset: isize,
-}
-
 /// What a routine needs to know.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RoutineArgs {
@@ -289,13 +260,8 @@ impl Args {
         let sizes = (self.outer.capacity() + self.inner.capacity()) * size_of::<usize>();
         let maps = self.accesses.iter().map(IndexMap::size_bytes).sum::<usize>();
         let gathers = self.gathers.capacity() * size_of::<GatherArgs>() + self.consts.capacity() * size_of::<u32>();
-        let strides = |matmul: &MatmulArgs| {
-            let batch = &matmul.batch;
-            let steps = [&matmul.a, &matmul.b].map(|operand| operand.batch_strides.capacity());
-            (batch.capacity() + steps[0] + steps[1]) * size_of::<usize>()
-        };
         let shapes = |routine: &RoutineArgs| routine.input_shapes.capacity() * size_of::<crate::shape::Shape>();
-        let numbers = self.matmul.as_ref().map_or(0, strides) + self.routine.as_ref().map_or(0, shapes);
+        let numbers = self.matmul.as_ref().map_or(0, MatmulArgs::size_bytes) + self.routine.as_ref().map_or(0, shapes);
         sizes + self.accesses.capacity() * size_of::<IndexMap>() + maps + gathers + numbers
     }
 }

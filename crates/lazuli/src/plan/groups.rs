@@ -1,9 +1,9 @@
 //! Which nodes share a kernel, as `fuse` has decided and `lower` reads it. Plain data, and what follows from it.
 
-use super::PanelWidths;
+use super::operand::{OperandForms, operand_args};
 use crate::dtype::DType;
 use crate::graph::{Graph, NodeIdx, Op};
-use crate::kernel::Panels;
+use crate::kernel::{OperandArgs, Panels};
 use crate::shape::{AxisSet, Shape};
 use crate::view::{IndexMap, View};
 
@@ -73,35 +73,16 @@ pub fn strided_source(graph: &Graph, is_stored: impl Fn(NodeIdx) -> bool, idx: N
     map.strided().map(|view| (source, *view))
 }
 
-/// The same for an operand of a product, which is widened while it is read, and may lie in panels.
+/// The same for an operand of a product, which is widened while it is read, and may lie in other forms.
 pub fn operand_source(
     graph: &Graph,
     is_stored: impl Fn(NodeIdx) -> bool,
     idx: NodeIdx,
-    panels: Option<PanelWidths>,
-) -> Option<(NodeIdx, View, Option<Panels>)> {
+    forms: OperandForms,
+) -> Option<(NodeIdx, OperandArgs, Option<Panels>)> {
     let (source, map) = source(graph, is_stored, |i| widens(graph, i), idx)?;
-    let (view, panels) = operand_view(&map, panels)?;
-    Some((source, view, panels))
-}
-
-/// How a map lies as an operand of a product: by strides, or by the strides of a panel and the panels.
-pub fn operand_view(map: &IndexMap, allowed: Option<PanelWidths>) -> Option<(View, Option<Panels>)> {
-    if let Some(view) = map.strided() {
-        return Some((*view, None));
-    }
-    let widths = map.views()[0].shape.iter().filter(|width| allowed.is_some_and(|a| a.allow(**width)));
-    widths.filter_map(|width| panelled(map, *width)).next()
-}
-
-/// A map in dense panels of this width.
-fn panelled(map: &IndexMap, width: usize) -> Option<(View, Option<Panels>)> {
-    let view = map.in_panels(width)?;
-    let across = view.shape.rank() - 1;
-    let axis = |i: usize| (view.shape[i], view.strides[i]);
-    let panel = View::from_axes((0..across - 1).chain([across]).map(axis), view.offset);
-    let is_dense = across > 1 && axis(across).1 == 1 && axis(across - 2).1 == width as isize;
-    is_dense.then_some((panel, Some(Panels { width, stride: axis(across - 1).1 })))
+    let (lies, panels) = operand_args(&map, graph.nodes[source as usize].shape.n_elems(), forms)?;
+    Some((source, lies, panels))
 }
 
 /// Whether a node is only a small float as a large one, which loses nothing.

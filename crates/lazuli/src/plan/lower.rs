@@ -6,10 +6,11 @@ use std::collections::HashMap;
 use super::body::BodyBuilder;
 use super::checks::Checks;
 use super::groups::{Form, Group, Groups, Target, memory_of, operand_source};
-use super::{Limits, PanelWidths, ValueId};
+use super::operand::OperandForms;
+use super::{Limits, ValueId};
 use crate::dtype::{DType, Lane};
 use crate::graph::{Graph, NodeIdx, Op};
-use crate::kernel::{Args, InstOp, Kernel, MatmulArgs, OperandArgs, Reg, RoutineArgs, RoutineKernel, Scope};
+use crate::kernel::{Args, AxisList, InstOp, Kernel, MatmulArgs, Reg, RoutineArgs, RoutineKernel, Scope};
 use crate::shape::{AxisSet, MAX_RANK, Shape};
 use crate::view::View;
 
@@ -321,45 +322,35 @@ impl Lowering<'_> {
         let node = &self.graph.nodes[idx as usize];
         let map = View::contiguous(node.shape);
         let mut body = BodyBuilder::new(number, node.shape.to_vec(), Vec::new(), None);
-        let operand = |this: &mut Self, input: NodeIdx, panels: Option<PanelWidths>| {
+        let operand = |this: &mut Self, input: NodeIdx, forms: OperandForms| {
             let is_stored = |i| this.groups.is_memory_for(number, i);
-            let (source, view, panels) =
-                operand_source(this.graph, is_stored, input, panels).expect("fusing saw to it");
-            (this.value(source), view, panels)
+            let (source, lies, panels) = operand_source(this.graph, is_stored, input, forms).expect("fusing saw to it");
+            (this.value(source), lies, panels)
         };
-        let (a_value, a, _) = operand(self, node.inputs[0], None);
-        let (b_value, b, panels) = operand(self, node.inputs[1], self.limits.panels_of(node.dtype));
+        let [a_forms, b_forms] = self.limits.operand_forms(node.dtype);
+        let (a_value, a, _) = operand(self, node.inputs[0], a_forms);
+        let (b_value, b, panels) = operand(self, node.inputs[1], b_forms);
         body.bind(a_value, self.values[a_value as usize].dtype);
         body.bind(b_value, self.values[b_value as usize].dtype);
         self.store_all(&mut body, &group.stores, |_| map);
 
         let rank = node.shape.rank();
-        let lies = |view: &View| OperandArgs {
-            batch_strides: view.strides[..rank - 2].to_vec(),
-            row_stride: view.strides[rank - 2],
-            col_stride: view.strides[rank - 1],
-            offset: view.offset,
-        };
-        let mut args = MatmulArgs {
-            batch: node.shape[..rank - 2].to_vec(),
-            m: node.shape[rank - 2],
-            k: a.shape[rank - 1],
-            n: node.shape[rank - 1],
-            a: lies(&a),
-            b: lies(&b),
-            panels,
-        };
+        let k = self.graph.nodes[node.inputs[0] as usize].shape[rank - 1];
+        let (batch, m, n) = (node.shape[..rank - 2].to_vec(), node.shape[rank - 2], node.shape[rank - 1]);
+        let mut args = MatmulArgs { batch, m, k, n, a, b, panels };
         // One matrix for the whole batch: x[b, m, k] · w[k, n] is one product of b·m rows.
         while let Some(&size) = args.batch.last() {
             let axis = args.batch.len() - 1;
-            let runs_on = args.a.batch_strides[axis] == args.m as isize * args.a.row_stride;
-            if args.b.batch_strides[axis] != 0 || !runs_on || !body.merge_axes(axis) {
+            let (Some(by), Some(row)) = (args.a.batch[axis].stride(), args.a.rows.stride()) else { break };
+            let runs_on = by == args.m as isize * row;
+            if args.b.batch[axis].stride() != Some(0) || !runs_on || !body.merge_axes(axis) {
                 break;
             }
             args.batch.pop();
-            args.a.batch_strides.pop();
-            args.b.batch_strides.pop();
+            args.a.batch.pop();
+            args.b.batch.pop();
             args.m *= size;
+            args.a.rows = AxisList::single(args.m, row);
         }
         let mut built = body.finish_unmerged();
         built.args.matmul = Some(args);

@@ -2,6 +2,7 @@
 
 mod checks;
 mod simplify;
+mod operand;
 mod groups;
 mod fuse;
 mod body;
@@ -18,6 +19,7 @@ mod tests;
 pub use cache::{Cache, CachedPlan, Locked};
 pub use explain::{Boundary, Explain, KernelInfo};
 
+use self::operand::OperandForms;
 use crate::dtype::DType;
 use crate::graph::{Graph, NodeIdx, Op};
 use crate::kernel::{Args, Kernel};
@@ -40,6 +42,9 @@ pub struct Limits {
     pub min_rows: usize,
     /// The panels in which the right operand of a product of floats may lie.
     pub panels: Option<PanelWidths>,
+    /// An operand of a product with at most this many elements may be read by lists of axes: a reshape of windows or of a
+    /// transpose is then not copied. Larger ones may have to be cut for bindings, which takes plain strides.
+    pub max_list_elems: usize,
     /// Whether a custom op may fail while it runs: on the CPU it is the user's code, which may panic.
     pub custom_may_fail: bool,
     /// Off: every op is a kernel of its own, for comparison.
@@ -54,9 +59,11 @@ pub struct PanelWidths {
 }
 
 impl Limits {
-    /// The panels in which the right operand of a product of this type may lie.
-    pub fn panels_of(&self, dtype: DType) -> Option<PanelWidths> {
-        self.panels.filter(|_| dtype.is_float())
+    /// How the left and the right operand of a product of this type may lie.
+    fn operand_forms(&self, dtype: DType) -> [OperandForms; 2] {
+        let panels = self.panels.filter(|_| dtype.is_float());
+        let max_list_elems = self.max_list_elems;
+        [OperandForms { panels: None, max_list_elems }, OperandForms { panels, max_list_elems }]
     }
 }
 

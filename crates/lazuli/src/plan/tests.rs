@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::graph::{NodeRef, capture};
-use crate::kernel::MatmulArgs;
+use crate::kernel::{AxisList, MatmulArgs};
 use crate::{DType, Device, Tensor, keep};
 
 fn limits() -> Limits {
@@ -14,6 +14,7 @@ fn limits() -> Limits {
         max_column: usize::MAX,
         min_rows: 64,
         panels: None,
+        max_list_elems: 0,
         custom_may_fail: true,
         fuse: true,
     }
@@ -140,8 +141,11 @@ fn panels_are_as_wide_as_wastes_little() {
 
 #[test]
 fn an_operand_that_reaches_too_far_is_found() {
-    let faults: [fn(&mut MatmulArgs); 3] =
-        [|product| product.a.offset += 1, |product| product.b.row_stride += 1, |product| product.b.offset -= 1];
+    let faults: [fn(&mut MatmulArgs); 3] = [
+        |product| product.a.offset += 1,
+        |product| product.b.rows = AxisList::single(8, 5),
+        |product| product.b.offset -= 1,
+    ];
     for reach in faults {
         let mut plan = plan_with(&[&data([5, 8]).matmul(&data([8, 4]))], &limits());
         reach(plan.launches[0].args.matmul.as_mut().expect("a product"));

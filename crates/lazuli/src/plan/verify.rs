@@ -292,15 +292,28 @@ fn operands(plan: &Plan, launch: &Launch, matmul: &MatmulArgs) -> Result<(), Str
     if batch.contains(&0) || m == 0 || k == 0 || n == 0 {
         return Ok(());
     }
-    let across = match panels {
-        Some(panels) => vec![(n.div_ceil(panels.width), panels.stride), (panels.width, b.col_stride)],
-        None => vec![(n, b.col_stride)],
-    };
-    let sides = [(a, m, vec![(k, a.col_stride)]), (b, k, across)];
-    for (input, (lies, rows, columns)) in sides.into_iter().enumerate() {
-        let axes = batch.iter().copied().zip(lies.batch_strides.iter().copied());
+    for (input, (lies, rows, cols)) in [(a, m, k), (b, k, n)].into_iter().enumerate() {
+        let panels = panels.filter(|_| input == 1);
+        let mut axes: Vec<(usize, isize)> = Vec::new();
+        if lies.batch.len() != batch.len() {
+            return Err(format!("operand {input} has lists for {} batch axes of {}", lies.batch.len(), batch.len()));
+        }
+        let cols = panels.map_or(cols, |panels| panels.width);
+        let wanted = batch.iter().copied().chain([rows, cols]);
+        for (list, wanted) in lies.batch.iter().chain([&lies.rows, &lies.cols]).zip(wanted) {
+            let size: usize = list.axes().iter().map(|axis| axis.0).product();
+            // Panels may be wider than what is left of the columns, and fewer columns than a panel make one.
+            if size != wanted && panels.is_none() {
+                return Err(format!("operand {input} has a list of {size} where the product has {wanted}"));
+            }
+            match panels {
+                Some(_) => axes.push((wanted, list.axes()[0].1)),
+                None => axes.extend(list.axes()),
+            }
+        }
+        axes.extend(panels.map(|panels| (n.div_ceil(panels.width), panels.stride)));
         let (mut low, mut high) = (lies.offset, lies.offset);
-        for (size, stride) in axes.chain([(rows, lies.row_stride)]).chain(columns) {
+        for (size, stride) in axes {
             low += (stride * (size as isize - 1)).min(0);
             high += (stride * (size as isize - 1)).max(0);
         }

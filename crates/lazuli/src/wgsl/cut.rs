@@ -146,8 +146,8 @@ impl<'a> Context<'a> {
         }
         if let (Kernel::Matmul(_), Some(m)) = (&self.launch.kernel, &args.matmul) {
             let operand = |lies: &OperandArgs, rows: usize, cols: usize| {
-                let batch = m.batch.iter().copied().zip(lies.batch_strides.iter().copied());
-                reach(lies.offset, batch.chain([(rows, lies.row_stride), (cols, lies.col_stride)]))
+                let (low, high) = lies.extent(&m.batch, rows, cols)?;
+                Some((usize::try_from(low).ok()?, usize::try_from(high).ok()?))
             };
             widen(0, operand(&m.a, m.m, m.k));
             widen(1, operand(&m.b, m.k, m.n));
@@ -271,20 +271,19 @@ pub fn part(args: &Args, body: &Body, axis: usize, start: usize, len: usize) -> 
         args.limit -= start * args.inner[0];
     }
     if let Some(m) = &mut args.matmul {
-        let by = start as isize;
         match axis.checked_sub(m.batch.len()) {
             None => {
                 m.batch[axis] = len;
-                m.a.offset += by * m.a.batch_strides[axis];
-                m.b.offset += by * m.b.batch_strides[axis];
+                m.a.offset += m.a.batch[axis].narrow(start, len);
+                m.b.offset += m.b.batch[axis].narrow(start, len);
             }
             Some(0) => {
                 m.m = len;
-                m.a.offset += by * m.a.row_stride;
+                m.a.offset += m.a.rows.narrow(start, len);
             }
             Some(_) => {
                 m.n = len;
-                m.b.offset += by * m.b.col_stride;
+                m.b.offset += m.b.cols.narrow(start, len);
             }
         }
     }

@@ -342,7 +342,9 @@ impl BackwardSlice {
             true => (0, sizes([m.m, m.k]), &mut m.a),
             false => (1, sizes([m.k, m.n]), &mut m.b),
         };
-        let from: Vec<isize> = lies.batch_strides.iter().copied().chain([lies.row_stride, lies.col_stride]).collect();
+        let lists = lies.batch.iter().chain([&lies.rows, &lies.cols]);
+        // What is read by lists of axes is small enough for one binding: the planner's limits see to it.
+        let Some(from) = lists.map(|list| list.stride()).collect::<Option<Vec<isize>>>() else { return };
         // What is the same for all is copied once.
         let sizes: Vec<usize> = sizes.iter().zip(&from).map(|(n, stride)| if *stride == 0 { 1 } else { *n }).collect();
         let (dtype, slot) = (self.body.inputs[idx], spill.scratch(sizes.iter().product()));
@@ -359,10 +361,10 @@ impl BackwardSlice {
             stores: vec![Store { value: 0, output: 0, access: 1 }],
             ..Body::default()
         };
-        let mut strides: Vec<isize> =
-            to.iter().zip(&from).map(|(to, from)| if *from == 0 { 0 } else { to.1 }).collect();
-        let (col_stride, row_stride) = (strides.pop().unwrap_or(0), strides.pop().unwrap_or(0));
-        *lies = OperandArgs { batch_strides: strides, row_stride, col_stride, offset: 0 };
+        let mut axes: Vec<(usize, isize)> =
+            to.iter().zip(&from).map(|(to, from)| (to.0, if *from == 0 { 0 } else { to.1 })).collect();
+        let (cols, rows) = (axes.pop().unwrap_or((1, 0)), axes.pop().unwrap_or((1, 0)));
+        *lies = OperandArgs::plain(axes.into_iter(), rows, cols);
         let args = Args { outer: sizes, accesses, ..Args::default() };
         spill.run(Kernel::Loop(body), args, vec![self.reads[idx]], slot);
         self.body.inputs[idx] = copied;
@@ -475,8 +477,8 @@ fn halves(context: &Context, args: &Args, split_axis: SplitAxis) -> Option<[Args
             let cut = |start: usize, len: usize| {
                 let mut m = m.clone();
                 m.k = len;
-                m.a.offset += start as isize * m.a.col_stride;
-                m.b.offset += start as isize * m.b.row_stride;
+                m.a.offset += m.a.cols.narrow(start, len);
+                m.b.offset += m.b.rows.narrow(start, len);
                 Args { matmul: Some(m), ..args.clone() }
             };
             Some([cut(0, half), cut(half, m.k - half)])

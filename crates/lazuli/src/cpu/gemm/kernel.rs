@@ -2,6 +2,7 @@
 
 use half::{bf16, f16};
 
+use super::gather::Gather;
 use crate::dtype::DType;
 use crate::ops::isa;
 use crate::ops::math::{F32x4, Floats, prefetch};
@@ -23,6 +24,7 @@ const STREAM_BLOCK: usize = 128;
 const STEPS: usize = 4;
 
 type TileFn = unsafe fn(&RegisterTile);
+type GatherFn = unsafe fn(&Gather<'_>);
 
 /// How products are made with one instruction set.
 pub struct MicroKernel {
@@ -40,6 +42,8 @@ pub struct MicroKernel {
     pub laying: [[&'static [TileFn]; 3]; 3],
     /// For those that are the first to read a panel.
     pub fresh: [&'static [TileFn]; 3],
+    /// [`Gather::run`].
+    pub gather: GatherFn,
     /// [`RegisterTile::run_row`] for `f32`, `f16` and `bf16`.
     pub rows: [&'static [TileFn]; 3],
 }
@@ -295,6 +299,7 @@ macro_rules! compiled {
                     &[$(tile::<$half, $across, PREFETCH>),*],
                     &[$(tile::<$rows, $across, PREFETCH>),*],
                 ],
+                gather,
                 rows: [
                     &[$(row::<$across, { super::LAID }>),*],
                     &[$(row::<$across, F16>),*],
@@ -313,8 +318,15 @@ macro_rules! compiled {
                 ],
                 laying: [[&[]; 3]; 3],
                 fresh: [&[]; 3],
+                gather,
                 rows: [&[]; 3],
             };
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn gather(part: &Gather<'_>) {
+                // SAFETY: as promised by the caller.
+                unsafe { part.run::<$vector>() }
+            }
 
             $(#[target_feature(enable = $features)])?
             unsafe fn row<const ACROSS: usize, const B: u8>(tile: &RegisterTile) {

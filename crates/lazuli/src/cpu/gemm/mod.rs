@@ -2,12 +2,16 @@
 //! and stay near while the rows of the left one pass over them; a tile of results is summed up in registers. A constant
 //! operand may lie so from the start. The order in which a result is added up depends on its sizes alone.
 
+mod gather;
 mod kernel;
 mod pack;
+
+pub use gather::ListedMatrix;
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
+use self::gather::Gather;
 use self::kernel::{MicroKernel, RegisterTile, kernel, of};
 use self::pack::turn;
 use super::split_k::Parts;
@@ -46,13 +50,13 @@ pub struct Gemm {
     pub k: usize,
     pub n: usize,
     pub a: *const f32,
-    /// Steps in `a`: from row to row, from column to column.
-    pub a_steps: (isize, isize),
+    /// Steps in `a`: from row to row, from column to column. None where it is read by lists of axes.
+    pub a_steps: Option<(isize, isize)>,
     pub b: *const u8,
     /// `f32`, or narrower.
     pub b_dtype: DType,
-    /// The same for `b`: within a panel, if it lies in some.
-    pub b_steps: (isize, isize),
+    /// The same for `b`: within a panel, if it lies in some. What is read by lists is `f32`.
+    pub b_steps: Option<(isize, isize)>,
     pub panels: Option<Panels>,
     pub out: *mut f32,
 }
@@ -61,6 +65,13 @@ pub struct Gemm {
 unsafe impl Send for Gemm {}
 // SAFETY: as above.
 unsafe impl Sync for Gemm {}
+
+/// The operands of a product that are read by lists of axes.
+#[derive(Clone, Copy, Default)]
+pub struct GemmLists<'a> {
+    pub a: Option<ListedMatrix<'a>>,
+    pub b: Option<ListedMatrix<'a>>,
+}
 
 /// Memory in which threads lay out what they multiply, so many values for each.
 #[derive(Clone, Copy)]
@@ -106,7 +117,7 @@ fn share(n: usize, n_shares: usize, idx: usize) -> Range<usize> {
 impl Gemm {
     /// Values that a thread needs room for.
     pub fn room(&self) -> usize {
-        let cut = self.cut();
+        let cut = self.cut(GemmLists::default());
         let lanes = cut.kernel.lanes;
         match cut.way {
             BSource::InPlace | BSource::Prepacked => 0,
@@ -120,7 +131,7 @@ impl Gemm {
     /// How many partial results there are: more than one where results are too few to be shared out. It depends on
     /// sizes alone.
     pub fn n_parts(&self) -> usize {
-        let cut = self.cut();
+        let cut = self.cut(GemmLists::default());
         let n_blocks = cut.n_panels() * cut.max_tall();
         (self.k / DEPTH).min(self.work() / TASK).min(MAX_PARTS / n_blocks.max(1)).max(1)
     }
@@ -130,29 +141,29 @@ impl Gemm {
         self.m.saturating_mul(self.k).saturating_mul(self.n)
     }
 
-    fn cut(&self) -> GemmTiling<'_> {
+    fn cut<'a>(&'a self, lists: GemmLists<'a>) -> GemmTiling<'a> {
         let is_narrow = self.b_dtype != DType::F32;
         let way = match self.panels {
             // A single row widens what it reads.
             Some(_) if !is_narrow || self.m == 1 => BSource::Prepacked,
             Some(_) => BSource::PackOnFirstUse,
-            None if is_narrow || self.b_steps.1 != 1 => BSource::PackFirst,
+            None if is_narrow || self.b_steps.is_none_or(|steps| steps.1 != 1) => BSource::PackFirst,
             None if self.m <= MAX_LYING => BSource::InPlace,
             None => BSource::PackOnFirstUse,
         };
-        GemmTiling { x: self, way, kernel: kernel(way == BSource::InPlace) }
+        GemmTiling { x: self, lists, way, kernel: kernel(way == BSource::InPlace) }
     }
 
     /// Computes it on all threads. `parts` has room for `(n_parts − 1) · m · n` values.
     ///
     /// # Safety
-    /// Operands, results and rooms are within their memory and do not overlap.
-    pub unsafe fn run(&self, rooms: PackBuffers, n_parts: usize, parts: *mut f32) {
+    /// Operands, results and rooms are within their memory and do not overlap; there are lists where there are no steps.
+    pub unsafe fn run(&self, lists: GemmLists, rooms: PackBuffers, n_parts: usize, parts: *mut f32) {
         if self.k == 0 {
             // SAFETY: as promised by the caller.
             return unsafe { self.out.write_bytes(0, self.m * self.n) };
         }
-        let cut = self.cut();
+        let cut = self.cut(lists);
         let (n_panels, n_tiles, tile_rows) = (cut.n_panels(), cut.n_tiles(), cut.kernel.heights[2]);
         let n_threads = threads::count();
         let worth = (self.work() / TASK / n_parts).clamp(1, (TASKS_PER_THREAD * n_threads).div_ceil(n_parts));
@@ -178,16 +189,13 @@ impl Gemm {
         unsafe { parts.add_up(n_parts) };
     }
 
-    fn a(&self, row: usize, l: usize) -> *const f32 {
-        self.a.wrapping_offset(row as isize * self.a_steps.0 + l as isize * self.a_steps.1)
-    }
-
     /// The element of `b` in this row and the first column of a panel, by its number; without panels, in this column.
     fn b(&self, l: usize, panel: usize, column: usize) -> isize {
-        l as isize * self.b_steps.0
+        let (down, across) = self.b_steps.unwrap_or((0, 0));
+        l as isize * down
             + match self.panels {
                 Some(panels) => panel as isize * panels.stride,
-                None => column as isize * self.b_steps.1,
+                None => column as isize * across,
             }
     }
 }
@@ -195,6 +203,7 @@ impl Gemm {
 /// A product and how it is cut.
 struct GemmTiling<'a> {
     x: &'a Gemm,
+    lists: GemmLists<'a>,
     way: BSource,
     kernel: &'static MicroKernel,
 }
@@ -241,9 +250,37 @@ impl GemmTiling<'_> {
         self.x.panels.map_or(columns.len().next_multiple_of(self.kernel.lanes), |panels| panels.width)
     }
 
+    /// Rows of `a` as dense rows, and how far apart they are: in place where they are dense, else copied to `left`.
+    #[inline(always)]
+    unsafe fn rows_of_a(&self, rows: Range<usize>, depth: Range<usize>, left: *mut f32) -> (*const f32, isize) {
+        let x = self.x;
+        let copied = (left.cast_const(), depth.len() as isize);
+        // SAFETY: as promised by the caller; `left` has room for the rows.
+        unsafe {
+            let (Some(steps), None) = (x.a_steps, self.lists.a) else {
+                let Some(matrix) = self.lists.a else { unreachable!("without steps there are lists") };
+                let (run, step) = matrix.cols.run(depth.start, depth.len());
+                if let Some(down) = matrix.rows.stride().filter(|_| run == depth.len() && step == 1) {
+                    let first = (matrix.first_row + rows.start) as isize * down;
+                    return (x.a.wrapping_offset(first + matrix.cols.at(depth.start)), down);
+                }
+                let pitch = depth.len();
+                (self.kernel.gather)(&Gather { from: x.a, matrix, rows, cols: depth, to: left, pitch });
+                return copied;
+            };
+            let first = rows.start as isize * steps.0 + depth.start as isize * steps.1;
+            let a = x.a.wrapping_offset(first);
+            if steps.1 == 1 {
+                return (a, steps.0);
+            }
+            turn(a, steps, (rows.len(), depth.len()), left, depth.len());
+            copied
+        }
+    }
+
     /// One block of the result.
     unsafe fn multiply(&self, block: GemmTask, out: *mut f32, room: PackBuffers) {
-        let &GemmTiling { x, way, kernel } = self;
+        let &GemmTiling { x, way, kernel, .. } = self;
         let mut left = [MaybeUninit::<f32>::uninit(); DEPTH * MAX_ROWS];
         let left: *mut f32 = left.as_mut_ptr().cast();
         let max_depth = match way {
@@ -270,11 +307,7 @@ impl GemmTiling<'_> {
                     }
                     for row in block.rows.clone().step_by(kernel.heights[2]) {
                         let n_rows = kernel.heights[2].min(block.rows.end - row);
-                        let (mut a, mut a_pitch) = (x.a(row, l), x.a_steps.0);
-                        if x.a_steps.1 != 1 {
-                            turn(a, x.a_steps, (n_rows, depth), left, depth);
-                            (a, a_pitch) = (left, depth as isize);
-                        }
+                        let (a, a_pitch) = self.rows_of_a(row..row + n_rows, l..l + depth, left);
                         let height = kernel.heights.iter().filter(|height| **height < n_rows).count();
                         let is_first = row == block.rows.start;
                         let tiles = match way {
@@ -297,7 +330,8 @@ impl GemmTiling<'_> {
                             };
                             let out = out.add(row * x.n + columns.start);
                             let adds = l > block.depth.start;
-                            let (b_pitch, pitch, n_columns) = (x.b_steps.0, x.n, columns.len());
+                            let (b_pitch, pitch, n_columns) =
+                                (x.b_steps.map_or(0, |steps| steps.0), x.n, columns.len());
                             let tile = RegisterTile {
                                 a,
                                 a_pitch,

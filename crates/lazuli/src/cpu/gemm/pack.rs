@@ -1,12 +1,13 @@
-//! Laying out panels of an operand whose rows do not lie dense, or whose numbers are narrow.
+//! Laying out panels of an operand whose rows do not lie dense, whose numbers are narrow, or which is read by lists of axes.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
+use super::gather::Gather;
 use super::{DEPTH, Gemm, GemmTiling};
 use crate::cpu::load;
 use crate::cpu::runs::ElementRuns;
-use crate::cpu::transpose::{SIDE, square};
+use crate::cpu::transpose::{SIDE, rows_of, square};
 use crate::dtype::DType;
 use crate::ops::math::prefetch;
 
@@ -24,8 +25,11 @@ impl GemmTiling<'_> {
         let first = x.b(rows.start, panel, columns.start);
         // SAFETY: as promised by the caller.
         unsafe {
-            if x.b_dtype == DType::F32 {
-                turn(x.b.cast::<f32>().offset(first), x.b_steps, (depth, columns.len()), to, pitch);
+            if let Some(matrix) = self.lists.b {
+                let from = x.b.cast::<f32>();
+                (self.kernel.gather)(&Gather { from, matrix, rows, cols: columns.clone(), to, pitch });
+            } else if x.b_dtype == DType::F32 {
+                turn(x.b.cast::<f32>().offset(first), x.b_steps.unwrap_or((0, 0)), (depth, columns.len()), to, pitch);
             } else {
                 self.widen(first, (depth, columns.len()), to, pitch);
             }
@@ -38,6 +42,7 @@ impl GemmTiling<'_> {
     /// Copies a matrix of narrow numbers.
     unsafe fn widen(&self, first: isize, (n_rows, n_columns): (usize, usize), to: *mut f32, pitch: usize) {
         let Gemm { b, b_dtype, b_steps, .. } = *self.x;
+        let b_steps = b_steps.unwrap_or((0, 0));
         let run = |at: isize, step: isize, n: usize, to: *mut f32| {
             let walk = ElementRuns::strided([(n, step)].into_iter(), at);
             // SAFETY: as promised by the caller.
@@ -80,7 +85,8 @@ pub unsafe fn turn(
             for column in (0..columns).step_by(SIDE) {
                 (column..column + SIDE).for_each(|column| prefetch(at(first + TURNED, column)));
                 for row in (first..rows.min(first + TURNED)).step_by(SIDE) {
-                    square(at(row, column).cast(), steps.1, to.add(row * pitch + column).cast(), pitch as isize);
+                    let from = rows_of(at(row, column).cast(), steps.1);
+                    square(from, to.add(row * pitch + column).cast(), pitch as isize);
                 }
             }
         }

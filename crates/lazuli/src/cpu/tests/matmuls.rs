@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cpu::gemm;
-use crate::kernel::{MatmulArgs, OperandArgs, Panels};
+use crate::kernel::{AxisList, MatmulArgs, OperandArgs, Panels};
 use crate::ops::*;
 
 /// Which way an operand lies.
@@ -28,7 +28,8 @@ fn operand(batch: &[usize], rows: usize, cols: usize, lies: Lies, shared: bool) 
         Lies::Columns => (1, rows as isize),
         Lies::Apart => (3 * cols as isize, 2),
     };
-    (OperandArgs { batch_strides, row_stride, col_stride, offset: 0 }, step as usize)
+    let batch = batch.iter().copied().zip(batch_strides);
+    (OperandArgs::plain(batch, (rows, row_stride), (cols, col_stride)), step as usize)
 }
 
 /// The same with the right operand, one for all, in panels.
@@ -39,7 +40,7 @@ fn in_panels(batch: &[usize], shape: [usize; 3], dtype: DType, a: Lies, width: u
     case.body.inputs.pop();
     case.numbers(dtype, n.next_multiple_of(width) * k, 2);
     let args = case.args.matmul.as_mut().unwrap();
-    args.b.row_stride = width as isize;
+    args.b.rows = AxisList::single(k, width as isize);
     args.panels = Some(Panels { width, stride: (k * width) as isize });
     (case, acc)
 }
@@ -273,6 +274,75 @@ fn rounding_does_not_depend_on_threads() {
             |bytes: &[u8]| reference::read_all(bytes, DType::F32).into_iter().map(f32::from_bits).collect::<Vec<_>>();
         for (got, expect) in read(&all[0][0]).into_iter().zip(read(&expect[0])) {
             assert!((got - expect).abs() <= 1e-6 * shape[1] as f32, "{got} for {expect} in {shape:?}");
+        }
+    }
+}
+
+/// Windows of `images` images of `channels × h × w`, `kh × kw` each, `step` apart: rows over `(c, kh, kw)`, columns over
+/// `(oh, ow)`, or the other way round. Gives also how many rows, columns and elements there are.
+fn windows(images: usize, [c, h, w, kh, kw, step]: [usize; 6], turned: bool) -> (OperandArgs, [usize; 3]) {
+    let (oh, ow) = ((h - kh) / step + 1, (w - kw) / step + 1);
+    let list = |axes: [(usize, usize); 3]| AxisList::of(axes.into_iter().map(|(size, by)| (size, by as isize)));
+    let within = (list([(c, h * w), (kh, w), (kw, 1)]), c * kh * kw);
+    let places = (list([(1, 0), (oh, w * step), (ow, step)]), oh * ow);
+    let batch = vec![AxisList::single(images, (c * h * w) as isize)];
+    let (rows, cols) = if turned { (places, within) } else { (within, places) };
+    let sizes = [rows.1, cols.1, images * c * h * w];
+    (OperandArgs { batch, rows: rows.0, cols: cols.0, offset: 0 }, sizes)
+}
+
+#[test]
+fn operands_are_read_by_lists_of_axes() {
+    let shapes =
+        [[1, 5, 5, 3, 3, 1], [3, 9, 8, 3, 2, 1], [2, 12, 11, 3, 3, 2], [33, 10, 9, 4, 4, 1], [4, 20, 22, 2, 5, 3]];
+    for shape in shapes {
+        for dtype in [DType::F32, DType::F16, DType::BF16, DType::I32] {
+            for m in [1, 4, 40] {
+                // Weights times windows, as a convolution is computed.
+                let (b, [k, n, n_elems]) = windows(2, shape, false);
+                let mut case = Case::new(&[2, m, n], &[], Order::InnerFast);
+                case.matmul = true;
+                let a = OperandArgs::plain([(2, 0)].into_iter(), (m, k as isize), (k, 1));
+                case.numbers(dtype, m * k, 1);
+                case.numbers(dtype, n_elems, 2);
+                case.args.matmul = Some(MatmulArgs { batch: vec![2], m, k, n, a, b, panels: None });
+                let acc = if dtype.is_float() { DType::F32 } else { dtype };
+                let acc = case.push(InstOp::Acc, acc, Scope::Outer);
+                case.store_all(acc);
+                case.check();
+                // Windows as rows times windows as columns: both by lists, rows in either order.
+                let (a, [rows, k, _]) = windows(2, shape, true);
+                let (b, [k_b, n, _]) = windows(2, shape, false);
+                assert_eq!(k, k_b);
+                let mut case = Case::new(&[2, rows, n], &[], Order::InnerFast);
+                case.matmul = true;
+                case.numbers(dtype, n_elems, 1);
+                case.numbers(dtype, n_elems, 2);
+                case.args.matmul = Some(MatmulArgs { batch: vec![2], m: rows, k, n, a, b, panels: None });
+                let acc = if dtype.is_float() { DType::F32 } else { dtype };
+                let acc = case.push(InstOp::Acc, acc, Scope::Outer);
+                case.store_all(acc);
+                case.check();
+            }
+        }
+    }
+}
+
+#[test]
+fn windows_may_be_the_transposed_operand() {
+    // The gradient of weights: places times windows, summed over places.
+    for shape in [[3, 9, 8, 3, 2, 1], [2, 12, 31, 3, 3, 1], [5, 12, 11, 3, 3, 2]] {
+        let (b, [k, n, n_elems]) = windows(1, shape, true);
+        for m in [1, 7, 50] {
+            let mut case = Case::new(&[1, m, n], &[], Order::InnerFast);
+            case.matmul = true;
+            let a = OperandArgs::plain([(1, 0)].into_iter(), (m, k as isize), (k, 1));
+            case.numbers(DType::F32, m * k, 1);
+            case.numbers(DType::F32, n_elems, 2);
+            case.args.matmul = Some(MatmulArgs { batch: vec![1], m, k, n, a, b: b.clone(), panels: None });
+            let acc = case.push(InstOp::Acc, DType::F32, Scope::Outer);
+            case.store_all(acc);
+            case.check();
         }
     }
 }

@@ -144,8 +144,8 @@ impl Evaluation<'_> {
         let c = coordinates(outer, &case.args.outer);
         let (batch_idx, row, col) = (&c[..batch.len()], c[batch.len()], c[batch.len() + 1]);
         let element = |input: usize, lies: &OperandArgs, row: usize, col: usize| {
-            let at = lies.offset + row as isize * lies.row_stride + col as isize * lies.col_stride;
-            let at = at + batch_idx.iter().zip(&lies.batch_strides).map(|(c, s)| *c as isize * s).sum::<isize>();
+            let at = lies.offset + lies.rows.at(row) + lies.cols.at(col);
+            let at = at + batch_idx.iter().zip(&lies.batch).map(|(c, list)| list.at(*c)).sum::<isize>();
             read(&case.inputs[input], case.body.inputs[input], at as usize)
         };
         let (b, col) = match panels {

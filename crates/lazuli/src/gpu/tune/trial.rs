@@ -278,8 +278,8 @@ fn hash(i: usize, seed: u32) -> u32 {
 
 /// Where an element of a matrix of the batch is.
 fn place(lies: &OperandArgs, batch: usize) -> impl Fn(usize, usize) -> usize {
-    let start = batch as isize * lies.batch_strides.first().copied().unwrap_or(0);
-    let (down, across) = (lies.row_stride, lies.col_stride);
+    let start = lies.batch.first().map_or(0, |list| list.at(batch));
+    let (down, across) = lies.steps().unwrap_or((0, 0));
     move |row, col| (start + row as isize * down + col as isize * across) as usize
 }
 

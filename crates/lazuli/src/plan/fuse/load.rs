@@ -1,7 +1,7 @@
 //! What a group needs of others: made by them, and in memory.
 
-use super::super::PanelWidths;
-use super::super::groups::{Form, Target, memory_of, operand_view, widens};
+use super::super::groups::{Form, Target, memory_of, widens};
+use super::super::operand::{OperandForms, operand_args};
 use super::{Availability, Fuser};
 use crate::graph::{Graph, NodeIdx, Op};
 use crate::view::IndexMap;
@@ -36,20 +36,15 @@ impl Fuser<'_> {
     /// another way, what is stored is the last view on the way to it that strides can look at: others may share it, such
     /// as the transpose of the same matrix.
     pub fn load_strided(&mut self, idx: NodeIdx) -> u32 {
-        self.load_through(idx, |_, _| false, None)
+        self.load_through(idx, |_, _| false, OperandForms::default())
     }
 
-    /// The same for an operand of a product: small floats are read as they are stored, and so are panels.
-    pub fn load_operand(&mut self, idx: NodeIdx, panels: Option<PanelWidths>) -> u32 {
-        self.load_through(idx, widens, panels)
+    /// The same for an operand of a product: small floats are read as they are stored, and so are panels and lists of axes.
+    pub fn load_operand(&mut self, idx: NodeIdx, forms: OperandForms) -> u32 {
+        self.load_through(idx, widens, forms)
     }
 
-    fn load_through(
-        &mut self,
-        idx: NodeIdx,
-        looks_through: fn(&Graph, NodeIdx) -> bool,
-        panels: Option<PanelWidths>,
-    ) -> u32 {
+    fn load_through(&mut self, idx: NodeIdx, looks_through: fn(&Graph, NodeIdx) -> bool, forms: OperandForms) -> u32 {
         let (mut source, mut stored) = (idx, idx);
         let mut map = IndexMap::identity(self.node(idx).shape);
         while !self.stored[source as usize] {
@@ -66,6 +61,7 @@ impl Fuser<'_> {
                 stored = source;
             }
         }
-        self.load_whole(if operand_view(&map, panels).is_some() { source } else { stored })
+        let in_place = map.strided().is_some() || operand_args(&map, self.n_elems(source), forms).is_some();
+        self.load_whole(if in_place { source } else { stored })
     }
 }

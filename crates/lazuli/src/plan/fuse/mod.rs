@@ -177,8 +177,8 @@ impl Fuser<'_> {
             Op::View(view) => self.place_view(idx, view),
             Op::Reduce(_, axes) => self.place_reduce(idx, *axes),
             Op::Matmul => {
-                let panels = self.limits.panels_of(node.dtype);
-                let level = self.load_operand(node.inputs[0], None).max(self.load_operand(node.inputs[1], panels));
+                let [a, b] = self.limits.operand_forms(node.dtype);
+                let level = self.load_operand(node.inputs[0], a).max(self.load_operand(node.inputs[1], b));
                 self.open(idx, Form::Matmul(idx), level)
             }
             Op::Routine(..) => {

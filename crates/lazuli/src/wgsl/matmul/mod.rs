@@ -18,7 +18,7 @@ use super::schedule::{self, VecAxis, VecLoad};
 use super::shader::Shader;
 use super::{Pass, PassMemory, ShaderProgram};
 use crate::dtype::{DType, Lane};
-use crate::kernel::{Args, InstOp, MatmulArgs, OperandArgs, Reg, Scope};
+use crate::kernel::{Args, AxisList, InstOp, MatmulArgs, OperandArgs, Reg, Scope};
 use variants::{Cols, K_UNROLL, MatmulShape, Read, Share};
 
 /// Instructions up to which what follows the sums is written out for each value of a tile; beyond, it is a loop.
@@ -396,13 +396,88 @@ fn batch_names(n: usize) -> Vec<String> {
 /// Where an operand's matrix of this batch starts.
 fn operand_start(shader: &mut Shader, name: &str, lies: &OperandArgs) -> String {
     let mut text = shader.signed_param(&format!("{name}_offset"), lies.offset);
-    for (axis, by) in lies.batch_strides.iter().enumerate() {
-        let by = shader.signed_param(&format!("{name}_batch{axis}"), *by);
-        text = format!("{text} + batch_{axis} * {by}");
+    for (axis, list) in lies.batch.iter().enumerate() {
+        let by = place(shader, name, &format!("batch{axis}"), list, &format!("batch_{axis}"));
+        text = format!("{text} + {by}");
     }
     text
 }
 
-fn stride(shader: &mut Shader, name: &str, axis: &str, by: isize) -> String {
-    shader.signed_param(&format!("{name}_{axis}"), by)
+/// How far from the first a value of an operand's index is: a multiple of its stride, or the sum over its axes, each found
+/// by dividing. `idx` stands for itself in any expression.
+fn place(shader: &mut Shader, name: &str, axis: &str, list: &AxisList, idx: &str) -> String {
+    if let Some(by) = list.stride() {
+        let by = shader.signed_param(&format!("{name}_{axis}"), by);
+        return format!("{idx} * {by}");
+    }
+    let digits = digits(shader, name, axis, list, idx);
+    let terms = list.axes().iter().zip(digits).enumerate().map(|(i, ((_, by), digit))| {
+        let by = shader.signed_param(&format!("{name}_{axis}_{i}"), *by);
+        format!("{digit} * {by}")
+    });
+    format!("({})", terms.collect::<Vec<_>>().join(" + "))
+}
+
+/// Where on each of its axes a value of a list is.
+fn digits(shader: &mut Shader, name: &str, axis: &str, list: &AxisList, idx: &str) -> Vec<String> {
+    let start = shader.param(&format!("{name}_{axis}_start"), list.start());
+    let idx = format!("({idx} + {start})");
+    let n_axes = list.axes().len();
+    let digit = |i: usize| {
+        let (size, _) = list.axes()[i];
+        let per: usize = list.axes()[i + 1..].iter().map(|axis| axis.0).product();
+        let size = shader.param(&format!("{name}_{axis}_size{i}"), size);
+        let per = shader.param(&format!("{name}_{axis}_per{i}"), per);
+        match i {
+            0 => format!("{idx} / {per}"),
+            _ if i + 1 == n_axes => format!("{idx} % {size}"),
+            _ => format!("{idx} / {per} % {size}"),
+        }
+    };
+    (0..n_axes).map(digit).collect()
+}
+
+/// Starts counting through a list along k, from `k_start` on: `{name}_at` is where it is, `{name}_place1`, … where on each axis
+/// but the slowest. The loop over k then divides nothing.
+fn write_count(shader: &mut Shader, name: &str, axis: &str, list: &AxisList) {
+    let at = place(shader, name, axis, list, "k_start");
+    shader.line(format!("var {name}_at = {at};"));
+    let digits = digits(shader, name, axis, list, "k_start");
+    for (i, digit) in digits.iter().enumerate().skip(1) {
+        shader.line(format!("var {name}_place{i} = {digit};"));
+    }
+}
+
+/// One step on. Without branches: invocations side by side take all of them at once.
+fn write_count_on(shader: &mut Shader, name: &str, axis: &str, list: &AxisList) {
+    let axes = list.axes();
+    let last = axes.len() - 1;
+    let by = shader.signed_param(&format!("{name}_{axis}_{last}"), axes[last].1);
+    shader.line(format!("{name}_at += {by};"));
+    shader.line(format!("{name}_place{last}++;"));
+    for i in (1..=last).rev() {
+        // From behind the end of this axis back to its start, and one on along the next.
+        let jump = axes[i - 1].1 - axes[i].0 as isize * axes[i].1;
+        let jump = shader.signed_param(&format!("{name}_{axis}_jump{i}"), jump);
+        let size = shader.param(&format!("{name}_{axis}_size{i}"), axes[i].0);
+        let (at, here) = (format!("{name}_at"), format!("{name}_place{i}"));
+        shader.line(format!("{at} = select({at}, {at} + {jump}, {here} == {size});"));
+        if i > 1 {
+            shader.line(format!(
+                "{name}_place{0} = select({name}_place{0}, {name}_place{0} + 1u, {here} == {size});",
+                i - 1
+            ));
+        }
+        shader.line(format!("{here} = select({here}, 0u, {here} == {size});"));
+    }
+}
+
+/// The stride of an index whose neighbours in fours lie evenly: of a single axis, or of a list whose fastest axis whole fours
+/// make up.
+fn stride_in_fours(list: &AxisList) -> Option<isize> {
+    match list.axes() {
+        [(_, stride)] => Some(*stride),
+        [.., (size, stride)] if size.is_multiple_of(4) && list.start().is_multiple_of(4) => Some(*stride),
+        _ => None,
+    }
 }

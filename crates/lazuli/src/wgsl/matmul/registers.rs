@@ -7,7 +7,8 @@ use super::super::eval::ShaderValue;
 use super::super::memory::LANES;
 use super::super::shader::Shader;
 use super::variants::{Cols, K_BLOCK, K_UNROLL, Read, Share, Variant};
-use super::{MatmulShader, operand_start, stride};
+use super::{MatmulShader, operand_start, place, stride_in_fours, write_count, write_count_on};
+use crate::kernel::AxisList;
 
 impl MatmulShader<'_> {
     /// Where the rows of `a` and the columns of `b` start. Those beyond the end are those at the end again; what
@@ -23,29 +24,44 @@ impl MatmulShader<'_> {
         }
         let b_start = operand_start(shader, "b", &self.matmul.b);
         shader.line(format!("let b_start = {b_start};"));
-        let across = stride(shader, "b", "col", self.matmul.b.col_stride);
+        let b = &self.matmul.b;
         for c in 0..cols.n_values() {
             let col = match (c, team) {
                 (0, Share::Alone | Share::SplitK(_) | Share::WorkgroupTile { .. }) => "col".to_string(),
                 _ => format!("min(col + {}u, params.col_end - 4u)", 4 * c),
             };
-            shader.line(format!("let b{c} = b_start + {col} * {across};"));
+            let at = place(shader, "b", "col", &b.cols, &col);
+            shader.line(format!("let b{c} = b_start + {at};"));
+            if stride_in_fours(&b.cols).is_none() {
+                // Columns of a four that lie on different lines of an image.
+                for j in 1..cols.per_value() {
+                    let beside = place(shader, "b", "col", &b.cols, &format!("({col} + {j}u)"));
+                    shader.line(format!("let b{c}_side{j} = b_start + {beside} - b{c};"));
+                }
+            }
         }
         // How far the rows of a trip, or the columns of a four, are from the first. Multiplied in the loop, llvmpipe
         // would multiply for every lane.
-        let (name, by, n) = match self.shape.b {
-            Read::AlongK => ("b_across", across, cols.per_value()),
-            _ => ("b_down", stride(shader, "b", "row", self.matmul.b.row_stride), K_UNROLL),
-        };
+        match (self.shape.b, stride_in_fours(&b.cols), b.rows.stride()) {
+            (Read::AlongK, Some(by), _) => self.write_multiples(shader, "b_across", ("b_col", by), cols.per_value()),
+            (Read::AlongK, None, _) => {}
+            (_, _, Some(by)) => self.write_multiples(shader, "b_down", ("b_row", by), K_UNROLL),
+            _ => {}
+        }
+    }
+
+    /// `{name}1`, `{name}2`, …: multiples of a stride, whose parameter has the name given with it.
+    fn write_multiples(&self, shader: &mut Shader, name: &str, (param, by): (&str, isize), n: usize) {
+        let by = shader.signed_param(param, by);
         (1..n).for_each(|i| shader.line(format!("let {name}{i} = {i}u * {by};")));
     }
 
     fn write_rows(&self, shader: &mut Shader, rows: usize) {
-        let down = stride(shader, "a", "row", self.matmul.a.row_stride);
         let per = if self.shape.a == Read::Across { 4 } else { 1 };
         for r in (0..rows).step_by(per) {
             let row = if r == 0 { "row".to_string() } else { format!("min(row + {r}u, params.m - {per}u)") };
-            shader.line(format!("let a{r} = a_start + {row} * {down};"));
+            let at = place(shader, "a", "row", &self.matmul.a.rows, &row);
+            shader.line(format!("let a{r} = a_start + {at};"));
         }
     }
 
@@ -54,6 +70,9 @@ impl MatmulShader<'_> {
         let value = self.value_type();
         let all = self.names("all");
         self.write_range(shader);
+        for (name, axis, list) in self.lists_along_k() {
+            write_count(shader, name, axis, list);
+        }
         all.iter().for_each(|name| shader.line(format!("var {name} = {value}();")));
         let rest = !self.matmul.k.is_multiple_of(K_UNROLL);
         match rest {
@@ -114,9 +133,21 @@ impl MatmulShader<'_> {
         }
     }
 
+    /// The operands whose elements along k are found by counting through a list of axes.
+    fn lists_along_k(&self) -> impl Iterator<Item = (&'static str, &'static str, &AxisList)> {
+        let sides = [("a", "col", &self.matmul.a.cols), ("b", "row", &self.matmul.b.rows)];
+        sides.into_iter().filter(|(_, _, list)| list.stride().is_none())
+    }
+
     /// The products of `n` steps from `k` on.
     fn write_products(&self, shader: &mut Shader, n: usize, into: &str) {
         let &Variant { rows, cols, team, .. } = self.shape.variant;
+        for (name, axis, list) in self.lists_along_k() {
+            for i in 0..n {
+                shader.line(format!("let {name}_k{i} = {name}_at;"));
+                write_count_on(shader, name, axis, list);
+            }
+        }
         if let Share::SubgroupBroadcast(n_lanes) = team {
             return self.write_subgroup_products(shader, n_lanes, n, into);
         }
@@ -150,9 +181,9 @@ impl MatmulShader<'_> {
 
     /// The tile's part of the row of `b` at step `i` of `n`.
     pub fn write_row_of_b(&self, shader: &mut Shader, n: usize, i: usize) {
-        let down = stride(shader, "b", "row", self.matmul.b.row_stride);
+        let down = self.matmul.b.rows.stride().map(|by| shader.signed_param("b_row", by));
         for c in 0..self.shape.variant.cols.n_values() {
-            if i == 0 && (self.shape.b != Read::AlongK || n == 1) {
+            if let Some(down) = down.as_ref().filter(|_| i == 0 && (self.shape.b != Read::AlongK || n == 1)) {
                 shader.line(format!("let b{c}_k = b{c} + k * {down};"));
             }
             let value = self.value_of_b(shader, n, i, c);
@@ -162,21 +193,21 @@ impl MatmulShader<'_> {
 
     /// Reads the elements of `a` for `n` steps. Gives, per row of the tile, an expression for each step.
     fn write_a(&self, shader: &mut Shader, n: usize) -> Vec<Vec<String>> {
-        let along = stride(shader, "a", "col", self.matmul.a.col_stride);
         let lane = self.context.body.inputs[0].lane();
         let as_lane = |text: String, four: bool| ShaderValue { text, lane, four }.reinterpreted(self.lane).text;
         let mut rows = Vec::new();
         for r in 0..self.shape.variant.rows {
             let row = match (self.shape.a, n) {
                 (Read::AlongK, 2..) => {
-                    let value = as_lane(self.memory.load4(shader, 0, &format!("a{r} + k")), true);
+                    let at = self.a_along_k(shader, r);
+                    let value = as_lane(self.memory.load4(shader, 0, &at), true);
                     shader.line(format!("let x{r} = {value};"));
                     (0..n).map(|i| format!("x{r}{}", LANES[i])).collect()
                 }
                 (Read::Across, _) => {
                     let first = r / 4 * 4;
                     for i in (0..n).filter(|_| r == first) {
-                        let at = format!("a{r} + {} * {along}", step(i));
+                        let at = self.a_at(shader, r, i);
                         let value = as_lane(self.memory.load4(shader, 0, &at), true);
                         shader.line(format!("let x{r}_{i} = {value};"));
                     }
@@ -184,7 +215,7 @@ impl MatmulShader<'_> {
                 }
                 _ => {
                     for i in 0..n {
-                        let at = format!("a{r} + {} * {along}", step(i));
+                        let at = self.a_at(shader, r, i);
                         let value = as_lane(self.memory.load(shader, 0, &at), false);
                         shader.line(format!("let x{r}_{i} = {value};"));
                     }
@@ -196,12 +227,32 @@ impl MatmulShader<'_> {
         rows
     }
 
+    /// Where the element of `a` of row `r` of the tile is, `i` steps from `k` on.
+    pub fn a_at(&self, shader: &mut Shader, r: usize, i: usize) -> String {
+        match self.matmul.a.cols.stride() {
+            Some(by) => format!("a{r} + {} * {}", step(i), shader.signed_param("a_col", by)),
+            None => format!("a{r} + a_k{i}"),
+        }
+    }
+
+    /// Where four elements of `a` from `k` on are, side by side.
+    pub fn a_along_k(&self, shader: &mut Shader, r: usize) -> String {
+        // The parameter is named as wherever `a` is read.
+        self.matmul.a.cols.stride().iter().for_each(|by| drop(shader.signed_param("a_col", *by)));
+        if self.matmul.a.cols.stride().is_some() { format!("a{r} + k") } else { format!("a{r} + a_k0") }
+    }
+
     /// Reads four steps of every column of the tile.
     pub fn write_b_along_k(&self, shader: &mut Shader) {
         let cols = self.shape.variant.cols;
         for c in 0..cols.n_values() {
             for j in 0..cols.per_value() {
-                let at = if j == 0 { format!("b{c} + k") } else { format!("b{c} + k + b_across{j}") };
+                let k = if self.matmul.b.rows.stride().is_some() { "k" } else { "b_k0" };
+                let at = match (j, stride_in_fours(&self.matmul.b.cols)) {
+                    (0, _) => format!("b{c} + {k}"),
+                    (_, Some(_)) => format!("b{c} + {k} + b_across{j}"),
+                    (_, None) => format!("b{c} + {k} + b{c}_side{j}"),
+                };
                 let value = self.memory.load4(shader, 1, &at);
                 shader.line(format!("let w{c}_{j} = {value};"));
             }
@@ -210,8 +261,12 @@ impl MatmulShader<'_> {
 
     /// The elements of `b` at step `i` of `n`, for a value of the tile.
     fn value_of_b(&self, shader: &mut Shader, n: usize, i: usize, c: usize) -> String {
-        let across = stride(shader, "b", "col", self.matmul.b.col_stride);
-        let at = if i == 0 { format!("b{c}_k") } else { format!("b{c}_k + b_down{i}") };
+        let across = stride_in_fours(&self.matmul.b.cols).map(|by| shader.signed_param("b_col", by));
+        let at = match (self.matmul.b.rows.stride(), i) {
+            (None, _) => format!("b{c} + b_k{i}"),
+            (_, 0) => format!("b{c}_k"),
+            _ => format!("b{c}_k + b_down{i}"),
+        };
         let lane = self.context.body.inputs[1].lane();
         let four = self.shape.variant.cols != Cols::One;
         let text = match self.shape.b {
@@ -220,7 +275,10 @@ impl MatmulShader<'_> {
                 let one = |j: usize| match (read, n, j) {
                     (Read::AlongK, 2.., _) => format!("w{c}_{j}{}", LANES[i]),
                     (_, _, 0) => self.memory.load(shader, 1, &at),
-                    _ => self.memory.load(shader, 1, &format!("{at} + {j}u * {across}")),
+                    _ => match &across {
+                        Some(across) => self.memory.load(shader, 1, &format!("{at} + {j}u * {across}")),
+                        None => self.memory.load(shader, 1, &format!("{at} + b{c}_side{j}")),
+                    },
                 };
                 let each: Vec<String> = (0..self.shape.variant.cols.per_value()).map(one).collect();
                 if four { format!("vec4<{}>({})", lane_name(lane), each.join(", ")) } else { each.concat() }

@@ -6,14 +6,15 @@ use super::super::eval::ShaderValue;
 use super::super::memory::LANES;
 use super::super::shader::Shader;
 use super::variants::Read;
-use super::{MatmulShader, stride};
+use super::{MatmulShader, place};
 
 impl MatmulShader<'_> {
     /// Where the rows of `a` start that this invocation reads: of every `n_lanes` rows of the tile one.
     pub fn write_subgroup_rows(&self, shader: &mut Shader, n_lanes: usize) {
-        let down = stride(shader, "a", "row", self.matmul.a.row_stride);
         for first in (0..self.shape.variant.rows).step_by(n_lanes) {
-            shader.line(format!("let a{first} = a_start + min(row + {first}u + lane, params.m - 1u) * {down};"));
+            let row = format!("min(row + {first}u + lane, params.m - 1u)");
+            let at = place(shader, "a", "row", &self.matmul.a.rows, &row);
+            shader.line(format!("let a{first} = a_start + {at};"));
         }
     }
 
@@ -38,13 +39,21 @@ impl MatmulShader<'_> {
 
     /// `n` steps of the row that this invocation reads of those from `first` on.
     fn own_row(&self, shader: &mut Shader, first: usize, n: usize) -> String {
-        let along = stride(shader, "a", "col", self.matmul.a.col_stride);
         let lane = self.context.body.inputs[0].lane();
         let text = match (self.shape.a, n) {
-            (Read::AlongK, 2..) => self.memory.load4(shader, 0, &format!("a{first} + k")),
-            (_, 1) => self.memory.load(shader, 0, &format!("a{first} + k * {along}")),
+            (Read::AlongK, 2..) => {
+                let at = self.a_along_k(shader, first);
+                self.memory.load4(shader, 0, &at)
+            }
+            (_, 1) => {
+                let at = self.a_at(shader, first, 0);
+                self.memory.load(shader, 0, &at)
+            }
             _ => {
-                let one = |i: usize| self.memory.load(shader, 0, &format!("a{first} + (k + {i}u) * {along}"));
+                let one = |i: usize| {
+                    let at = self.a_at(shader, first, i);
+                    self.memory.load(shader, 0, &at)
+                };
                 let each: Vec<String> = (0..n).map(one).collect();
                 format!("vec4({})", each.join(", "))
             }

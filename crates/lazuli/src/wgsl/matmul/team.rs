@@ -7,8 +7,8 @@ use super::super::eval::ShaderValue;
 use super::super::memory::LANES;
 use super::super::shader::Shader;
 use super::variants::{K_BLOCK, Read, Variant};
-use super::{MatmulShader, operand_start, stride};
-use crate::kernel::OperandArgs;
+use super::{MatmulShader, operand_start, place};
+use crate::kernel::{AxisList, OperandArgs};
 
 /// One of the two matrices, seen along the axis that the result has too (`across`) and along k.
 struct TileSide<'a> {
@@ -20,8 +20,9 @@ struct TileSide<'a> {
     size: usize,
     start: &'static str,
     end: &'static str,
-    across: String,
-    along: String,
+    /// The operand's own names of both axes, and how they lie.
+    across: (&'static str, &'a AxisList),
+    along: (&'static str, &'a AxisList),
 }
 
 impl MatmulShader<'_> {
@@ -39,8 +40,8 @@ impl MatmulShader<'_> {
                 size: n_rows,
                 start: "tile_row",
                 end: "params.m",
-                across: stride(shader, "a", "row", a.row_stride),
-                along: stride(shader, "a", "col", a.col_stride),
+                across: ("row", &a.rows),
+                along: ("col", &a.cols),
             },
             TileSide {
                 name: "b",
@@ -50,10 +51,16 @@ impl MatmulShader<'_> {
                 size: n_cols,
                 start: "tile_col",
                 end: "params.col_end",
-                across: stride(shader, "b", "col", b.col_stride),
-                along: stride(shader, "b", "row", b.row_stride),
+                across: ("col", &b.cols),
+                along: ("row", &b.rows),
             },
         ];
+        for side in &sides {
+            // Plain strides are parameters in this order, wherever they are used.
+            for (axis, list) in [side.across, side.along] {
+                list.stride().iter().for_each(|by| drop(shader.signed_param(&format!("{}_{axis}", side.name), *by)));
+            }
+        }
         for side in &sides {
             let start = operand_start(shader, side.name, side.lies);
             shader.line(format!("let {}_start = {start};", side.name));
@@ -119,30 +126,38 @@ impl MatmulShader<'_> {
             }
         }
         shader.line("let k = first + step;");
-        let at = |j: usize| {
+        let at = |shader: &mut Shader, j: usize| {
             let wanted = if j == 0 { String::new() } else { format!(" + {j}u") };
-            format!("min({} + four * 4u{wanted}, {} - 1u) * {}", side.start, side.end, side.across)
+            let idx = format!("min({} + four * 4u{wanted}, {} - 1u)", side.start, side.end);
+            place(shader, name, side.across.0, side.across.1, &idx)
         };
         let four_type = format!("vec4<{}>", lane_name(self.lane));
         let n_values = if along_k { 4 } else { 1 };
         (0..n_values).for_each(|j| shader.line(format!("var v{j} = {four_type}();")));
         shader.open("if (k < block_end)");
-        shader.line(format!("let from_k = {name}_start + k * {};", side.along));
+        let along = place(shader, name, side.along.0, side.along.1, "k");
+        shader.line(format!("let from_k = {name}_start + {along};"));
         match side.read {
             Read::AlongK => {
                 for j in 0..4 {
-                    let value = self.memory.load4(shader, side.input, &format!("from_k + {}", at(j)));
+                    let at = at(shader, j);
+                    let value = self.memory.load4(shader, side.input, &format!("from_k + {at}"));
                     shader.line(format!("v{j} = {};", self.as_lane(side.input, value, true)));
                 }
             }
             Read::Across => {
-                let first = format!("from_k + min({} + four * 4u, {} - 4u)", side.start, side.end);
-                let value = self.memory.load4(shader, side.input, &first);
+                let first = format!("min({} + four * 4u, {} - 4u)", side.start, side.end);
+                let first = match side.across.1.stride() {
+                    Some(_) => first,
+                    None => place(shader, name, side.across.0, side.across.1, &first),
+                };
+                let value = self.memory.load4(shader, side.input, &format!("from_k + {first}"));
                 shader.line(format!("v0 = {};", self.as_lane(side.input, value, true)));
             }
             Read::Each => {
                 let one = |j: usize| {
-                    let value = self.memory.load(shader, side.input, &format!("from_k + {}", at(j)));
+                    let at = at(shader, j);
+                    let value = self.memory.load(shader, side.input, &format!("from_k + {at}"));
                     self.as_lane(side.input, value, false)
                 };
                 let each: Vec<String> = (0..4).map(one).collect();

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::super::{Caps, Threads};
+use super::stride_in_fours;
 use crate::dtype::DType;
-use crate::kernel::{MatmulArgs, OperandArgs};
+use crate::kernel::{AxisList, MatmulArgs, OperandArgs};
 
 /// A way to share out a product.
 #[derive(Debug, PartialEq)]
@@ -253,10 +254,11 @@ impl Class {
     /// The class of a product of these dtypes; None if it is never tuned: integers, or operands that lie neither way.
     pub fn of(matmul: &MatmulArgs, dtypes: [DType; 2]) -> Option<Class> {
         let operand = |lies: &OperandArgs, dtype: DType, cols: usize, rows: usize| {
+            let steps = lies.steps()?;
             let transposed = match () {
                 _ if !dtype.is_float() => return None,
-                _ if lies.col_stride == 1 || cols == 1 => false,
-                _ if lies.row_stride == 1 || rows == 1 => true,
+                _ if steps.1 == 1 || cols == 1 => false,
+                _ if steps.0 == 1 || rows == 1 => true,
                 _ => return None,
             };
             Some(OperandLayout { dtype, transposed })
@@ -293,11 +295,10 @@ impl Class {
     /// A product that stands for all of its class.
     pub fn product(&self) -> MatmulArgs {
         let &Class { batch, m, k, n, a, b } = self;
-        let lies = |rows: usize, cols: usize, transposed: bool| OperandArgs {
-            batch_strides: if batch > 1 { vec![(rows * cols) as isize] } else { Vec::new() },
-            row_stride: if transposed { 1 } else { cols as isize },
-            col_stride: if transposed { rows as isize } else { 1 },
-            offset: 0,
+        let lies = |rows: usize, cols: usize, transposed: bool| {
+            let (down, across) = if transposed { (1, rows as isize) } else { (cols as isize, 1) };
+            let of_batch = (batch > 1).then_some((batch, (rows * cols) as isize));
+            OperandArgs::plain(of_batch.into_iter(), (rows, down), (cols, across))
         };
         let batch = if batch > 1 { vec![batch] } else { Vec::new() };
         MatmulArgs { batch, m, k, n, a: lies(m, k, a.transposed), b: lies(k, n, b.transposed), panels: None }
@@ -369,6 +370,8 @@ impl Variant {
             && self.group(caps) <= caps.max_invocations
             && self.shared_bytes(caps) <= caps.max_shared_bytes
             && !matches!(self.team, Share::SubgroupBroadcast(n) if caps.subgroup != Some(n))
+            // Invocations that share k by turns would have to divide at every step to find their place in a list of axes.
+            && !matches!(self.team, Share::SplitK(_) if [&matmul.a.cols, &matmul.b.rows].iter().any(|k| k.stride().is_none()))
             // A team has nothing to do where there is nothing to sum up.
             && (self.team == Share::Alone || matmul.k > 0)
     }
@@ -459,17 +462,25 @@ fn n_tiles(variant: &Variant, matmul: &MatmulArgs, n: usize) -> usize {
     matmul.batch.iter().product::<usize>() * matmul.m.div_ceil(rows) * n.div_ceil(cols)
 }
 
-fn starts_at_multiples(lies: &OperandArgs, other: isize) -> bool {
-    lies.offset % 4 == 0 && other % 4 == 0 && lies.batch_strides.iter().all(|s| s % 4 == 0)
+/// Whether fours that follow each other along one of an operand's indices start at multiples of four, wherever the `other`
+/// index and the batch are.
+fn starts_at_multiples(lies: &OperandArgs, along: &AxisList, other: &AxisList) -> bool {
+    let all = |list: &AxisList| list.axes().iter().all(|(_, stride)| stride % 4 == 0);
+    let slower = &along.axes()[..along.axes().len() - 1];
+    lies.offset % 4 == 0 && all(other) && slower.iter().all(|(_, by)| by % 4 == 0) && lies.batch.iter().all(all)
+}
+
+/// Whether an index runs densely in fours.
+fn is_dense(list: &AxisList) -> bool {
+    stride_in_fours(list) == Some(1)
 }
 
 fn a_read(matmul: &MatmulArgs, rows: usize) -> Read {
     let &MatmulArgs { m, k, ref a, .. } = matmul;
+    let (along_k, across) = (starts_at_multiples(a, &a.cols, &a.rows), starts_at_multiples(a, &a.rows, &a.cols));
     match () {
-        _ if k >= 4 && a.col_stride == 1 && starts_at_multiples(a, a.row_stride) => Read::AlongK,
-        _ if k > 0 && a.row_stride == 1 && m.is_multiple_of(4) && starts_at_multiples(a, a.col_stride) && rows >= 4 => {
-            Read::Across
-        }
+        _ if k >= 4 && is_dense(&a.cols) && along_k => Read::AlongK,
+        _ if k > 0 && is_dense(&a.rows) && m.is_multiple_of(4) && across && rows >= 4 => Read::Across,
         _ => Read::Each,
     }
 }
@@ -477,8 +488,10 @@ fn a_read(matmul: &MatmulArgs, rows: usize) -> Read {
 fn b_read(matmul: &MatmulArgs, n: usize) -> Read {
     let &MatmulArgs { k, ref b, .. } = matmul;
     match () {
-        _ if k > 0 && n.is_multiple_of(4) && b.col_stride == 1 && starts_at_multiples(b, b.row_stride) => Read::Across,
-        _ if k >= 4 && b.row_stride == 1 && starts_at_multiples(b, b.col_stride) => Read::AlongK,
+        _ if k > 0 && n.is_multiple_of(4) && is_dense(&b.cols) && starts_at_multiples(b, &b.cols, &b.rows) => {
+            Read::Across
+        }
+        _ if k >= 4 && is_dense(&b.rows) && starts_at_multiples(b, &b.rows, &b.cols) => Read::AlongK,
         _ => Read::Each,
     }
 }

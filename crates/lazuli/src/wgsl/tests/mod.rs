@@ -41,6 +41,7 @@ fn limits() -> Limits {
         max_column: 256,
         min_rows: 256,
         panels: None,
+        max_list_elems: 0,
         custom_may_fail: false,
         fuse: true,
     }
