@@ -38,7 +38,8 @@ pub fn files(folder: &str, endings: &[&str]) -> Result<Vec<String>, String> {
             let path = if folder.is_empty() { name.clone() } else { format!("{folder}/{name}") };
             let is_folder = entry.file_type().map_err(|e| format!("{path}: {e}"))?.is_dir();
             // Hidden folders are Git's and editors'; the one that is ours has no rules to keep.
-            let is_ours = !name.starts_with('.') && name != "target";
+            // A module of the engine is called as the folder for build output.
+            let is_ours = !name.starts_with('.') && (name != "target" || folder.ends_with("/src"));
             if is_folder && is_ours {
                 folders.push(path);
             } else if !is_folder && endings.iter().any(|ending| name.ends_with(ending)) {

@@ -10,9 +10,10 @@ use crate::device::DeviceInfo;
 use crate::error::{Error, Fault, Result};
 use crate::graph::Buffer;
 use crate::huge_pages;
-use crate::plan::{Explain, Limits, Plan};
+use crate::plan::{Explain, Plan};
 use crate::room::with_room;
 use crate::shape::Shape;
+use crate::target::Target;
 
 /// A device's side of the engine.
 pub trait Backend: Any + Send + Sync {
@@ -44,8 +45,8 @@ pub trait Backend: Any + Send + Sync {
 pub struct About {
     /// What it is called and what it can do.
     pub info: DeviceInfo,
-    /// What the planner needs to know of it.
-    pub limits: Limits,
+    /// What plans, schedules and shaders depend on.
+    pub target: Target,
     /// What it has done so far.
     pub counters: Arc<Counters>,
 }
@@ -56,9 +57,9 @@ impl dyn Backend + '_ {
         &self.about().info
     }
 
-    /// What the planner needs to know of it.
-    pub fn limits(&self) -> &Limits {
-        &self.about().limits
+    /// What plans, schedules and shaders depend on.
+    pub fn target(&self) -> &Target {
+        &self.about().target
     }
 
     /// What it has done so far.

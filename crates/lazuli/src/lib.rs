@@ -17,6 +17,7 @@ mod tensor;
 pub mod ops;
 mod autograd;
 mod kernel;
+mod target;
 mod plan;
 mod backend;
 mod awaited;

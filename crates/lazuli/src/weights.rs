@@ -182,7 +182,7 @@ impl Weights {
     fn insert(&mut self, name: &str, tensor: &Tensor, rows: usize, cols: usize, may_lay_out: bool) -> Result<()> {
         // Sizes are those of a tensor only if it is one: nothing is counted with others.
         tensor.check()?;
-        let widths = self.device.backend().limits().panels.filter(|_| may_lay_out);
+        let widths = self.device.backend().target().limits.panels.filter(|_| may_lay_out);
         let weight = match widths.and_then(|widths| widths.of(rows)) {
             Some(width) => in_panels(tensor, rows, cols, width)?,
             None => as_it_lies(tensor, rows, cols)?,

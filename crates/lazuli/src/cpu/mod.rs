@@ -48,7 +48,8 @@ use crate::graph::Buffer;
 use crate::interned::{Interned, InternedRef};
 use crate::kernel::Kernel;
 use crate::ops::{Isa, isa};
-use crate::plan::{Limits, Plan};
+use crate::plan::Plan;
+use crate::target::Target;
 #[cfg(feature = "gpu")]
 pub use memory::free_bytes;
 use memory::{BlockPool, CpuBuffer};
@@ -97,21 +98,10 @@ impl Cpu {
             max_buffer_bytes: isize::MAX as usize,
             max_binding_bytes: isize::MAX as usize,
         };
-        let limits = Limits {
-            max_bindings: 65535,
-            max_insts: 512,
-            max_reduce: 65536,
-            max_piece: 65536,
-            max_column: usize::MAX,
-            min_rows: 64,
-            panels: Some(gemm::panel_widths()),
-            max_list_elems: usize::MAX,
-            custom_may_fail: true,
-            fuse: true,
-        };
+        let target = Target::cpu(isa(), threads.count());
         let pool = Arc::new(BlockPool::new(counters.clone()));
         let programs = Interned::new(counters.clone(), |counters| &counters.bytes_programs);
-        let about = About { info, limits, counters: counters.clone() };
+        let about = About { info, target, counters: counters.clone() };
         Cpu { about, shared: Arc::new(CpuShared { counters, pool, threads, programs }) }
     }
 }

@@ -3,15 +3,13 @@
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::open_device::{DeviceOwner, OpenDevice};
-use super::quirks::{Quirks, quirks};
 use super::signal::now;
 use super::{Gpu, Origin};
 use crate::backend::Counters;
 use crate::cpu::processor;
 use crate::device::{Device, DeviceInfo, DeviceKind};
 use crate::error::{Error, Result};
-use crate::plan::Limits;
-use crate::wgsl::{Caps, Threads};
+use crate::target::{GpuTarget, quirks};
 
 /// Windows onto memory are multiples of this.
 const WINDOW: usize = 1 << 20;
@@ -93,8 +91,7 @@ impl FoundAdapter {
             return Ok(device.clone());
         }
         let counters: Arc<Counters> = Arc::default();
-        let quirks = quirks_of(&self.info);
-        let live = open(&self.adapter, &quirks, &counters)?;
+        let live = open(&self.adapter, &quirks_of(&self.info), &counters)?;
         let origin = Origin::Adapter(self.adapter.clone());
         let opened = Device::new(Box::new(Gpu::new(self.info.clone(), counters, live, origin)));
         *device = Some(opened.clone());
@@ -103,18 +100,18 @@ impl FoundAdapter {
 }
 
 /// Opens a wgpu device with all that the adapter can do.
-pub fn open(adapter: &wgpu::Adapter, quirks: &Quirks, counters: &Arc<Counters>) -> Result<Arc<OpenDevice>> {
-    match now(adapter.request_device(&wanted(adapter, quirks))) {
-        Some(Ok(made)) => Ok(take(made, quirks, counters)),
+pub fn open(adapter: &wgpu::Adapter, known: &GpuTarget, counters: &Arc<Counters>) -> Result<Arc<OpenDevice>> {
+    match now(adapter.request_device(&wanted(adapter, known))) {
+        Some(Ok(made)) => Ok(take(made, known, counters)),
         Some(Err(error)) => Err(Error::device("open", error.to_string())),
         None => Err(Error::unsupported("open", "a browser opens devices later: hand one over with from_wgpu")),
     }
 }
 
 /// What a wgpu device should be able to do.
-pub fn wanted(adapter: &wgpu::Adapter, quirks: &Quirks) -> wgpu::DeviceDescriptor<'static> {
+pub fn wanted(adapter: &wgpu::Adapter, known: &GpuTarget) -> wgpu::DeviceDescriptor<'static> {
     let mut welcome = WELCOME;
-    if quirks.map_results {
+    if known.map_results {
         welcome |= wgpu::Features::MAPPABLE_PRIMARY_BUFFERS;
     }
     wgpu::DeviceDescriptor {
@@ -126,67 +123,38 @@ pub fn wanted(adapter: &wgpu::Adapter, quirks: &Quirks) -> wgpu::DeviceDescripto
 }
 
 /// Takes a wgpu device of our own into use.
-pub fn take(made: (wgpu::Device, wgpu::Queue), quirks: &Quirks, counters: &Arc<Counters>) -> Arc<OpenDevice> {
-    let mut quirks = quirks.clone();
-    quirks.map_results &= made.0.features().contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS);
-    let caps = caps_of(&made.0, &quirks);
-    OpenDevice::new(made, caps, quirks, counters.clone(), DeviceOwner::Lazuli)
+pub fn take(made: (wgpu::Device, wgpu::Queue), known: &GpuTarget, counters: &Arc<Counters>) -> Arc<OpenDevice> {
+    let target = target_of(&made.0, known);
+    OpenDevice::new(made, target, counters.clone(), DeviceOwner::Lazuli)
 }
 
-/// What is known of the driver behind a device.
-pub fn quirks_of(info: &DeviceInfo) -> Quirks {
+/// What is known of the driver behind a device, before it is open.
+pub fn quirks_of(info: &DeviceInfo) -> GpuTarget {
     quirks(info.kind, &info.name, &info.driver, processor())
 }
 
-/// What shader text may count on.
-fn caps(limits: &wgpu::Limits, quirks: &Quirks) -> Caps {
+/// What is known of a driver, with what its API says that it can take.
+fn with_limits(limits: &wgpu::Limits, known: &GpuTarget) -> GpuTarget {
     let binding = limits.max_storage_buffer_binding_size.min(limits.max_buffer_size);
     let binding = usize::try_from(binding).unwrap_or(usize::MAX) / WINDOW * WINDOW;
-    Caps {
+    GpuTarget {
         // Indices of elements within a window are 32 bits.
         max_binding_bytes: binding.clamp(WINDOW, 2 << 30),
         max_bindings: limits.max_storage_buffers_per_shader_stage as usize,
         max_invocations: limits.max_compute_invocations_per_workgroup as usize,
         max_shared_bytes: limits.max_compute_workgroup_storage_size as usize,
-        max_iterations: quirks.max_iterations,
-        large_shaders: quirks.large_shaders,
-        folds: quirks.folds,
-        b_row_bytes: quirks.b_row_bytes,
-        style: quirks.style,
-        subgroup: None,
-        tuned: Arc::default(),
+        ..known.clone()
     }
 }
 
-/// The same for a device that is open.
-pub fn caps_of(device: &wgpu::Device, quirks: &Quirks) -> Caps {
+/// What is known of a device that is open.
+pub fn target_of(device: &wgpu::Device, known: &GpuTarget) -> GpuTarget {
     let info = device.adapter_info();
-    let has_subgroups = device.features().contains(wgpu::Features::SUBGROUP) && quirks.counts_lanes;
+    let has_subgroups = device.features().contains(wgpu::Features::SUBGROUP) && known.counts_lanes;
     let one_size = info.subgroup_min_size == info.subgroup_max_size;
     let subgroup = (has_subgroups && one_size).then_some(info.subgroup_min_size as usize);
-    Caps { subgroup, ..caps(&device.limits(), quirks) }
-}
-
-/// What the planner needs to know.
-pub fn limits(caps: &Caps) -> Limits {
-    // Two bindings are left for scratch memory and checks.
-    let max_bindings = caps.max_bindings.saturating_sub(2).max(4);
-    let shared = Limits {
-        max_bindings,
-        max_insts: 512,
-        max_reduce: 16384,
-        max_piece: 16384,
-        max_column: usize::MAX,
-        min_rows: 1024,
-        panels: None,
-        max_list_elems: 0,
-        custom_may_fail: false,
-        fuse: true,
-    };
-    match caps.style {
-        Threads::Independent => Limits { max_piece: 1024, max_column: 256, min_rows: 256, ..shared },
-        Threads::Cooperative => shared,
-    }
+    let map_results = known.map_results && device.features().contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS);
+    GpuTarget { subgroup, map_results, ..with_limits(&device.limits(), known) }
 }
 
 /// What a wgpu adapter is, in the words that users read.
@@ -200,7 +168,7 @@ pub fn describe(info: &wgpu::AdapterInfo, limits: &wgpu::Limits) -> DeviceInfo {
         wgpu::DeviceType::Other if info.name.to_lowercase().contains("llvmpipe") => DeviceKind::Software,
         wgpu::DeviceType::Other => DeviceKind::Integrated,
     };
-    let caps = caps(limits, &quirks(kind, &info.name, &info.driver, processor()));
+    let target = with_limits(limits, &quirks(kind, &info.name, &info.driver, processor()));
     DeviceInfo {
         name: info.name.clone(),
         kind,
@@ -211,7 +179,7 @@ pub fn describe(info: &wgpu::AdapterInfo, limits: &wgpu::Limits) -> DeviceInfo {
         driver: [&*info.driver, &*info.driver_info].join(" ").trim().to_string(),
         parallelism: limits.max_compute_invocations_per_workgroup as usize,
         max_buffer_bytes: usize::try_from(limits.max_buffer_size).unwrap_or(usize::MAX),
-        max_binding_bytes: caps.max_binding_bytes,
+        max_binding_bytes: target.max_binding_bytes,
     }
 }
 

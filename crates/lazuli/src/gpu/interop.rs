@@ -42,11 +42,9 @@ pub fn from_wgpu(device: wgpu::Device, queue: wgpu::Queue, info: wgpu::AdapterIn
         return Err(Error::unsupported("from_wgpu", format!("the device binds {n} storage buffers; 4 are needed")));
     }
     let info = adapters::describe(&info, &limits);
-    let mut quirks = adapters::quirks_of(&info);
-    quirks.map_results &= device.features().contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS);
     let counters: Arc<Counters> = Arc::default();
-    let caps = adapters::caps_of(&device, &quirks);
-    let live = OpenDevice::new((device, queue), caps, quirks, counters.clone(), DeviceOwner::Application);
+    let target = adapters::target_of(&device, &adapters::quirks_of(&info));
+    let live = OpenDevice::new((device, queue), target, counters.clone(), DeviceOwner::Application);
     Ok(Device::new(Box::new(Gpu::new(info, counters, live, Origin::Application))))
 }
 

@@ -12,12 +12,11 @@ use wgpu::BufferUsages;
 
 use super::fault::no_memory;
 use super::open_device::OpenDevice;
-use super::quirks::Quirks;
 use super::signal::Signal;
 use crate::backend::Counters;
 use crate::error::{Error, Result};
 use crate::idle::{Excess, IdleBound};
-use crate::wgsl::Caps;
+use crate::target::GpuTarget;
 
 /// The smallest block. Bindings of a few bytes are rounded up within it.
 const MIN_CLASS: usize = 256;
@@ -68,15 +67,15 @@ pub struct Block {
 
 impl BufferPool {
     /// An empty pool.
-    pub fn new(limits: &wgpu::Limits, caps: &Caps, quirks: &Quirks, counters: Arc<Counters>) -> BufferPool {
+    pub fn new(limits: &wgpu::Limits, target: &GpuTarget, counters: Arc<Counters>) -> BufferPool {
         let mut usage = BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
-        if quirks.map_results {
+        if target.map_results {
             usage |= BufferUsages::MAP_READ;
         }
         let max_buffer = usize::try_from(limits.max_buffer_size).unwrap_or(usize::MAX).min(isize::MAX as usize);
-        let shard_bytes = max_buffer / caps.max_binding_bytes * caps.max_binding_bytes;
+        let shard_bytes = max_buffer / target.max_binding_bytes * target.max_binding_bytes;
         let idle = IdleBuffers { blocks: BTreeMap::new(), size_bytes: 0, bound: IdleBound::new(usize::MAX) };
-        BufferPool { counters, idle: Mutex::new(idle), usage, shard_bytes: shard_bytes.max(caps.max_binding_bytes) }
+        BufferPool { counters, idle: Mutex::new(idle), usage, shard_bytes: shard_bytes.max(target.max_binding_bytes) }
     }
 
     /// What one buffer may hold at most.
@@ -200,7 +199,7 @@ impl OpenDevice {
 
     fn try_allocate(&self, class: usize) -> Result<Shards> {
         let enough = |left: usize| class <= left;
-        if self.quirks.host_memory && class >= ASK_ABOVE && !crate::cpu::free_bytes().is_none_or(enough) {
+        if self.target.host_memory && class >= ASK_ABOVE && !crate::cpu::free_bytes().is_none_or(enough) {
             return Err(no_memory("compute", "the system has not that much memory"));
         }
         let mut shards = Shards::new();

@@ -11,7 +11,6 @@
 
 mod fault;
 mod signal;
-mod quirks;
 mod watchdog;
 mod disk;
 mod open_device;
@@ -41,6 +40,7 @@ use crate::device::DeviceInfo;
 use crate::error::{Error, Result};
 use crate::graph::Buffer;
 use crate::plan::{Explain, Plan};
+use crate::target::Target;
 pub(crate) use adapters::{found, hardware, opengl, software};
 pub use interop::{buffer, encode, from_buffer, from_wgpu, handles};
 use open_device::OpenDevice;
@@ -70,7 +70,7 @@ enum Origin {
 
 impl Gpu {
     fn new(info: DeviceInfo, counters: Arc<Counters>, live: Arc<OpenDevice>, origin: Origin) -> Gpu {
-        let about = About { info, limits: adapters::limits(&live.caps), counters };
+        let about = About { info, target: Target::gpu(live.target.clone()), counters };
         Gpu { shared: Arc::new(GpuShared { about, live: Mutex::new(live), origin, kept: Budget::default() }) }
     }
 }
@@ -81,7 +81,7 @@ impl GpuShared {
         let mut live = self.live.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(lost) = live.lost() else { return Ok(live.clone()) };
         let Origin::Adapter(adapter) = &self.origin else { return Err(lost) };
-        *live = adapters::open(adapter, &live.quirks, &self.about.counters).map_err(|_| lost)?;
+        *live = adapters::open(adapter, &live.target, &self.about.counters).map_err(|_| lost)?;
         Ok(live.clone())
     }
 }
@@ -117,7 +117,7 @@ impl Backend for Gpu {
         let Ok(live) = self.shared.live() else { return };
         let programs = ready::programs(plan, &live);
         explain.dispatches = programs.iter().map(|p| p.passes.len()).sum();
-        explain.submits = (explain.dispatches > 0) as usize + watchdog::cuts(plan, live.quirks.pace).len();
+        explain.submits = (explain.dispatches > 0) as usize + watchdog::cuts(plan, live.target.pace).len();
         for (kernel, program) in explain.kernels.iter_mut().zip(programs) {
             let texts: Vec<&str> = program.passes.iter().map(|pass| &*pass.text).collect();
             kernel.wgsl = Some(texts.join("\n"));

@@ -9,14 +9,13 @@ use std::time::{Duration, Instant};
 use super::fault::{lost, no_memory, refused};
 use super::memory::BufferPool;
 use super::pipelines::Pipelines;
-use super::quirks::Quirks;
 use super::signal::now;
 use super::status::Status;
 use super::tune::Tuning;
 use super::wait::{Waiter, may_wait};
 use crate::backend::Counters;
 use crate::error::{Error, Result};
-use crate::wgsl::Caps;
+use crate::target::GpuTarget;
 
 /// A device that has not answered for this long is taken to hang.
 const TIMEOUT: Duration = Duration::from_secs(600);
@@ -28,8 +27,7 @@ pub struct OpenDevice {
     pub id: u64,
     pub device: wgpu::Device,
     pub queue: wgpu::Queue,
-    pub caps: Caps,
-    pub quirks: Quirks,
+    pub target: GpuTarget,
     pub limits: wgpu::Limits,
     pub counters: Arc<Counters>,
     pub pool: BufferPool,
@@ -69,8 +67,7 @@ impl OpenDevice {
     /// Takes a device into use.
     pub fn new(
         (device, queue): (wgpu::Device, wgpu::Queue),
-        caps: Caps,
-        quirks: Quirks,
+        target: GpuTarget,
         counters: Arc<Counters>,
         owner: DeviceOwner,
     ) -> Arc<OpenDevice> {
@@ -89,14 +86,13 @@ impl OpenDevice {
         let limits = device.limits();
         Arc::new(OpenDevice {
             id: IDS.fetch_add(1, Ordering::Relaxed),
-            pool: BufferPool::new(&limits, &caps, &quirks, counters.clone()),
+            pool: BufferPool::new(&limits, &target, counters.clone()),
             pipelines: Pipelines::new(&device, counters.clone()),
             tuning: Tuning::open(&device.adapter_info()),
             waiter: Waiter::new(device.clone()),
             device,
             queue,
-            caps,
-            quirks,
+            target,
             limits,
             counters,
             unknown: Mutex::default(),

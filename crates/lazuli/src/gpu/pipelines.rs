@@ -119,7 +119,7 @@ impl Pipelines {
         live.checked(&pass.label, || {
             let text = &*pass.text;
             #[cfg(test)]
-            let text = &*super::short_loops::ended_early(text, live.quirks.max_iterations);
+            let text = &*super::short_loops::ended_early(text, live.target.max_iterations);
             let source = wgpu::ShaderSource::Wgsl(text.into());
             let module = live.device.create_shader_module(wgpu::ShaderModuleDescriptor { label, source });
             let layout = live

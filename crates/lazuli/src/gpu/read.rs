@@ -14,7 +14,7 @@ pub fn read(storage: &GpuBuffer, counters: &Counters, out: &mut [u8]) -> Result<
     match storage.source(out)? {
         Source::Host => return Ok(()),
         Source::Staged(staged) => fetch(&staged, out)?,
-        Source::Block(block) if block.live().quirks.map_results && !block.is_foreign() => look(&block, out)?,
+        Source::Block(block) if block.live().target.map_results && !block.is_foreign() => look(&block, out)?,
         Source::Block(block) => {
             for (start, len) in parts(&block, out.len()) {
                 fetch(&copy(&block, start, len)?, &mut out[start..start + len])?;

@@ -13,7 +13,8 @@ use super::{status, tune, watchdog};
 use crate::error::{Error, Result};
 use crate::kernel::{InstOp, Kernel};
 use crate::plan::{Launch, Plan};
-use crate::wgsl::{self, Bind, Caps, Pass, PassMemory, ShaderProgram};
+use crate::target::GpuTarget;
+use crate::wgsl::{self, Bind, Pass, PassMemory, ShaderProgram};
 
 /// Every pass's numbers start at a multiple of this, which every device accepts.
 const BLOCK_WORDS: usize = 256 / 4;
@@ -80,8 +81,8 @@ impl Places<'_> {
 
 /// The passes of each launch of a plan.
 pub fn programs(plan: &Plan, live: &OpenDevice) -> Vec<ShaderProgram> {
-    let caps = Caps { tuned: live.tuning.tuned(), ..live.caps.clone() };
-    plan.launches.iter().map(|launch| wgsl::program(launch, &plan.slots, &caps)).collect()
+    let target = GpuTarget { tuned: live.tuning.tuned(), ..live.target.clone() };
+    plan.launches.iter().map(|launch| wgsl::program(launch, &plan.slots, &target)).collect()
 }
 
 impl BuiltPlan {
@@ -94,12 +95,12 @@ impl BuiltPlan {
     /// Compiles these passes for a plan's launches.
     pub fn of(live: &Arc<OpenDevice>, plan: &Plan, programs: Vec<ShaderProgram>) -> Result<BuiltPlan> {
         let passes: Vec<&Pass> = programs.iter().flat_map(|p| &p.passes).collect();
-        if let Some(fault) = passes.iter().find_map(|pass| wgsl::verify(pass, &live.caps).err()) {
+        if let Some(fault) = passes.iter().find_map(|pass| wgsl::verify(pass, &live.target).err()) {
             debug_assert!(false, "bug in wgsl: {fault}");
             return Err(Error::unsupported("prepare", fault));
         }
         let pipelines = live.pipelines.get(live, &passes).map_err(|error| blame(plan, error))?;
-        let cuts = watchdog::cuts(plan, live.quirks.pace);
+        let cuts = watchdog::cuts(plan, live.target.pace);
 
         let mut steps = Vec::new();
         let mut words: Vec<u32> = Vec::new();

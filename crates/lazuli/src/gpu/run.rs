@@ -148,7 +148,7 @@ impl GpuPlan {
     /// Copies of the results on their way to the host, if they will be read and cannot be mapped.
     fn stage(&self, built: &BuiltPlan, run: &Run<'_>) -> Result<Vec<(usize, Staging)>> {
         let mut staged: Vec<(usize, Staging)> = Vec::new();
-        if !run.read || built.live.quirks.map_results {
+        if !run.read || built.live.target.map_results {
             return Ok(staged);
         }
         for slot in self.plan.outputs.iter().map(|id| id.0 as usize) {
@@ -246,7 +246,7 @@ impl Runnable for GpuPlan {
 impl OpenDevice {
     /// Whether there could be memory for every slot: nobody should print kernels for what can never run.
     fn has_room(&self, plan: &Plan) -> Result<()> {
-        let most = if self.quirks.host_memory { crate::cpu::free_bytes().unwrap_or(MOST_BYTES) } else { MOST_BYTES };
+        let most = if self.target.host_memory { crate::cpu::free_bytes().unwrap_or(MOST_BYTES) } else { MOST_BYTES };
         match plan.slots.iter().map(|slot| slot.size_bytes).max() {
             Some(largest) if largest > most => {
                 let gib = |n: usize| n as f64 / (1u64 << 30) as f64;

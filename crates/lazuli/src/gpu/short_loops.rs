@@ -5,9 +5,12 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use super::open_device::OpenDevice;
+use super::read::read;
+use super::storage::GpuBuffer;
 use super::{Gpu, Origin, adapters};
 use crate::backend::Counters;
-use crate::plan::Limits;
+use crate::target::{GpuTarget, Limits};
 use crate::{DType, Device, Tensor};
 
 /// Iterations that one invocation may make. A fold with several values per trip, what it leaves over, and the tree that
@@ -33,17 +36,23 @@ fn devices(max_iterations: usize, planner_cuts: bool) -> Vec<Device> {
     let found = adapters::found();
     assert!(!found.is_empty(), "no GPU adapter was found");
     let open = |found: &adapters::FoundAdapter| {
-        let quirks = super::quirks::Quirks { max_iterations, ..adapters::quirks_of(&found.info) };
+        let known = GpuTarget { max_iterations, ..adapters::quirks_of(&found.info) };
         let counters: Arc<Counters> = Arc::default();
-        let live = adapters::open(&found.adapter, &quirks, &counters).unwrap();
+        let live = adapters::open(&found.adapter, &known, &counters).unwrap();
         let mut gpu = Gpu::new(found.info.clone(), counters, live, Origin::Adapter(found.adapter.clone()));
         let limits = match planner_cuts {
-            true => {
-                Limits { max_reduce: 64, max_piece: 16, max_column: 64, min_rows: 8, ..gpu.shared.about.limits.clone() }
+            true => Limits {
+                max_reduce: 64,
+                max_piece: 16,
+                max_column: 64,
+                min_rows: 8,
+                ..gpu.shared.about.target.limits.clone()
+            },
+            false => {
+                Limits { max_reduce: usize::MAX, max_column: usize::MAX, ..gpu.shared.about.target.limits.clone() }
             }
-            false => Limits { max_reduce: usize::MAX, max_column: usize::MAX, ..gpu.shared.about.limits.clone() },
         };
-        Arc::get_mut(&mut gpu.shared).unwrap().about.limits = limits;
+        Arc::get_mut(&mut gpu.shared).unwrap().about.target.limits = limits;
         Device::new(Box::new(gpu))
     };
     found.iter().map(open).collect()
@@ -167,6 +176,36 @@ fn softmax_norms_products_and_routines_are_right_with_short_loops() {
             for ((what, got), (_, right)) in all(&gpu).into_iter().zip(all(&cpu)) {
                 same(what, &got, &right);
             }
+        }
+    }
+}
+
+/// How many times a loop of `n` goes round in one invocation.
+fn rounds(live: &Arc<OpenDevice>, n: u32) -> u32 {
+    const TEXT: &str = "@group(0) @binding(0) var<storage, read_write> x: array<u32>;
+        @compute @workgroup_size(1) fn main() {
+            var rounds = 0u;
+            for (var i = 0u; i < x[0]; i++) { rounds += 1u + x[1]; }
+            x[0] = rounds;
+        }";
+    let words: Vec<u8> = [n, 0].iter().flat_map(|w| w.to_ne_bytes()).collect();
+    let block = live.take_with(&words).unwrap();
+    live.dispatch(TEXT, &block, 1);
+    let mut out = [0; 4];
+    read(&GpuBuffer::of_block(block, Vec::new(), None), &Counters::default(), &mut out).unwrap();
+    u32::from_ne_bytes(out)
+}
+
+/// A fact of the driver: if it ends loops early, that is known.
+#[test]
+fn a_driver_that_ends_loops_early_is_known_to() {
+    assert!(!adapters::found().is_empty(), "no GPU adapter was found");
+    for found in adapters::found() {
+        let live = found.live().unwrap();
+        let max_iterations = live.target.max_iterations;
+        for n in [1000, 65_535, 65_536, 200_000] {
+            let rounds = rounds(&live, n);
+            assert!(rounds == n || n as usize > max_iterations, "{}: {rounds} of {n}", found.info);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! How long launches take, roughly, so that no submit outlives a watchdog. Knows plans and cautious figures.
 
-use super::quirks::Pace;
 use crate::plan::{Explain, Plan};
+use crate::target::Pace;
 
 /// After which launches of a plan the command buffer is cut. The end is no cut.
 pub fn cuts(plan: &Plan, pace: Option<Pace>) -> Vec<usize> {

@@ -28,12 +28,12 @@ pub struct Group {
     pub domain: Shape,
     pub level: u32,
     /// What leaves the kernel.
-    pub stores: Vec<Target>,
+    pub stores: Vec<StoredNode>,
 }
 
 /// A value that leaves a kernel: as itself, or into its part of a concatenation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct StoredNode {
     pub value: NodeIdx,
     pub part_of: Option<CatPart>,
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::body::BodyBuilder;
 use super::checks::Checks;
-use super::groups::{Form, Group, Groups, Target, memory_of, operand_source};
+use super::groups::{Form, Group, Groups, StoredNode, memory_of, operand_source};
 use super::operand::OperandForms;
 use super::{Limits, ValueId};
 use crate::dtype::{DType, Lane};
@@ -173,7 +173,7 @@ impl Lowering<'_> {
     }
 
     /// Evaluates what leaves a kernel, each through the map its size asks for, and adds the stores.
-    fn store_all(&mut self, body: &mut BodyBuilder, stores: &[Target], map_of: impl Fn(usize) -> View) {
+    fn store_all(&mut self, body: &mut BodyBuilder, stores: &[StoredNode], map_of: impl Fn(usize) -> View) {
         let regs: Vec<(Reg, View)> = stores
             .iter()
             .map(|target| {

@@ -1,4 +1,4 @@
-//! From a graph to what is run: launches over slots. Knows shapes, kernels and the limits it is handed; no device.
+//! From a graph to what is run: launches over slots. Knows shapes, kernels and the target it is handed; no device.
 
 mod checks;
 mod simplify;
@@ -23,40 +23,7 @@ use self::operand::OperandForms;
 use crate::dtype::DType;
 use crate::graph::{Graph, NodeIdx, Op};
 use crate::kernel::{Args, Kernel};
-
-/// What a device can take, as the planner needs to know it. Everything about a device that changes a plan is here.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Limits {
-    /// Inputs plus outputs that one kernel may bind.
-    pub max_bindings: usize,
-    /// Instructions that one kernel may have.
-    pub max_insts: usize,
-    /// A reduction longer than this is cut into pieces, if there are fewer than `min_rows` of them side by side.
-    pub max_reduce: usize,
-    /// How long such pieces are at most.
-    pub max_piece: usize,
-    /// Sums of columns and their like that are longer than this are cut into pieces as well, where nothing else goes
-    /// with them: pages that few columns touch are forgotten before the next columns do.
-    pub max_column: usize,
-    /// How many outer indices keep the device busy.
-    pub min_rows: usize,
-    /// The panels in which the right operand of a product of floats may lie.
-    pub panels: Option<PanelWidths>,
-    /// An operand of a product with at most this many elements may be read by lists of axes: a reshape of windows or of a
-    /// transpose is then not copied. Larger ones may have to be cut for bindings, which takes plain strides.
-    pub max_list_elems: usize,
-    /// Whether a custom op may fail while it runs: on the CPU it is the user's code, which may panic.
-    pub custom_may_fail: bool,
-    /// Off: every op is a kernel of its own, for comparison.
-    pub fuse: bool,
-}
-
-/// How many columns a panel may have: multiples of a unit, up to a size that is best.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct PanelWidths {
-    pub unit: usize,
-    pub best: usize,
-}
+use crate::target::{Limits, PanelWidths, Target};
 
 impl Limits {
     /// How the left and the right operand of a product of this type may lie.
@@ -64,21 +31,6 @@ impl Limits {
         let panels = self.panels.filter(|_| dtype.is_float());
         let max_list_elems = self.max_list_elems;
         [OperandForms { panels: None, max_list_elems }, OperandForms { panels, max_list_elems }]
-    }
-}
-
-impl PanelWidths {
-    /// Whether panels may be this wide.
-    pub fn allow(&self, width: usize) -> bool {
-        width > 0 && width <= self.best && width.is_multiple_of(self.unit)
-    }
-
-    /// How wide those of a matrix with `n` columns should be: as near to the best as can be while columns that only fill
-    /// the last one up are an eighth at most. None if narrow panels would be needed, or one would hold all.
-    pub fn of(&self, n: usize) -> Option<usize> {
-        let max_units = self.best / self.unit;
-        let widths = (max_units.div_ceil(2)..=max_units).rev().map(|n_units| n_units * self.unit);
-        widths.filter(|_| n > self.best).find(|width| n.next_multiple_of(*width) - n <= n / 8)
     }
 }
 
@@ -154,7 +106,8 @@ pub struct Plan {
 }
 
 /// Plans a graph. Each pass is a function from value to value; in debug builds each result is verified.
-pub fn compile(graph: &Graph, limits: &Limits) -> Plan {
+pub fn compile(graph: &Graph, target: &Target) -> Plan {
+    let limits = &target.limits;
     let commits = graph.nodes.iter().any(|node| matches!(node.op, Op::Commit));
     let graph = simplify::simplify(graph, limits);
     if cfg!(debug_assertions) {

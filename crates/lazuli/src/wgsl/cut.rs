@@ -1,16 +1,17 @@
 //! Launches whose memory is larger than a binding, or whose index space is larger than 32 bits count, cut into parts
 //! along outer axes, so that each part touches few windows. Knows sizes and strides; writes no text.
 
+use super::PassMemory;
 use super::eval::reached;
 use super::index::Accesses;
 use super::keep;
 use super::memory::{LaunchMemory, StatusUse, Use};
 use super::schedule::VecLoad;
-use super::{Caps, PassMemory};
 use crate::dtype::DType;
 use crate::kernel::{AccessForm, Args, Body, InstOp, Kernel, OperandArgs};
 use crate::plan::{Launch, Slot, SlotId};
 use crate::shape::Shape;
+use crate::target::GpuTarget;
 use crate::view::{IndexMap, View};
 
 /// The most elements of an index space that one dispatch counts: some room below 2³².
@@ -22,13 +23,13 @@ pub struct Context<'a> {
     pub launch: &'a Launch,
     pub body: &'a Body,
     pub slots: &'a [Slot],
-    pub caps: &'a Caps,
+    pub target: &'a GpuTarget,
 }
 
 impl<'a> Context<'a> {
     /// Of a loop or a matmul.
-    pub fn new(launch: &'a Launch, body: &'a Body, slots: &'a [Slot], caps: &'a Caps) -> Context<'a> {
-        Context { launch, body, slots, caps }
+    pub fn new(launch: &'a Launch, body: &'a Body, slots: &'a [Slot], target: &'a GpuTarget) -> Context<'a> {
+        Context { launch, body, slots, target }
     }
 
     /// The name that profilers show.
@@ -44,7 +45,7 @@ impl<'a> Context<'a> {
 
     /// Per register, whether its value is kept from being folded with others.
     pub fn kept(&self) -> Vec<bool> {
-        keep::kept(self.body, self.caps)
+        keep::kept(self.body, self.target)
     }
 
     /// The memory of a part of the launch whose accesses go by these modes, and by these ones too.
@@ -65,7 +66,7 @@ impl<'a> Context<'a> {
             (false, true) => StatusUse::Asks,
             (false, false) => StatusUse::None,
         };
-        LaunchMemory::new(&uses, status, self.caps)
+        LaunchMemory::new(&uses, status, self.target)
     }
 
     /// How inputs, then outputs, are used by loads and stores that go by these modes.
@@ -192,7 +193,7 @@ impl<'a> Context<'a> {
     fn fits(&self, args: &Args) -> bool {
         // The sums of a long contraction's parts are scratch memory of its own.
         let scratch = if matches!(self.launch.kernel, Kernel::Matmul(_)) { 2 } else { 0 };
-        self.takes(args) <= (0, self.caps.max_bindings - scratch)
+        self.takes(args) <= (0, self.target.max_bindings - scratch)
     }
 
     /// The outer axis whose halves take the least; the first one with more than one index where accesses count
@@ -232,7 +233,7 @@ impl<'a> Context<'a> {
     /// Parts along the first axis, each of which touches one window of a slot, or two where rows lie across the end.
     fn by_window(&self, args: &Args) -> Vec<Args> {
         let Some(axis) = args.outer.iter().position(|size| *size > 1) else { return vec![args.clone()] };
-        let window = self.caps.max_binding_bytes;
+        let window = self.target.max_binding_bytes;
         let mut rows = usize::MAX;
         let mut fit = |access: u16, size: usize| {
             let Some(view) = args.accesses[access as usize].views().last() else { return };

@@ -3,26 +3,16 @@
 //! Each of our ops rounds, so where the next one could be folded with it, its value is kept: passed through an operation on
 //! its bits that changes none of them, which no compiler looks through. Knows instructions; writes no text.
 
-use super::Caps;
 use crate::dtype::Lane;
 use crate::kernel::{Body, InstOp, Reg};
 use crate::ops::{NEG, RegisterStep};
-
-/// How far a driver's compiler takes floats for real numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Folds {
-    /// It cancels a term that a sum has twice, regroups x + x, and folds a sum of two products. It regroups nothing else,
-    /// and one product and a sum stay two operations.
-    Equal,
-    /// It is not known to leave any chain of sums and products as it is.
-    Any,
-}
+use crate::target::{Folds, GpuTarget};
 
 /// Per register of a body, whether its value is kept.
-pub fn kept(body: &Body, caps: &Caps) -> Vec<bool> {
+pub fn kept(body: &Body, target: &GpuTarget) -> Vec<bool> {
     let mut keep = FoldAnalysis { body, kept: vec![false; body.insts.len()], terms: Vec::new() };
     for reg in 0..body.insts.len() as Reg {
-        keep.look_at(reg, caps.folds);
+        keep.look_at(reg, target.folds);
         keep.note(reg);
     }
     keep.kept

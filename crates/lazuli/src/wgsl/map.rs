@@ -23,7 +23,7 @@ const TILE: usize = 8;
 /// The dispatches of one part of a map.
 pub fn passes(context: &Context, args: &Args) -> Vec<Pass> {
     let n: usize = args.outer.iter().product();
-    let shape = schedule::map_shape(context.body, args, context.caps);
+    let shape = schedule::map_shape(context.body, args, context.target);
     let mut passes = Vec::new();
     match (shape.four, shape.block) {
         (Some(four), Some(axis)) => return vec![block_pass(context, args, four, axis)],
@@ -48,7 +48,7 @@ fn pass(
     let memory = context.memory(args, &[&modes]);
     let kept = context.kept();
     let accesses = Accesses { body: context.body, args, modes: &modes, kept: &kept };
-    let group = GROUP.min(context.caps.max_invocations);
+    let group = GROUP.min(context.target.max_invocations);
     let per = if four.is_some() { 4 } else { 1 };
     let mut shader = Shader::new(context.comment(), &args.consts, group);
     let (first, end) = (shader.param("start", positions.start), shader.param("end", positions.end));

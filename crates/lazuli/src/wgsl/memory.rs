@@ -4,8 +4,9 @@
 
 use super::convert::{self, lane_name, pack, unpack};
 use super::shader::{Bindings, Shader};
-use super::{Bind, Caps, PassMemory};
+use super::{Bind, PassMemory};
 use crate::dtype::DType;
+use crate::target::GpuTarget;
 
 /// How a kernel uses a piece of memory.
 #[derive(Clone, Debug)]
@@ -69,7 +70,7 @@ impl StatusUse {
 
 impl LaunchMemory {
     /// The memory of these uses, and the words of checks if they are used.
-    pub fn new(uses: &[Use], status: StatusUse, caps: &Caps) -> LaunchMemory {
+    pub fn new(uses: &[Use], status: StatusUse, target: &GpuTarget) -> LaunchMemory {
         let mut memory = LaunchMemory {
             buffers: Vec::new(),
             buffer_of: Vec::new(),
@@ -77,12 +78,12 @@ impl LaunchMemory {
             status,
         };
         for one in uses {
-            memory.add(one, caps);
+            memory.add(one, target);
         }
         // Memory that is used both ways is bound twice while there is room, else read one element at a time.
         let mut n_bindings = memory.buffers.iter().map(SlotMemory::n_windows).sum::<usize>() + status.n_bindings();
         for buffer in memory.buffers.iter_mut().filter(|b| b.narrow && b.wide) {
-            if !buffer.writes && n_bindings + buffer.n_windows() <= caps.max_bindings && buffer.size > 1 {
+            if !buffer.writes && n_bindings + buffer.n_windows() <= target.max_bindings && buffer.size > 1 {
                 n_bindings += buffer.n_windows();
             } else {
                 buffer.wide = false;
@@ -91,14 +92,14 @@ impl LaunchMemory {
         memory
     }
 
-    fn add(&mut self, one: &Use, caps: &Caps) {
+    fn add(&mut self, one: &Use, target: &GpuTarget) {
         if !one.by_one && !one.by_four {
             // Not used after all: bound to nothing, and never asked for.
             self.buffer_of.push(usize::MAX);
             return;
         }
         let word = if one.dtype.size() == 4 { lane_name(one.dtype.lane()) } else { "u32" };
-        let windows = (one.touched.0 / caps.max_binding_bytes, one.touched.1 / caps.max_binding_bytes);
+        let windows = (one.touched.0 / target.max_binding_bytes, one.touched.1 / target.max_binding_bytes);
         let at = self.buffers.iter().position(|b| b.place == one.place);
         let at = at.unwrap_or_else(|| {
             self.buffers.push(SlotMemory {
@@ -111,7 +112,7 @@ impl LaunchMemory {
                 atomic: false,
                 writes: false,
                 size_bytes: one.size_bytes,
-                window_bytes: caps.max_binding_bytes,
+                window_bytes: target.max_binding_bytes,
                 touched: Vec::new(),
                 windows,
             });

@@ -22,48 +22,13 @@ use std::sync::Arc;
 
 use crate::kernel::{Args, Kernel};
 use crate::plan::{Launch, Slot, SlotId};
+use crate::target::GpuTarget;
 use cut::Context;
-pub use keep::Folds;
 pub use matmul::variants::{Class, OperandLayout, Tuned, VARIANTS, Variant, default_of, named};
 use spill::Spilled;
+#[cfg(test)]
+pub use tests::validate;
 pub use verify::verify;
-
-/// What a device can take and how it likes to work, as far as it changes a kernel's text.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Caps {
-    /// Bytes that one storage binding may span; a multiple of 1 MiB. What is larger is bound in several windows of
-    /// exactly this size (the last one shorter), each a multiple of it into the slot.
-    pub max_binding_bytes: usize,
-    /// Storage bindings that one kernel may have.
-    pub max_bindings: usize,
-    /// Invocations of a workgroup, and bytes they may share.
-    pub max_invocations: usize,
-    pub max_shared_bytes: usize,
-    /// Loop iterations that one invocation may make in all: some drivers end loops silently after that many.
-    pub max_iterations: usize,
-    /// Whether texts that keep much in registers are compiled in good time.
-    pub large_shaders: bool,
-    /// What its compiler does to sums and products.
-    pub folds: Folds,
-    /// How invocations should work together.
-    pub style: Threads,
-    /// Bytes of a row of a product's right matrix that eight invocations side by side should read at a time, where that
-    /// is known.
-    pub b_row_bytes: Option<usize>,
-    /// Invocations of a subgroup, if that is always the same number and they are counted as in their workgroup.
-    pub subgroup: Option<usize>,
-    /// What tuning found on this device.
-    pub tuned: Arc<Tuned>,
-}
-
-/// How a device likes its work to be shared out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Threads {
-    /// Many invocations that share a row through workgroup memory: hardware.
-    Cooperative,
-    /// Few invocations that do much each, all from registers: drivers that run on the CPU.
-    Independent,
-}
 
 /// A launch, ready to be compiled and bound.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -102,7 +67,7 @@ pub struct Pass {
 pub struct Bind {
     pub place: PassMemory,
     /// The part that is bound: where it starts and how long it is, in bytes. Starts at a multiple of
-    /// [`Caps::max_binding_bytes`]; the length is a multiple of 4, at least 4. Of [`PassMemory::Status`] all is bound, and
+    /// [`GpuTarget::max_binding_bytes`]; the length is a multiple of 4, at least 4. Of [`PassMemory::Status`] all is bound, and
     /// the length given is 0.
     pub start: usize,
     pub len: usize,
@@ -124,28 +89,28 @@ pub enum PassMemory {
 }
 
 /// The passes of one launch.
-pub fn program(launch: &Launch, slots: &[Slot], caps: &Caps) -> ShaderProgram {
+pub fn program(launch: &Launch, slots: &[Slot], target: &GpuTarget) -> ShaderProgram {
     match &launch.kernel {
         Kernel::Loop(body) | Kernel::Matmul(body) => {
-            let context = Context::new(launch, body, slots, caps);
+            let context = Context::new(launch, body, slots, target);
             let by_strides = context.by_strides();
             let context = Context { body: by_strides.as_ref().unwrap_or(body), ..context };
             match context.parts(&launch.args) {
                 Some(parts) => {
                     let program = of_parts(&context, &parts);
-                    if has_few_trips(&program, caps) { program } else { spill::program(&context, Spilled::Long) }
+                    if has_few_trips(&program, target) { program } else { spill::program(&context, Spilled::Long) }
                 }
                 None => spill::program(&context, Spilled::Wide),
             }
         }
-        Kernel::Routine(routine) => routines::program(launch, routine, caps)
+        Kernel::Routine(routine) => routines::program(launch, routine, target)
             .unwrap_or_else(|| unreachable!("bug: no WGSL for the routine {}", routine.row.name)),
     }
 }
 
 /// Whether no invocation makes more loop iterations than it may.
-fn has_few_trips(program: &ShaderProgram, caps: &Caps) -> bool {
-    program.passes.iter().all(|pass| pass.iterations <= caps.max_iterations)
+fn has_few_trips(program: &ShaderProgram, target: &GpuTarget) -> bool {
+    program.passes.iter().all(|pass| pass.iterations <= target.max_iterations)
 }
 
 /// The passes of the parts of a loop or a matmul.

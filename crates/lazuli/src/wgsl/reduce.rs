@@ -21,7 +21,7 @@ use pairs::Pairs;
 
 /// The dispatch of one part of a reduction.
 pub fn pass(context: &Context, args: &Args) -> Pass {
-    let shape = schedule::reduce_shape(context.body, args, context.caps);
+    let shape = schedule::reduce_shape(context.body, args, context.target);
     let by_four = schedule::modes(context.body, args, shape.four);
     let by_one = schedule::modes(context.body, args, None);
     let modes: &[&[VecLoad]] = if shape.scalar_tail { &[&by_four, &by_one] } else { &[&by_four] };

@@ -4,10 +4,10 @@
 
 use super::convert::lane_name;
 use super::shader::Iterations;
-use super::{Caps, Threads};
 use crate::dtype::Lane;
 use crate::kernel::{AccessForm, Args, Body, Inst, InstOp, Order, Reg};
 use crate::ops::{RegisterStep, UnaryRow, WGSL_COMMON};
+use crate::target::{GpuTarget, Threads};
 use crate::view::IndexMap;
 
 /// How an access meets the four elements that an invocation takes at once.
@@ -105,20 +105,20 @@ const LIGHT_FUNCTIONS: usize = 4;
 const BLOCK_INSTS: usize = 64;
 
 /// The shape of a map.
-pub fn map_shape(body: &Body, args: &Args, caps: &Caps) -> MapSchedule {
+pub fn map_shape(body: &Body, args: &Args, target: &GpuTarget) -> MapSchedule {
     let n: usize = args.outer.iter().product();
     let last = args.outer.last().copied().unwrap_or(1);
     let four = VecAxis { axis: args.outer.len().saturating_sub(1), aligned: last.is_multiple_of(4) };
     let too_short = n < 4 || (!n.is_multiple_of(4) && n < SHORT_MAP);
     let modes = modes(body, args, Some(four));
     // A block is sixteen elements, and fours side by side are eight.
-    let too_long = trips_of_functions(body) > caps.max_iterations / 16;
+    let too_long = trips_of_functions(body) > target.max_iterations / 16;
     // Where only some elements are stored, each is on its own.
     if too_short || too_long || args.index_range.is_some() || !any_run(body, &modes) {
         return MapSchedule { four: None, n_by_four: 0, vecs_per_thread: 1, block: None };
     }
     let light = body.insts.len() <= LIGHT_INSTS && n_functions(body) <= LIGHT_FUNCTIONS && !has_gathers(body);
-    let vecs_per_thread = if light && caps.style == Threads::Independent { MAP_BESIDE } else { 1 };
+    let vecs_per_thread = if light && target.style == Threads::Independent { MAP_BESIDE } else { 1 };
     MapSchedule { four: Some(four), n_by_four: n / 4 * 4, vecs_per_thread, block: block_axis(body, args, four, &modes) }
 }
 
@@ -211,7 +211,7 @@ const LITTLE: usize = 8;
 const BESIDE: [(usize, usize); 2] = [(8, 8), (4, 32)];
 
 /// The shape of a reduction.
-pub fn reduce_shape(body: &Body, args: &Args, caps: &Caps) -> ReduceSchedule {
+pub fn reduce_shape(body: &Body, args: &Args, target: &GpuTarget) -> ReduceSchedule {
     let outer: usize = args.outer.iter().product();
     let inner: usize = args.inner.iter().product();
     let columns = body.order == Order::OuterFast;
@@ -221,22 +221,22 @@ pub fn reduce_shape(body: &Body, args: &Args, caps: &Caps) -> ReduceSchedule {
     let wide = |n: usize| args.outer.last().is_some_and(|last| last.is_multiple_of(4 * n));
     // A function is as much text as many instructions.
     let n_insts = body.insts.len() + 8 * n_functions(body);
-    let fits = BESIDE.iter().find(|(n, max_insts)| caps.large_shaders && wide(*n) && n_insts <= *max_insts);
-    let alone = four.is_some() && columns && caps.style == Threads::Independent;
+    let fits = BESIDE.iter().find(|(n, max_insts)| target.large_shaders && wide(*n) && n_insts <= *max_insts);
+    let alone = four.is_some() && columns && target.style == Threads::Independent;
     let vecs_per_thread = fits.filter(|_| alone).map_or(1, |(n, _)| *n);
     let n_items = if four.is_some() && columns { outer / (4 * vecs_per_thread) } else { outer };
-    let unroll = match caps.style {
-        _ if !caps.large_shaders => 1,
+    let unroll = match target.style {
+        _ if !target.large_shaders => 1,
         Threads::Independent if vecs_per_thread > 1 => 1,
         Threads::Independent if !columns && n_insts <= LITTLE => UNROLL_LIGHT,
         _ => UNROLL,
     };
 
     let columns_at_once = if four.is_some() && columns { 4 * vecs_per_thread } else { 1 };
-    let lanes = reduce_lanes(body, caps, n_items, inner, (by_four * unroll, columns_at_once));
-    let items = match caps.style {
+    let lanes = reduce_lanes(body, target, n_items, inner, (by_four * unroll, columns_at_once));
+    let items = match target.style {
         Threads::Independent => (8 / lanes).max(1),
-        Threads::Cooperative => (caps.max_invocations.min(256) / lanes).clamp(1, 64),
+        Threads::Cooperative => (target.max_invocations.min(256) / lanes).clamp(1, 64),
     };
     let steps = inner.div_ceil(lanes * by_four);
     // Not of columns: how long they are is most often a batch size, which should compile nothing.
@@ -300,8 +300,14 @@ fn reduce_four(body: &Body, args: &Args, columns: bool) -> Option<VecAxis> {
 
 /// How many invocations share a row: as many as the device likes, and enough that none makes too many trips, if that can
 /// be. A trip takes so many elements of so many rows.
-fn reduce_lanes(body: &Body, caps: &Caps, n_items: usize, inner: usize, (per_trip, n_rows): (usize, usize)) -> usize {
-    let max_lanes = caps.max_invocations.min(256);
+fn reduce_lanes(
+    body: &Body,
+    target: &GpuTarget,
+    n_items: usize,
+    inner: usize,
+    (per_trip, n_rows): (usize, usize),
+) -> usize {
+    let max_lanes = target.max_invocations.min(256);
     // One sweep per stage and a last one, each with a few more trips for blocks and for what is left over. How many they
     // really are is counted when they are printed.
     let n_sweeps = body.stages().iter().max().map_or(1, |s| *s as usize) + 2;
@@ -310,7 +316,7 @@ fn reduce_lanes(body: &Body, caps: &Caps, n_items: usize, inner: usize, (per_tri
         let n_chunks = inner.div_ceil(lanes * per_trip);
         n_sweeps.saturating_mul((n_chunks * 2 + 16).saturating_add((n_chunks + 1) * of_functions * per_trip * n_rows))
     };
-    let wanted = match caps.style {
+    let wanted = match target.style {
         Threads::Independent if n_items < 16 && inner >= 1024 => 8,
         Threads::Independent => 1,
         Threads::Cooperative => match inner.div_ceil(per_trip) {
@@ -321,7 +327,7 @@ fn reduce_lanes(body: &Body, caps: &Caps, n_items: usize, inner: usize, (per_tri
         },
     };
     let choices = [1, 8, 64, 256].into_iter().filter(|l| *l >= wanted && *l <= max_lanes);
-    choices.clone().find(|l| iterations(*l) <= caps.max_iterations).or(choices.max()).unwrap_or(max_lanes)
+    choices.clone().find(|l| iterations(*l) <= target.max_iterations).or(choices.max()).unwrap_or(max_lanes)
 }
 
 /// Loop iterations that the functions of a body's rows may make per element.

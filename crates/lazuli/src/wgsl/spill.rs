@@ -122,7 +122,7 @@ impl IndexSpace<'_> {
     fn made_first(&self, spill: &Spill) -> BTreeSet<Reg> {
         let context = spill.context;
         // The result, a place for checks, and a table.
-        let max_places = context.caps.max_bindings.saturating_sub(3).max(2);
+        let max_places = context.target.max_bindings.saturating_sub(3).max(2);
         let mut made = BTreeSet::new();
         // Per register, the loads it depends on, by the first register that does the same; what is made is one.
         let mut places: Vec<BTreeSet<Reg>> = Vec::new();
@@ -431,7 +431,7 @@ impl Spill<'_> {
         let mut pieces = Vec::new();
         let mut stack = vec![args];
         while let Some(args) = stack.pop() {
-            let is_short = |parts: &Vec<Args>| has_few_trips(&of_parts(&context, parts), context.caps);
+            let is_short = |parts: &Vec<Args>| has_few_trips(&of_parts(&context, parts), context.target);
             match halves(&context, &args, split_axis).filter(|_| !context.parts(&args).is_some_and(|p| is_short(&p))) {
                 Some(halves) => stack.extend(halves.into_iter().rev()),
                 None => pieces.push(args),
@@ -444,7 +444,7 @@ impl Spill<'_> {
         let (Kernel::Loop(body) | Kernel::Matmul(body)) = &launch.kernel else {
             unreachable!("bug: a routine is not taken apart")
         };
-        Context::new(launch, body, &self.slots, self.context.caps)
+        Context::new(launch, body, &self.slots, self.context.target)
     }
 
     fn finish(mut self) -> ShaderProgram {

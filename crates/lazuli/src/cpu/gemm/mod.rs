@@ -18,7 +18,6 @@ use super::split_k::Parts;
 use super::threads;
 use crate::dtype::DType;
 use crate::kernel::Panels;
-use crate::plan::PanelWidths;
 
 /// Rows of `b` in a block. Results are added up block by block.
 const DEPTH: usize = 512;
@@ -91,9 +90,10 @@ impl PackBuffers {
 }
 
 /// Panels in which `b` may lie from the start: those in which it would be laid out.
-pub fn panel_widths() -> PanelWidths {
+#[cfg(test)]
+pub fn panel_widths() -> crate::target::PanelWidths {
     let MicroKernel { lanes, across, .. } = kernel(false);
-    PanelWidths { unit: *lanes, best: across * lanes }
+    crate::target::PanelWidths { unit: *lanes, best: across * lanes }
 }
 
 /// How `b` comes to the tiles.

@@ -346,3 +346,8 @@ fn windows_may_be_the_transposed_operand() {
         }
     }
 }
+
+#[test]
+fn a_target_knows_the_panels_that_micro_kernels_read() {
+    assert_eq!(crate::target::PanelWidths::of_isa(crate::ops::isa()), gemm::panel_widths());
+}

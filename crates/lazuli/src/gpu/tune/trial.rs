@@ -20,8 +20,9 @@ use crate::kernel::{AccessForm, Args, Body, Inst, InstOp, Kernel, OperandArgs, S
 use crate::log::{self, Topic};
 use crate::plan::{Launch, Plan, Slot, SlotId, SlotKind};
 use crate::shape::Shape;
+use crate::target::GpuTarget;
 use crate::view::IndexMap;
-use crate::wgsl::{self, Caps, Class, ShaderProgram, Tuned, VARIANTS, Variant, default_of};
+use crate::wgsl::{self, Class, ShaderProgram, Tuned, VARIANTS, Variant, default_of};
 
 /// Times that a candidate is run once it is warm; the fastest counts.
 const RUNS: usize = 5;
@@ -96,10 +97,10 @@ impl Trial {
     pub fn candidates(&self) -> Vec<Candidate> {
         let launch = &self.plan.launches[0];
         let Some(matmul) = &launch.args.matmul else { unreachable!("it is a product") };
-        let caps = &self.live.caps;
-        let default = default_of(matmul, matmul.n, caps);
+        let target = &self.live.target;
+        let default = default_of(matmul, matmul.n, target);
         let others = VARIANTS.into_iter().filter(|v| *v != default && v.is_sensible(matmul, matmul.n));
-        let fits = |v: &&'static Variant| v.fits(matmul, matmul.n, caps);
+        let fits = |v: &&'static Variant| v.fits(matmul, matmul.n, target);
         let candidate = |variant| Candidate { variant, program: self.program(variant) };
         std::iter::once(default).chain(others.filter(fits)).map(candidate).collect()
     }
@@ -107,8 +108,8 @@ impl Trial {
     /// The passes of the product, made that way wherever it fits.
     fn program(&self, variant: &'static Variant) -> ShaderProgram {
         let tuned = Arc::new(Tuned { forced: Some(variant), ..Tuned::default() });
-        let caps = Caps { tuned, ..self.live.caps.clone() };
-        wgsl::program(&self.plan.launches[0], &self.plan.slots, &caps)
+        let target = GpuTarget { tuned, ..self.live.target.clone() };
+        wgsl::program(&self.plan.launches[0], &self.plan.slots, &target)
     }
 
     /// The best of some candidates, of which the first is the default.
@@ -333,7 +334,7 @@ mod tests {
             let candidates = trial.candidates();
             let with = |name: &str| candidates.iter().filter(|c| c.variant.name.contains(name)).count();
             assert!(with("") >= 12 && with("32 lanes") == 2 && with("of 64x64") == 2);
-            let by_subgroup = if trial.live.caps.subgroup == Some(8) { 5 } else { 0 };
+            let by_subgroup = if trial.live.target.subgroup == Some(8) { 5 } else { 0 };
             assert_eq!(with("by subgroup"), by_subgroup);
             assert_eq!(with("16x8") - by_subgroup / 5, 1);
         }

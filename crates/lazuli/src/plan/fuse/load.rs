@@ -1,6 +1,6 @@
 //! What a group needs of others: made by them, and in memory.
 
-use super::super::groups::{Form, Target, memory_of, widens};
+use super::super::groups::{Form, StoredNode, memory_of, widens};
 use super::super::operand::{OperandForms, operand_args};
 use super::{Availability, Fuser};
 use crate::graph::{Graph, NodeIdx, Op};
@@ -10,7 +10,7 @@ impl Fuser<'_> {
     /// Gives a member memory of its own, for those outside its group. Returns the level from which it can be loaded.
     pub fn store(&mut self, idx: NodeIdx, why: &'static str) -> u32 {
         let draft = self.draft_of(idx).expect("only members are stored");
-        let target = Target { value: idx, part_of: None };
+        let target = StoredNode { value: idx, part_of: None };
         if !self.stored[idx as usize] {
             self.stored[idx as usize] = true;
             self.drafts[draft as usize].stores.push(target);

@@ -12,7 +12,7 @@ mod load;
 
 use super::Limits;
 use super::checks::Checks;
-use super::groups::{CatPart, Form, Group, Groups, Target, memory_of};
+use super::groups::{CatPart, Form, Group, Groups, StoredNode, memory_of};
 use crate::graph::{Graph, GraphNode, NodeIdx, Op};
 use crate::ops;
 use crate::shape::{AxisSet, Shape};
@@ -78,7 +78,7 @@ struct Draft {
     n_pending: usize,
     has_gather: bool,
     place: DraftPlace,
-    stores: Vec<Target>,
+    stores: Vec<StoredNode>,
     /// Another draft this one became part of.
     merged_into: Option<u32>,
 }
@@ -439,7 +439,7 @@ impl Fuser<'_> {
                 _ => self.open_copy(input),
             };
             let draft = &mut self.drafts[draft as usize];
-            draft.stores.push(Target { value: input, part_of });
+            draft.stores.push(StoredNode { value: input, part_of });
             draft.level_is_fixed = true;
             level = level.max(draft.level + 1);
         }
@@ -473,7 +473,7 @@ impl Fuser<'_> {
         }
         self.stored[idx as usize] = true;
         let draft = self.draft_of(idx).expect("just made one");
-        self.drafts[draft as usize].stores.push(Target { value: idx, part_of: None });
+        self.drafts[draft as usize].stores.push(StoredNode { value: idx, part_of: None });
     }
 
     fn finish(mut self) -> Groups {

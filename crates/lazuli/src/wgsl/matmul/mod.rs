@@ -32,7 +32,7 @@ pub fn program(context: &Context, parts: &[Args]) -> ShaderProgram {
         let by_four = matmul.n / 4 * 4;
         for cols in [(0, by_four), (by_four, matmul.n)].into_iter().filter(|(start, end)| start < end) {
             let dtypes = [context.body.inputs[0], context.body.inputs[1]];
-            let (shape, why) = variants::choose(matmul, cols.1 - cols.0, dtypes, context.caps);
+            let (shape, why) = variants::choose(matmul, cols.1 - cols.0, dtypes, context.target);
             // What is told is how most of it is made; what fours leave over goes with it.
             program.variant.get_or_insert_with(|| reported(&shape, &why));
             if shape.splits == 1 {
@@ -115,7 +115,7 @@ impl<'a> MatmulShader<'a> {
     }
 
     fn pass(&self) -> Pass {
-        let group = self.shape.variant.group(self.context.caps);
+        let group = self.shape.variant.group(self.context.target);
         let mut shader = Shader::new(self.context.comment(), &self.args.consts, group);
         // All numbers at once: llvmpipe reads what is the same for all lanes once only where nothing branches.
         shader.line("let params = params;");

@@ -116,7 +116,7 @@ impl MatmulShader<'_> {
 
     /// Adds up what the invocations have that share a tile; the first of them gets it.
     fn write_tree(&self, shader: &mut Shader, lanes: usize) {
-        let group = self.shape.variant.group(self.context.caps);
+        let group = self.shape.variant.group(self.context.target);
         shader.global(format!("var<workgroup> sh_sums: array<{}, {group}>;", self.value_type()));
         for name in self.names("all") {
             shader.line(format!("sh_sums[lane] = {name};"));

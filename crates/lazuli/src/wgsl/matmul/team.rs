@@ -108,7 +108,7 @@ impl MatmulShader<'_> {
     /// Brings the next steps of one matrix to workgroup memory. Steps beyond the end are zeros; rows (or columns)
     /// beyond the end are those at the end again, and what becomes of them is not stored.
     fn write_bring(&self, shader: &mut Shader, side: &TileSide, k_steps: usize, n_brought: usize) {
-        let group = self.shape.variant.group(self.context.caps);
+        let group = self.shape.variant.group(self.context.target);
         let (name, fours) = (side.name, side.size / 4);
         // What lies side by side in memory is brought by neighbours.
         let along_k = side.read == Read::AlongK;

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::super::{Caps, Threads};
 use super::stride_in_fours;
 use crate::dtype::DType;
 use crate::kernel::{AxisList, MatmulArgs, OperandArgs};
+use crate::target::{GpuTarget, Threads};
 
 /// A way to share out a product.
 #[derive(Debug, PartialEq)]
@@ -325,13 +325,13 @@ pub fn named(name: &str) -> Option<&'static Variant> {
 
 impl Variant {
     /// Invocations of a workgroup.
-    pub fn group(&self, caps: &Caps) -> usize {
-        match (self.team, caps.style) {
+    pub fn group(&self, target: &GpuTarget) -> usize {
+        match (self.team, target.style) {
             (Share::WorkgroupTile { down, across, .. }, _) => down * across,
-            (Share::SplitK(n), _) => n.max(64.min(caps.max_invocations) / n * n),
+            (Share::SplitK(n), _) => n.max(64.min(target.max_invocations) / n * n),
             (Share::SubgroupBroadcast(n), _) => n,
-            (Share::Alone, Threads::Independent) => 8.min(caps.max_invocations),
-            (Share::Alone, Threads::Cooperative) => 64.min(caps.max_invocations),
+            (Share::Alone, Threads::Independent) => 8.min(target.max_invocations),
+            (Share::Alone, Threads::Cooperative) => 64.min(target.max_invocations),
         }
     }
 
@@ -355,21 +355,21 @@ impl Variant {
     }
 
     /// Bytes of workgroup memory.
-    fn shared_bytes(&self, caps: &Caps) -> usize {
+    fn shared_bytes(&self, target: &GpuTarget) -> usize {
         match self.team {
             Share::Alone | Share::SubgroupBroadcast(_) => 0,
             Share::WorkgroupTile { k, .. } => (self.tile().0 + self.tile().1) * k * 4,
-            Share::SplitK(_) => self.group(caps) * self.cols.per_value() * 4,
+            Share::SplitK(_) => self.group(target) * self.cols.per_value() * 4,
         }
     }
 
     /// Whether a device can run it for these columns of a product.
-    pub fn fits(&self, matmul: &MatmulArgs, n: usize, caps: &Caps) -> bool {
+    pub fn fits(&self, matmul: &MatmulArgs, n: usize, target: &GpuTarget) -> bool {
         let by_four = n.is_multiple_of(4);
         by_four == (self.cols != Cols::One)
-            && self.group(caps) <= caps.max_invocations
-            && self.shared_bytes(caps) <= caps.max_shared_bytes
-            && !matches!(self.team, Share::SubgroupBroadcast(n) if caps.subgroup != Some(n))
+            && self.group(target) <= target.max_invocations
+            && self.shared_bytes(target) <= target.max_shared_bytes
+            && !matches!(self.team, Share::SubgroupBroadcast(n) if target.subgroup != Some(n))
             // Invocations that share k by turns would have to divide at every step to find their place in a list of axes.
             && !matches!(self.team, Share::SplitK(_) if [&matmul.a.cols, &matmul.b.rows].iter().any(|k| k.stride().is_none()))
             // A team has nothing to do where there is nothing to sum up.
@@ -385,9 +385,9 @@ impl Variant {
     }
 
     /// Whether invocations side by side read as much of a row of `b` at a time as suits the device, or all there is.
-    fn suits(&self, matmul: &MatmulArgs, n: usize, caps: &Caps) -> bool {
-        match caps.b_row_bytes {
-            Some(bytes) => self.group(caps) * self.cols.n_cols() * 4 == bytes.min((n * 4).next_power_of_two()),
+    fn suits(&self, matmul: &MatmulArgs, n: usize, target: &GpuTarget) -> bool {
+        match target.b_row_bytes {
+            Some(bytes) => self.group(target) * self.cols.n_cols() * 4 == bytes.min((n * 4).next_power_of_two()),
             // Where few tiles share what is read of `b`, narrow ones are faster.
             None => self != &S32X8 || matmul.m > 64,
         }
@@ -395,21 +395,21 @@ impl Variant {
 }
 
 /// The shape of a product, of those columns that are taken four at a time or of those left over; and why.
-pub fn choose(matmul: &MatmulArgs, n: usize, dtypes: [DType; 2], caps: &Caps) -> (MatmulShape, Why) {
-    let (variant, why) = variant_of(matmul, n, dtypes, caps);
-    (shape(variant, matmul, n, caps), why)
+pub fn choose(matmul: &MatmulArgs, n: usize, dtypes: [DType; 2], target: &GpuTarget) -> (MatmulShape, Why) {
+    let (variant, why) = variant_of(matmul, n, dtypes, target);
+    (shape(variant, matmul, n, target), why)
 }
 
-fn variant_of(matmul: &MatmulArgs, n: usize, dtypes: [DType; 2], caps: &Caps) -> (&'static Variant, Why) {
-    let fits = |variant: &&'static Variant| variant.fits(matmul, n, caps);
-    if let Some(variant) = caps.tuned.forced.filter(fits) {
+fn variant_of(matmul: &MatmulArgs, n: usize, dtypes: [DType; 2], target: &GpuTarget) -> (&'static Variant, Why) {
+    let fits = |variant: &&'static Variant| variant.fits(matmul, n, target);
+    if let Some(variant) = target.tuned.forced.filter(fits) {
         return (variant, Why::Forced);
     }
-    let tuned = Class::of(matmul, dtypes).and_then(|class| caps.tuned.by_class.get(&class));
+    let tuned = Class::of(matmul, dtypes).and_then(|class| target.tuned.by_class.get(&class));
     if let Some((variant, day)) = tuned.filter(|(variant, _)| fits(variant)) {
         return (variant, Why::Tuned(day.clone()));
     }
-    (default_of(matmul, n, caps), Why::Default(caps.style))
+    (default_of(matmul, n, target), Why::Default(target.style))
 }
 
 /// With a matrix this small on the right a product is done before it matters how: it gets the same variant for any number
@@ -420,17 +420,17 @@ const SMALL: usize = 64 * 64;
 const SHORT_TILE: usize = 16;
 
 /// What a product gets before anything was tuned.
-pub fn default_of(matmul: &MatmulArgs, n: usize, caps: &Caps) -> &'static Variant {
+pub fn default_of(matmul: &MatmulArgs, n: usize, target: &GpuTarget) -> &'static Variant {
     if matmul.k * matmul.n <= SMALL {
-        return match caps.style {
+        return match target.style {
             _ if !n.is_multiple_of(4) => &R4X1,
             // The driver runs on the processor, which would make every row of the tile for the one there is.
             Threads::Independent if matmul.m == 1 => &R1X4,
-            Threads::Independent if caps.large_shaders => &R8X4,
+            Threads::Independent if target.large_shaders => &R8X4,
             _ => &R4X4,
         };
     }
-    let defaults: &[(&'static Variant, usize)] = match caps.style {
+    let defaults: &[(&'static Variant, usize)] = match target.style {
         Threads::Independent => &DEFAULTS_ALONE,
         Threads::Cooperative => &DEFAULTS_SHARED,
     };
@@ -438,10 +438,10 @@ pub fn default_of(matmul: &MatmulArgs, n: usize, caps: &Caps) -> &'static Varian
         let is_for = match variant.team {
             // Many rows of stored weights at once are too many for a cache.
             Share::Alone if variant.rows == 1 && variant.cols.n_values() > 1 => {
-                b_read(matmul, n) != Read::AlongK && variant.suits(matmul, n, caps)
+                b_read(matmul, n) != Read::AlongK && variant.suits(matmul, n, target)
             }
             Share::Alone => matmul.m > variant.rows / 2,
-            Share::SubgroupBroadcast(_) => variant.is_sensible(matmul, n) && variant.suits(matmul, n, caps),
+            Share::SubgroupBroadcast(_) => variant.is_sensible(matmul, n) && variant.suits(matmul, n, target),
             Share::WorkgroupTile { .. } => variant.is_sensible(matmul, n),
             // Rows of stored weights are read side by side; few rows of the result want nothing else.
             Share::SplitK(_) => {
@@ -450,8 +450,8 @@ pub fn default_of(matmul: &MatmulArgs, n: usize, caps: &Caps) -> &'static Varian
             }
         };
         let (rows, cols) = variant.tile();
-        let is_short = caps.large_shaders || rows * cols <= SHORT_TILE;
-        is_for && is_short && n_tiles(variant, matmul, n) >= enough && variant.fits(matmul, n, caps)
+        let is_short = target.large_shaders || rows * cols <= SHORT_TILE;
+        is_for && is_short && n_tiles(variant, matmul, n) >= enough && variant.fits(matmul, n, target)
     };
     let found = defaults.iter().find(|default| is_good(default));
     found.map_or(if n.is_multiple_of(4) { &R1X4 } else { &R1X1 }, |(variant, _)| variant)
@@ -497,7 +497,7 @@ fn b_read(matmul: &MatmulArgs, n: usize) -> Read {
 }
 
 /// How a variant takes a product: how it reads, and how many parts a long k has.
-fn shape(variant: &'static Variant, matmul: &MatmulArgs, n: usize, caps: &Caps) -> MatmulShape {
+fn shape(variant: &'static Variant, matmul: &MatmulArgs, n: usize, target: &GpuTarget) -> MatmulShape {
     let k = matmul.k;
     let (mut a, mut b) = (a_read(matmul, variant.rows), b_read(matmul, n));
     if let (Share::SubgroupBroadcast(_), Read::Across) = (variant.team, a) {
@@ -510,7 +510,7 @@ fn shape(variant: &'static Variant, matmul: &MatmulArgs, n: usize, caps: &Caps) 
         (a, b) = (whole(a), whole(b));
     }
     // Tiles that keep a device busy, and trips of an invocation per element of k, in quarters.
-    let (wanted, trips_of_four) = match (variant.team, caps.style) {
+    let (wanted, trips_of_four) = match (variant.team, target.style) {
         (Share::WorkgroupTile { .. }, _) => (64, 8),
         (Share::SplitK(n), _) => (4096 / n, 1),
         (Share::SubgroupBroadcast(n), _) => (64 / n, 1),
@@ -519,7 +519,7 @@ fn shape(variant: &'static Variant, matmul: &MatmulArgs, n: usize, caps: &Caps) 
     };
     let n_alone = n_tiles(variant, matmul, n).max(1);
     let mut side_by_side = if k >= 4 * K_BLOCK { wanted.div_ceil(n_alone).min(k / K_BLOCK) } else { 1 };
-    let runs = match (variant.team, caps.style) {
+    let runs = match (variant.team, target.style) {
         (Share::SubgroupBroadcast(_), _) => true,
         (Share::Alone, Threads::Independent) => b == Read::AlongK || variant.rows == 1,
         _ => false,
@@ -529,7 +529,7 @@ fn shape(variant: &'static Variant, matmul: &MatmulArgs, n: usize, caps: &Caps) 
         side_by_side = k.div_ceil(K_RUN).max(1);
     }
     // Trips over k, over blocks, over what is left, and over the tile.
-    let iterations = (caps.max_iterations.min(1 << 28) / 2).saturating_sub(40 + variant.rows * 4).max(1);
+    let iterations = (target.max_iterations.min(1 << 28) / 2).saturating_sub(40 + variant.rows * 4).max(1);
     let longest = (iterations / trips_of_four * K_UNROLL / K_BLOCK * K_BLOCK).max(K_BLOCK);
     let k_per_split = k.div_ceil(side_by_side).next_multiple_of(K_UNROLL).min(longest).max(K_UNROLL);
     let one_run = runs && k_per_split <= K_RUN;

@@ -141,7 +141,7 @@ impl RoutineLaunch<'_> {
     ) -> Vec<Pass> {
         let pass = |(part, memory): (GridPart, LaunchMemory)| {
             let name = self.routine.row.name;
-            let group = GROUP.min(self.caps.max_invocations);
+            let group = GROUP.min(self.target.max_invocations);
             let n = part.n_invocations();
             let mut shader = Shader::new(format!("{name}: {what}"), &[], group);
             let end = shader.param("n", n);
@@ -171,7 +171,7 @@ impl RoutineLaunch<'_> {
                 let memory = self.memory(reaches, part, with_status);
                 (memory.n_too_far(), memory.n_bindings())
             };
-            let fits = part.n_invocations() <= MAX_ELEMS && takes(&part) <= (0, self.caps.max_bindings);
+            let fits = part.n_invocations() <= MAX_ELEMS && takes(&part) <= (0, self.target.max_bindings);
             let cuts = part.ranges().enumerate().filter(|(_, range)| !fits && range.len() > 1);
             let halves = cuts.map(|(idx, _)| part.halves(idx));
             match halves.min_by_key(|[low, high]| takes(low).max(takes(high))) {
@@ -189,7 +189,7 @@ impl RoutineLaunch<'_> {
     fn memory(&self, reaches: &[GridAccess], part: &GridPart, with_status: bool) -> LaunchMemory {
         let one = |reach: &GridAccess| Use { touched: reach.bytes(part), ..reach.memory.clone() };
         let status = if with_status { StatusUse::Notes } else { StatusUse::None };
-        LaunchMemory::new(&reaches.iter().map(one).collect::<Vec<Use>>(), status, self.caps)
+        LaunchMemory::new(&reaches.iter().map(one).collect::<Vec<Use>>(), status, self.target)
     }
 }
 

@@ -13,12 +13,13 @@ mod tests;
 
 use super::memory::Use;
 use super::shader::Shader;
-use super::{Caps, PassMemory, ShaderProgram};
+use super::{PassMemory, ShaderProgram};
 use crate::dtype::DType;
 use crate::kernel::{RoutineArgs, RoutineKernel};
 use crate::ops::{ARGSORT, CUMSUM, RoutineRow, SCATTER_ADD, SORT};
 use crate::plan::Launch;
 use crate::shape::Lines;
+use crate::target::GpuTarget;
 
 /// Writes the passes of one launch of a routine.
 type RoutineWriter = fn(&RoutineLaunch) -> ShaderProgram;
@@ -28,10 +29,10 @@ static ROUTINES: [(&RoutineRow, RoutineWriter); 4] =
     [(&CUMSUM, scan::cumsum), (&SORT, sort::sort), (&ARGSORT, sort::argsort), (&SCATTER_ADD, scatter::scatter_add)];
 
 /// The passes of a routine's launch; None if there is no such routine.
-pub fn program(launch: &Launch, routine: &RoutineKernel, caps: &Caps) -> Option<ShaderProgram> {
+pub fn program(launch: &Launch, routine: &RoutineKernel, target: &GpuTarget) -> Option<ShaderProgram> {
     let (_, write) = ROUTINES.iter().find(|r| r.0 == routine.row)?;
     let args = launch.args.routine.as_ref()?;
-    Some(write(&RoutineLaunch { launch, routine, args, caps }))
+    Some(write(&RoutineLaunch { launch, routine, args, target }))
 }
 
 /// A launch of a routine.
@@ -39,7 +40,7 @@ struct RoutineLaunch<'a> {
     launch: &'a Launch,
     routine: &'a RoutineKernel,
     args: &'a RoutineArgs,
-    caps: &'a Caps,
+    target: &'a GpuTarget,
 }
 
 /// The expression for the element `at` of a line, given its `outer` and `inner` index.

@@ -58,7 +58,7 @@ impl RadixTiles<'_> {
     fn of<'a>(batch: &'a SortBatch, job: &RoutineLaunch) -> RadixTiles<'a> {
         let many = (batch.n_pairs() / MANY_TILES).next_power_of_two();
         // Each tile is gone through, then its digits.
-        let most = job.caps.max_iterations.saturating_sub(2 * N_DIGITS).max(1);
+        let most = job.target.max_iterations.saturating_sub(2 * N_DIGITS).max(1);
         let len = MIN_TILE.max(many).min(1 << most.ilog2());
         RadixTiles { batch, len, n: batch.lines.n.div_ceil(len) }
     }
@@ -206,7 +206,7 @@ impl RadixTiles<'_> {
 
 /// Words that an invocation of a scan goes through, as far as it may.
 fn scan_block(job: &RoutineLaunch) -> usize {
-    SCAN_BLOCK.min(job.caps.max_iterations - 1).max(2)
+    SCAN_BLOCK.min(job.target.max_iterations - 1).max(2)
 }
 
 /// Opens the loop over the words of `block` of `line`, with a `sum` that starts so.

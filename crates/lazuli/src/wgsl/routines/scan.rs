@@ -43,14 +43,15 @@ struct Scan {
 impl Scan {
     fn new(job: &RoutineLaunch) -> Scan {
         let lines = Lines::new(&job.args.output_shape, job.axis());
-        let max_iterations = job.caps.max_iterations / 2;
+        let max_iterations = job.target.max_iterations / 2;
         let block = BLOCK.max(lines.n.div_ceil(MAX_BLOCKS.min(max_iterations)));
         let n_blocks = lines.n.div_ceil(block);
         let words = Sum::words(job.routine.outputs[0]);
         let mut scan = Scan { lines, block, n_blocks, step: block.min(max_iterations), words };
-        let window = job.caps.max_binding_bytes;
+        let window = job.target.max_binding_bytes;
         let n_windows = |one: Use| one.size_bytes.div_ceil(window);
-        if n_windows(job.input(0, "x")) + n_windows(job.output()) + n_windows(scan.kept(true)) > job.caps.max_bindings {
+        if n_windows(job.input(0, "x")) + n_windows(job.output()) + n_windows(scan.kept(true)) > job.target.max_bindings
+        {
             let size = job.routine.inputs[0].size().max(job.routine.outputs[0].size());
             scan.step = scan.step.min(window / (lines.inner * size).max(1)).max(1);
         }

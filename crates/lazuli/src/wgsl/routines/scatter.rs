@@ -77,7 +77,7 @@ fn check(job: &RoutineLaunch, from: Lines, bound: usize) -> Vec<Pass> {
 
 /// Terms that an invocation adds up.
 fn block(job: &RoutineLaunch) -> usize {
-    BLOCK.min(job.caps.max_iterations - 1).max(4)
+    BLOCK.min(job.target.max_iterations - 1).max(4)
 }
 
 /// The sums of a batch, a tree of blocks. A term is a key and a number. At the lowest level there is one for each pair. An

@@ -4,10 +4,11 @@
 use super::*;
 
 /// Devices of three kinds: a driver that runs on the CPU, hardware, and one that offers the least that WebGPU asks for.
-fn devices() -> [(&'static str, Caps); 3] {
-    let software = Caps { subgroup: Some(8), ..caps(Threads::Independent) };
-    let minimum = Caps { max_bindings: 8, large_shaders: false, max_iterations: 4096, ..caps(Threads::Cooperative) };
-    [("software", software), ("hardware", caps(Threads::Cooperative)), ("minimum", minimum)]
+fn devices() -> [(&'static str, GpuTarget); 3] {
+    let software = GpuTarget { subgroup: Some(8), ..target(Threads::Independent) };
+    let minimum =
+        GpuTarget { max_bindings: 8, large_shaders: false, max_iterations: 4096, ..target(Threads::Cooperative) };
+    [("software", software), ("hardware", target(Threads::Cooperative)), ("minimum", minimum)]
 }
 
 /// Compares the passes of an expression with its snapshot. A text that was shown before is not shown again.
@@ -17,12 +18,12 @@ fn check_form(name: &str, outputs: &[&Tensor]) {
 }
 
 #[track_caller]
-fn check_form_on(name: &str, outputs: &[&Tensor], devices: &[(&str, Caps)]) {
+fn check_form_on(name: &str, outputs: &[&Tensor], devices: &[(&str, GpuTarget)]) {
     let plan = plan(outputs);
     let mut shown: Vec<(Arc<str>, String)> = Vec::new();
     let mut text = String::new();
-    for (device, caps) in devices {
-        for (idx, pass) in passes(&plan, caps).iter().enumerate() {
+    for (device, target) in devices {
+        for (idx, pass) in passes(&plan, target).iter().enumerate() {
             validate(&pass.text);
             let title = format!("{device}, pass {idx}");
             text += &format!("==== {title}: {}, {} iterations\n", pass.label, pass.iterations);
@@ -81,7 +82,8 @@ fn maps_that_commit() {
 
 #[test]
 fn memory_in_windows() {
-    let small = |max_bindings: usize| Caps { max_binding_bytes: 1 << 20, max_bindings, ..caps(Threads::Independent) };
+    let small =
+        |max_bindings: usize| GpuTarget { max_binding_bytes: 1 << 20, max_bindings, ..target(Threads::Independent) };
     let devices = [("1 MiB windows", small(32)), ("1 MiB windows, 6 bindings", small(6))];
     let x = f32s(&[640, 1024]);
     check_form_on("windows_of_a_map", &[&x.add(1.0)], &devices[..1]);
@@ -139,9 +141,9 @@ fn variants_of_matmuls() {
     let y = f32s(&[65, 67]).matmul(&f32s(&[67, 132]));
     for variant in VARIANTS {
         let tuned = Arc::new(Tuned { forced: Some(variant), ..Tuned::default() });
-        let caps = Caps { tuned, subgroup: Some(8), ..caps(Threads::Cooperative) };
+        let target = GpuTarget { tuned, subgroup: Some(8), ..target(Threads::Cooperative) };
         let name = variant.name.replace(' ', "_");
-        check_form_on(&format!("matmul_variant_{name}"), &[&y], &[("forced", caps)]);
+        check_form_on(&format!("matmul_variant_{name}"), &[&y], &[("forced", target)]);
     }
 }
 

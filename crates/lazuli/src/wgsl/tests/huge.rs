@@ -12,9 +12,9 @@ fn huge() -> Tensor {
 }
 
 /// The passes of all kernels of a plan but those that make what `huge` is.
-fn made_passes(plan: &Plan, caps: &Caps) -> Vec<Pass> {
+fn made_passes(plan: &Plan, target: &GpuTarget) -> Vec<Pass> {
     let is_made = |launch: &&Launch| !matches!(&launch.kernel, Kernel::Routine(routine) if routine.row.name == "sort");
-    plan.launches.iter().filter(is_made).flat_map(|launch| program(launch, &plan.slots, caps).passes).collect()
+    plan.launches.iter().filter(is_made).flat_map(|launch| program(launch, &plan.slots, target).passes).collect()
 }
 
 /// A number of a pass by its name.
@@ -29,7 +29,7 @@ fn number(pass: &Pass, name: &str) -> u32 {
 fn check_near(tensor: &Tensor) {
     let plan = plan(&[tensor]);
     for max_binding_bytes in [128 << 20, 2 << 30] {
-        let passes = made_passes(&plan, &Caps { max_binding_bytes, ..caps(Threads::Independent) });
+        let passes = made_passes(&plan, &GpuTarget { max_binding_bytes, ..target(Threads::Independent) });
         // Few of them: each goes through about as much as fits.
         assert!(passes.len() < 1000, "{}", passes.len());
         for pass in &passes {
@@ -52,7 +52,7 @@ fn check_near(tensor: &Tensor) {
 fn elements_beyond_32_bits_are_counted_from_their_window() {
     for row in [4095, 4096, 5000, 8999] {
         let plan = plan(&[&huge().narrow(0, row, 1).narrow(1, 8, 16).add(1)]);
-        let passes = made_passes(&plan, &caps(Threads::Independent));
+        let passes = made_passes(&plan, &target(Threads::Independent));
         let pass = passes.last().expect("one at least");
         let within = number(pass, "a0_offset").wrapping_sub(number(pass, "in0_first"));
         assert_eq!(pass.binds[0].start + within as usize, (row << 20) + 8, "{}", pass.text);
@@ -89,8 +89,8 @@ fn numbers_between_views_are_small() {
         let plan = plan(&[&view.add(1)]);
         let launch = plan.launches.last().expect("one at least");
         let Kernel::Loop(body) = &launch.kernel else { panic!("no loop") };
-        let caps = caps(Threads::Independent);
-        let parts = Context::new(launch, body, &plan.slots, &caps).parts(&launch.args).expect("it fits");
+        let target = target(Threads::Independent);
+        let parts = Context::new(launch, body, &plan.slots, &target).parts(&launch.args).expect("it fits");
         let maps = parts.iter().flat_map(|args| &args.accesses).filter(|map| map.views().len() > 1);
         let small = maps.inspect(|map| {
             let (_, between) = map.views().split_last().expect("never empty");

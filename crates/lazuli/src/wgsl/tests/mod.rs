@@ -12,12 +12,14 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::graph::{NodeRef, capture};
-use crate::plan::{Limits, Plan, compile};
-use crate::{DType, Device, Tensor};
+use crate::plan::{Plan, compile};
+use crate::target::{Folds, Limits, Machine, Target, Threads};
+use crate::{DType, Device, DeviceKind, Tensor};
 
 /// What a device may be like.
-fn caps(style: Threads) -> Caps {
-    Caps {
+fn target(style: Threads) -> GpuTarget {
+    GpuTarget {
+        kind: DeviceKind::Software,
         max_binding_bytes: 128 << 20,
         max_bindings: 32,
         max_invocations: 256,
@@ -27,7 +29,11 @@ fn caps(style: Threads) -> Caps {
         folds: if style == Threads::Independent { Folds::Equal } else { Folds::Any },
         b_row_bytes: None,
         style,
+        counts_lanes: false,
         subgroup: None,
+        map_results: false,
+        host_memory: false,
+        pace: None,
         tuned: Arc::default(),
     }
 }
@@ -55,7 +61,8 @@ fn plan_with(outputs: &[&Tensor], limits: &Limits) -> Plan {
     let nodes: Vec<&NodeRef> = outputs.iter().map(|t| t.node().expect("a good tensor")).collect();
     let device = nodes[0].device.clone();
     let _lock = device.cache().lock();
-    compile(&capture(&nodes).graph(), limits)
+    let target = Target { limits: limits.clone(), machine: Machine::Gpu(target(Threads::Independent)) };
+    compile(&capture(&nodes).graph(), &target)
 }
 
 /// Memory of ones.
@@ -64,15 +71,16 @@ pub(in crate::wgsl) fn data(shape: impl Into<crate::Shape>, dtype: DType) -> Ten
 }
 
 /// The texts of one launch after another.
-fn passes(plan: &Plan, caps: &Caps) -> Vec<Pass> {
-    let passes: Vec<Pass> = plan.launches.iter().flat_map(|launch| program(launch, &plan.slots, caps).passes).collect();
-    passes.iter().for_each(|pass| verify(pass, caps).unwrap_or_else(|fault| panic!("{fault}\n{}", pass.text)));
+fn passes(plan: &Plan, target: &GpuTarget) -> Vec<Pass> {
+    let passes: Vec<Pass> =
+        plan.launches.iter().flat_map(|launch| program(launch, &plan.slots, target).passes).collect();
+    passes.iter().for_each(|pass| verify(pass, target).unwrap_or_else(|fault| panic!("{fault}\n{}", pass.text)));
     passes
 }
 
 /// Refuses a text that is no shader.
 #[track_caller]
-fn validate(text: &str) {
+pub fn validate(text: &str) {
     let module = naga::front::wgsl::parse_str(text).unwrap_or_else(|e| panic!("{}\n{text}", e.emit_to_string(text)));
     let capabilities = naga::valid::Capabilities::default() | naga::valid::Capabilities::SUBGROUP;
     naga::valid::Validator::new(naga::valid::ValidationFlags::all(), capabilities)
@@ -86,7 +94,7 @@ pub(in crate::wgsl) fn check(outputs: &[&Tensor]) {
     let plan = plan(outputs);
     for style in [Threads::Cooperative, Threads::Independent] {
         for (max_binding_bytes, subgroup) in [(128 << 20, None), (128 << 20, Some(8)), (1 << 20, Some(8))] {
-            check_plan(&plan, &Caps { max_binding_bytes, subgroup, ..caps(style) });
+            check_plan(&plan, &GpuTarget { max_binding_bytes, subgroup, ..target(style) });
         }
     }
 }
@@ -94,23 +102,23 @@ pub(in crate::wgsl) fn check(outputs: &[&Tensor]) {
 /// The same on a device whose kernels see no more than so many windows of 1 MiB; the texts.
 #[track_caller]
 pub(in crate::wgsl) fn check_small(outputs: &[&Tensor], max_bindings: usize) -> BTreeSet<Arc<str>> {
-    check_plan(&plan(outputs), &Caps { max_binding_bytes: 1 << 20, max_bindings, ..caps(Threads::Independent) })
+    check_plan(&plan(outputs), &GpuTarget { max_binding_bytes: 1 << 20, max_bindings, ..target(Threads::Independent) })
 }
 
 #[track_caller]
-fn check_plan(plan: &Plan, caps: &Caps) -> BTreeSet<Arc<str>> {
-    let passes = passes(plan, caps);
-    passes.iter().for_each(|pass| check_bindings(pass, plan, caps));
+fn check_plan(plan: &Plan, target: &GpuTarget) -> BTreeSet<Arc<str>> {
+    let passes = passes(plan, target);
+    passes.iter().for_each(|pass| check_bindings(pass, plan, target));
     let texts: BTreeSet<Arc<str>> = passes.into_iter().map(|pass| pass.text).collect();
     texts.iter().for_each(|text| validate(text));
     texts
 }
 
 #[track_caller]
-fn check_bindings(pass: &Pass, plan: &Plan, caps: &Caps) {
+fn check_bindings(pass: &Pass, plan: &Plan, target: &GpuTarget) {
     let declared = pass.text.matches("var<storage").count();
     assert_eq!(declared, pass.binds.len(), "{}", pass.text);
-    assert!(declared <= caps.max_bindings, "{}", pass.text);
+    assert!(declared <= target.max_bindings, "{}", pass.text);
     assert!(pass.n_groups > 0, "{}", pass.text);
     let fields = pass
         .text
@@ -122,8 +130,8 @@ fn check_bindings(pass: &Pass, plan: &Plan, caps: &Caps) {
     for bind in &pass.binds {
         let PassMemory::Slot(slot) = bind.place else { continue };
         let size = plan.slots[slot.0 as usize].size_bytes.next_multiple_of(4).max(4);
-        assert!(bind.start.is_multiple_of(caps.max_binding_bytes) && bind.len.is_multiple_of(4) && bind.len > 0);
-        assert!(bind.start + bind.len <= size && bind.len <= caps.max_binding_bytes, "{bind:?} of {size}");
+        assert!(bind.start.is_multiple_of(target.max_binding_bytes) && bind.len.is_multiple_of(4) && bind.len > 0);
+        assert!(bind.start + bind.len <= size && bind.len <= target.max_binding_bytes, "{bind:?} of {size}");
     }
     for bind in &pass.binds {
         let same = |b: &&Bind| b.place == bind.place && b.start == bind.start;

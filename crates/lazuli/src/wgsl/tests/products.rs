@@ -31,10 +31,10 @@ fn every_variant_in_every_layout() {
             let plan = plan(&[&y]);
             for variant in VARIANTS {
                 let tuned = Arc::new(Tuned { forced: Some(variant), ..Tuned::default() });
-                let caps = Caps { tuned, subgroup: Some(8), ..caps(Threads::Cooperative) };
-                for pass in passes(&plan, &caps) {
+                let target = GpuTarget { tuned, subgroup: Some(8), ..target(Threads::Cooperative) };
+                for pass in passes(&plan, &target) {
                     validate(&pass.text);
-                    check_bindings(&pass, &plan, &caps);
+                    check_bindings(&pass, &plan, &target);
                 }
             }
         }
@@ -43,12 +43,12 @@ fn every_variant_in_every_layout() {
 
 #[test]
 fn defaults_go_by_device_and_shape() {
-    let told_by = |m: usize, k: usize, n: usize, right_transposed: bool, caps: &Caps| {
+    let told_by = |m: usize, k: usize, n: usize, right_transposed: bool, target: &GpuTarget| {
         let plan = plan(&[&product(m, k, n, (false, right_transposed), DType::F32)]);
-        program(&plan.launches[0], &plan.slots, caps).variant.expect("products have variants")
+        program(&plan.launches[0], &plan.slots, target).variant.expect("products have variants")
     };
     let reported =
-        |m: usize, k: usize, n: usize, transposed: bool, style: Threads| told_by(m, k, n, transposed, &caps(style));
+        |m: usize, k: usize, n: usize, transposed: bool, style: Threads| told_by(m, k, n, transposed, &target(style));
     let on_cpu = ": default for drivers that run on the CPU";
     for (m, k, n, transposed, expect) in [
         (1024, 64, 1024, false, "16x8"),
@@ -60,7 +60,7 @@ fn defaults_go_by_device_and_shape() {
     ] {
         assert_eq!(reported(m, k, n, transposed, Threads::Independent), format!("{expect}{on_cpu}"));
     }
-    let with_subgroups = Caps { subgroup: Some(8), ..caps(Threads::Independent) };
+    let with_subgroups = GpuTarget { subgroup: Some(8), ..target(Threads::Independent) };
     for (m, n, expect, where_256_bytes_suit) in [
         (1024, 1024, "32x8 by subgroup", "32x8 by subgroup"),
         (64, 1536, "32x4 by subgroup", "32x8 by subgroup"),
@@ -73,7 +73,7 @@ fn defaults_go_by_device_and_shape() {
         (1, 2048, "1x16", "1x8"),
         (1024, 16, "8x8", "8x8"),
     ] {
-        let suited = Caps { b_row_bytes: Some(256), ..with_subgroups.clone() };
+        let suited = GpuTarget { b_row_bytes: Some(256), ..with_subgroups.clone() };
         assert_eq!(told_by(m, 512, n, false, &with_subgroups), format!("{expect}{on_cpu}"));
         assert_eq!(told_by(m, 512, n, false, &suited), format!("{where_256_bytes_suit}{on_cpu}"));
     }
@@ -96,8 +96,8 @@ fn what_tuning_found_is_used_where_it_fits() {
         let class = Class::of(matmul, [DType::F32; 2]).expect("it is tuned");
         let mut tuned = Tuned::default();
         tuned.by_class.insert(class, (named(name).expect("it is in the table"), "2026-11-16".to_string()));
-        let caps = Caps { tuned: Arc::new(tuned), ..caps(Threads::Independent) };
-        program(&plan.launches[0], &plan.slots, &caps).variant.expect("products have variants")
+        let target = GpuTarget { tuned: Arc::new(tuned), ..target(Threads::Independent) };
+        program(&plan.launches[0], &plan.slots, &target).variant.expect("products have variants")
     };
     assert_eq!(reported("2x4", 64), "2x4: tuned 2026-11-16");
     assert_eq!(reported("4x4 of 32x32, 16 deep", 64), "4x4 of 32x32, 16 deep: tuned 2026-11-16");
@@ -117,7 +117,7 @@ fn a_product_and_what_follows_it_in_any_tile() {
 #[test]
 fn few_results_of_long_sums_are_shared_out() {
     let plan = plan(&[&product(8, 70_000, 8, (false, false), DType::F32)]);
-    let program = program(&plan.launches[0], &plan.slots, &caps(Threads::Independent));
+    let program = program(&plan.launches[0], &plan.slots, &target(Threads::Independent));
     assert_eq!(program.passes.len(), 2);
     // Eight invocations in a group; both of two cores have several.
     assert!(program.passes[0].n_groups >= 8);
@@ -126,7 +126,7 @@ fn few_results_of_long_sums_are_shared_out() {
 /// A loop around the loop over k makes llvmpipe read memory a tenth slower. Parts of k need none, where their sums are few.
 #[test]
 fn a_subgroup_takes_blocks_of_k_only_where_results_are_many_and_k_is_long() {
-    let with_subgroups = Caps { subgroup: Some(8), ..caps(Threads::Independent) };
+    let with_subgroups = GpuTarget { subgroup: Some(8), ..target(Threads::Independent) };
     for (m, k, n_passes, has_blocks) in
         [(32, 2048, 1, false), (128, 2046, 1, false), (128, 2052, 2, false), (1024, 2052, 1, true)]
     {

@@ -3,7 +3,7 @@
 use super::*;
 
 fn text(tensor: &Tensor, style: Threads) -> String {
-    passes(&plan(&[tensor]), &caps(style)).iter().map(|pass| pass.text.to_string()).collect::<Vec<_>>().join("\n")
+    passes(&plan(&[tensor]), &target(style)).iter().map(|pass| pass.text.to_string()).collect::<Vec<_>>().join("\n")
 }
 
 #[test]
@@ -23,7 +23,7 @@ fn other_sizes_and_numbers_have_the_same_text() {
 #[test]
 fn what_fours_leave_over_is_a_dispatch_of_its_own() {
     let plan = plan(&[&data([4099], DType::U8).add(1)]);
-    let passes = passes(&plan, &caps(Threads::Independent));
+    let passes = passes(&plan, &target(Threads::Independent));
     // Where it starts and ends.
     let ranges: Vec<&[u32]> = passes.iter().map(|p| &p.params[..2]).collect();
     assert_eq!(ranges, [[0, 4096], [4096, 4099]]);
@@ -34,8 +34,8 @@ fn memory_larger_than_a_binding_is_bound_in_windows() {
     let n = 3 << 18;
     let (a, b) = (data([n], DType::F32), data([n], DType::F32));
     let plan = plan(&[&(&a + &b)]);
-    let caps = Caps { max_binding_bytes: 1 << 20, ..caps(Threads::Independent) };
-    let passes = passes(&plan, &caps);
+    let target = GpuTarget { max_binding_bytes: 1 << 20, ..target(Threads::Independent) };
+    let passes = passes(&plan, &target);
     assert_eq!(passes.len(), 3);
     for (i, pass) in passes.iter().enumerate() {
         assert_eq!(pass.text, passes[0].text);
@@ -50,8 +50,8 @@ fn a_few_bindings_are_enough_for_many_windows() {
     let inputs: Vec<Tensor> = (0..3).map(|_| data([n, 2], DType::F32)).collect();
     let y = (&inputs[0] + &inputs[1]) * &inputs[2] + data([2], DType::F32);
     let plan = plan(&[&y]);
-    let caps = Caps { max_binding_bytes: 1 << 20, max_bindings: 8, ..caps(Threads::Cooperative) };
-    for pass in passes(&plan, &caps) {
+    let target = GpuTarget { max_binding_bytes: 1 << 20, max_bindings: 8, ..target(Threads::Cooperative) };
+    for pass in passes(&plan, &target) {
         validate(&pass.text);
         assert!(pass.binds.len() <= 8);
     }
@@ -69,12 +69,12 @@ fn what_touches_more_windows_than_bindings_is_taken_apart() {
         far,
     ];
     for style in [Threads::Cooperative, Threads::Independent] {
-        let caps = Caps { max_binding_bytes: 1 << 20, max_bindings: 8, ..caps(style) };
+        let target = GpuTarget { max_binding_bytes: 1 << 20, max_bindings: 8, ..target(style) };
         for y in &all {
             let plan = plan(&[y]);
-            for pass in passes(&plan, &caps) {
+            for pass in passes(&plan, &target) {
                 validate(&pass.text);
-                check_bindings(&pass, &plan, &caps);
+                check_bindings(&pass, &plan, &target);
             }
         }
     }
@@ -83,8 +83,8 @@ fn what_touches_more_windows_than_bindings_is_taken_apart() {
 #[test]
 fn a_row_too_long_for_one_invocation_is_shared() {
     let plan = plan(&[&data([300, 100_000], DType::U8).max(1)]);
-    let caps = Caps { max_iterations: 4096, ..caps(Threads::Independent) };
-    let passes = passes(&plan, &caps);
+    let target = GpuTarget { max_iterations: 4096, ..target(Threads::Independent) };
+    let passes = passes(&plan, &target);
     assert!(passes[0].text.contains("workgroupBarrier"), "{}", passes[0].text);
 }
 
@@ -121,11 +121,11 @@ fn long_ones() -> Vec<Tensor> {
 fn no_invocation_makes_more_trips_than_it_may() {
     let uncut = Limits { max_reduce: usize::MAX, max_column: usize::MAX, ..limits() };
     for style in [Threads::Cooperative, Threads::Independent] {
-        let caps = Caps { max_iterations: 4096, ..caps(style) };
+        let target = GpuTarget { max_iterations: 4096, ..target(style) };
         for tensor in long_ones() {
             // Verified there.
-            passes(&plan(&[&tensor]), &caps);
-            passes(&plan_with(&[&tensor], &uncut), &caps);
+            passes(&plan(&[&tensor]), &target);
+            passes(&plan_with(&[&tensor], &uncut), &target);
         }
     }
 }
@@ -133,18 +133,19 @@ fn no_invocation_makes_more_trips_than_it_may() {
 #[test]
 fn a_pass_that_makes_more_trips_than_it_may_is_refused() {
     let plan = plan(&[&data([300, 4099], DType::F32).sum(-1)]);
-    let pass = &passes(&plan, &caps(Threads::Independent))[0];
+    let pass = &passes(&plan, &target(Threads::Independent))[0];
     assert!(pass.iterations > 16, "{}", pass.text);
-    let fault = verify(pass, &Caps { max_iterations: pass.iterations - 1, ..caps(Threads::Independent) }).unwrap_err();
+    let fault =
+        verify(pass, &GpuTarget { max_iterations: pass.iterations - 1, ..target(Threads::Independent) }).unwrap_err();
     assert!(fault.contains("loop iterations of one invocation"), "{fault}");
     let uncounted = Pass { iterations: 0, ..pass.clone() };
-    assert!(verify(&uncounted, &caps(Threads::Independent)).is_err());
+    assert!(verify(&uncounted, &target(Threads::Independent)).is_err());
 }
 
 #[test]
 fn a_long_contraction_is_cut() {
     let plan = plan(&[&data([2, 300_000], DType::F32).matmul(&data([300_000, 4], DType::F32))]);
-    let program = program(&plan.launches[0], &plan.slots, &caps(Threads::Independent));
+    let program = program(&plan.launches[0], &plan.slots, &target(Threads::Independent));
     // Sums over parts, and their sum.
     assert_eq!(program.passes.len(), 2);
     assert_eq!(program.scratch.len(), 1);

@@ -1,0 +1,160 @@
+//! What is known of a device, in one record: everything that a plan, a schedule or a shader's text depends on beside the
+//! graph. A device makes its own when it is opened; presets have a name and need no device, so that plans, schedules and
+//! texts for any of them are tested anywhere. Knows no backend and no API.
+
+#[cfg(feature = "gpu")]
+mod gpu;
+#[cfg(test)]
+mod presets;
+#[cfg(feature = "gpu")]
+mod quirks;
+#[cfg(test)]
+mod tests;
+
+#[cfg(feature = "gpu")]
+pub use gpu::{Folds, GpuTarget, Pace, Threads};
+#[cfg(feature = "gpu")]
+pub use quirks::quirks;
+
+use crate::ops::Isa;
+
+/// What is known of one device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Target {
+    /// What the planner keeps to.
+    pub limits: Limits,
+    /// What runs the plan.
+    pub machine: Machine,
+}
+
+/// What runs a plan.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Machine {
+    Cpu(CpuTarget),
+    #[cfg(feature = "gpu")]
+    Gpu(GpuTarget),
+}
+
+/// What is known of a processor.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CpuTarget {
+    /// The instructions that kernels may use.
+    pub isa: Isa,
+    /// How many threads share a launch. It changes who does what, never in which order something is summed up.
+    pub threads: usize,
+    pub caches: Caches,
+}
+
+/// Sizes of caches in bytes. They are not asked of the machine: tiles, and with them the order of sums, should not
+/// depend on which machine of a kind it is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Caches {
+    /// Of one core, first level: what a tile's values stay in.
+    pub l1_bytes: usize,
+    /// What a result must exceed to be written past all of them.
+    pub all_bytes: usize,
+}
+
+/// What a device can take, as the planner needs to know it. Everything about a device that changes a plan is here.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limits {
+    /// Inputs plus outputs that one kernel may bind.
+    pub max_bindings: usize,
+    /// Instructions that one kernel may have.
+    pub max_insts: usize,
+    /// A reduction longer than this is cut into pieces, if there are fewer than `min_rows` of them side by side.
+    pub max_reduce: usize,
+    /// How long such pieces are at most.
+    pub max_piece: usize,
+    /// Sums of columns and their like that are longer than this are cut into pieces as well, where nothing else goes
+    /// with them: pages that few columns touch are forgotten before the next columns do.
+    pub max_column: usize,
+    /// How many outer indices keep the device busy.
+    pub min_rows: usize,
+    /// The panels in which the right operand of a product of floats may lie.
+    pub panels: Option<PanelWidths>,
+    /// An operand of a product with at most this many elements may be read by lists of axes: a reshape of windows or of a
+    /// transpose is then not copied. Larger ones may have to be cut for bindings, which takes plain strides.
+    pub max_list_elems: usize,
+    /// Whether a custom op may fail while it runs: on the CPU it is the user's code, which may panic.
+    pub custom_may_fail: bool,
+    /// Off: every op is a kernel of its own, for comparison.
+    pub fuse: bool,
+}
+
+/// How many columns a panel may have: multiples of a unit, up to a size that is best.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PanelWidths {
+    pub unit: usize,
+    pub best: usize,
+}
+
+impl Target {
+    /// A processor with these instructions, on which so many threads share the work.
+    pub fn cpu(isa: Isa, threads: usize) -> Target {
+        let limits = Limits {
+            max_bindings: 65535,
+            max_insts: 512,
+            max_reduce: 65536,
+            max_piece: 65536,
+            max_column: usize::MAX,
+            min_rows: 64,
+            panels: Some(PanelWidths::of_isa(isa)),
+            max_list_elems: usize::MAX,
+            custom_may_fail: true,
+            fuse: true,
+        };
+        // 32 KiB is the least that processors of the last fifteen years have; a result of 12 MiB was the smallest that
+        // was faster written past the caches of an EPYC and of a Xeon. In tests a small one is, so that they see it done.
+        let all_bytes = if cfg!(test) { 1 << 14 } else { 12 << 20 };
+        let caches = Caches { l1_bytes: 32 << 10, all_bytes };
+        Target { limits, machine: Machine::Cpu(CpuTarget { isa, threads, caches }) }
+    }
+
+    /// A GPU of which this is known.
+    #[cfg(feature = "gpu")]
+    pub fn gpu(gpu: GpuTarget) -> Target {
+        // Two bindings are left for scratch memory and checks.
+        let shared = Limits {
+            max_bindings: gpu.max_bindings.saturating_sub(2).max(4),
+            max_insts: 512,
+            max_reduce: 16384,
+            max_piece: 16384,
+            max_column: usize::MAX,
+            min_rows: 1024,
+            panels: None,
+            max_list_elems: 0,
+            custom_may_fail: false,
+            fuse: true,
+        };
+        let limits = match gpu.style {
+            Threads::Independent => Limits { max_piece: 1024, max_column: 256, min_rows: 256, ..shared },
+            Threads::Cooperative => shared,
+        };
+        Target { limits, machine: Machine::Gpu(gpu) }
+    }
+}
+
+impl PanelWidths {
+    /// The panels that the micro-kernels of these instructions read: vectors, up to three or four of them.
+    pub fn of_isa(isa: Isa) -> PanelWidths {
+        match isa {
+            Isa::Baseline => PanelWidths { unit: 4, best: 12 },
+            Isa::Avx2 => PanelWidths { unit: 8, best: 24 },
+            Isa::Avx512 => PanelWidths { unit: 16, best: 64 },
+        }
+    }
+
+    /// Whether panels may be this wide.
+    pub fn allow(&self, width: usize) -> bool {
+        width > 0 && width <= self.best && width.is_multiple_of(self.unit)
+    }
+
+    /// How wide those of a matrix with `n` columns should be: as near to the best as can be while columns that only fill
+    /// the last one up are an eighth at most. None if narrow panels would be needed, or one would hold all.
+    pub fn of(&self, n: usize) -> Option<usize> {
+        let max_units = self.best / self.unit;
+        let widths = (max_units.div_ceil(2)..=max_units).rev().map(|n_units| n_units * self.unit);
+        widths.filter(|_| n > self.best).find(|width| n.next_multiple_of(*width) - n <= n / 8)
+    }
+}

@@ -1,0 +1,70 @@
+//! Targets by name, for plans, schedules and texts that are made without a device.
+
+use super::Target;
+#[cfg(feature = "gpu")]
+use super::{GpuTarget, quirks};
+#[cfg(feature = "gpu")]
+use crate::device::DeviceKind;
+use crate::ops::Isa;
+
+impl Target {
+    /// A processor with AVX-512, and two threads.
+    pub fn avx512() -> Target {
+        Target::cpu(Isa::Avx512, 2)
+    }
+
+    /// A processor with AVX2, and two threads.
+    pub fn avx2() -> Target {
+        Target::cpu(Isa::Avx2, 2)
+    }
+
+    /// A processor of which nothing is asked but what its architecture promises, and two threads.
+    pub fn baseline() -> Target {
+        Target::cpu(Isa::Baseline, 2)
+    }
+}
+
+#[cfg(feature = "gpu")]
+impl Target {
+    /// An AMD GPU of the RDNA2 family by RADV, Mesa's driver: subgroups of 32 or 64, so of no size that is known.
+    pub fn rdna2() -> Target {
+        let known = quirks(DeviceKind::Discrete, "AMD Radeon RX 6800 (RADV NAVI21)", "radv", "AMD Ryzen 7");
+        Target::gpu(GpuTarget {
+            max_binding_bytes: 2 << 30,
+            max_bindings: 32,
+            max_invocations: 1024,
+            max_shared_bytes: 64 << 10,
+            ..known
+        })
+    }
+
+    /// Mesa's driver that runs on the CPU, on an AMD processor with AVX: subgroups are its vectors of eight.
+    pub fn llvmpipe() -> Target {
+        let known = quirks(DeviceKind::Software, "llvmpipe (LLVM 15.0.6, 256 bits)", "llvmpipe", "AMD EPYC");
+        Target::gpu(GpuTarget {
+            max_binding_bytes: 128 << 20,
+            max_bindings: 32,
+            max_invocations: 1024,
+            max_shared_bytes: 32 << 10,
+            subgroup: Some(8),
+            ..known
+        })
+    }
+
+    /// Google's driver that runs on the CPU.
+    pub fn swiftshader() -> Target {
+        let known = quirks(DeviceKind::Software, "SwiftShader Device (Subzero)", "SwiftShader driver", "AMD EPYC");
+        Target::gpu(GpuTarget {
+            max_binding_bytes: 1 << 30,
+            max_bindings: 32,
+            max_invocations: 256,
+            max_shared_bytes: 32 << 10,
+            ..known
+        })
+    }
+
+    /// A GPU of which nothing is known but what WebGPU promises of every device.
+    pub fn webgpu_minimum() -> Target {
+        Target::gpu(quirks(DeviceKind::Integrated, "", "", ""))
+    }
+}

@@ -1,0 +1,142 @@
+//! The same graphs planned for every preset, without any device: launches, and on GPUs how each is dispatched, as text.
+//! All shaders are validated.
+
+use std::fmt::Write;
+
+use super::*;
+use crate::graph::{NodeRef, capture};
+use crate::plan::{Plan, compile};
+use crate::{Device, Shape, Tensor, keep};
+
+/// Memory that nobody writes, so that large tensors cost nothing.
+fn data(shape: impl Into<Shape>) -> Tensor {
+    let shape = shape.into();
+    Tensor::from_vec(vec![0f32; shape.n_elems()], shape, &Device::cpu())
+}
+
+fn plan(output: &Tensor, target: &Target) -> Plan {
+    let nodes: [&NodeRef; 1] = [output.node().expect("a good tensor")];
+    let device = nodes[0].device.clone();
+    let _lock = device.cache().lock();
+    compile(&capture(&nodes).graph(), target)
+}
+
+fn layer_norm(x: &Tensor, size: usize) -> Tensor {
+    let centred = x - x.mean(keep(-1));
+    let variance = centred.square().mean(keep(-1));
+    centred * (variance + 1e-5).rsqrt() * data([size])
+}
+
+/// 128 tokens of 384 numbers, 12 heads, norms first.
+fn encoder_layer() -> Tensor {
+    let x = data([128, 384]);
+    let normed = layer_norm(&x, 384);
+    let heads = |w: Tensor| normed.matmul(&w).reshape([128, 12, 32]).permute(&[1, 0, 2]);
+    let (q, k, v) = (heads(data([384, 384])), heads(data([384, 384])), heads(data([384, 384])));
+    let scores = (q.matmul(&k.t()) * 0.176).softmax(-1);
+    let mixed = scores.matmul(&v).permute(&[1, 0, 2]).reshape([128, 384]).matmul(&data([384, 384]));
+    let x = x + mixed;
+    let hidden = (layer_norm(&x, 384).matmul(&data([384, 1536])) + data([1536])).gelu();
+    x + hidden.matmul(&data([1536, 384])) + data([384])
+}
+
+/// One step of the heat equation: a sum of shifted slices of a padded grid.
+fn stencil() -> Tensor {
+    let x = data([1024, 1024]);
+    let padded = x.pad(&[(1, 1), (1, 1)], 0.0);
+    let at = |row: usize, column: usize| padded.narrow(0, row, 1024).narrow(1, column, 1024);
+    at(1, 1) + (at(0, 1) + at(2, 1) + at(1, 0) + at(1, 2) - at(1, 1) * 4.0) * 0.1
+}
+
+fn graphs() -> Vec<(&'static str, Tensor)> {
+    let (a, b) = (data([1 << 20]), data([1 << 20]));
+    let product = |m: usize, k: usize, n: usize| data([m, k]).matmul(&data([k, n]));
+    let rows = Tensor::from_vec(vec![0i32; 128], [128], &Device::cpu());
+    vec![
+        ("a chain", ((&a + &b) * 5.0 - &a).tanh()),
+        ("a softmax", data([512, 1024]).softmax(-1)),
+        ("a layer norm", layer_norm(&data([512, 1024]), 1024)),
+        ("a long sum", data([1 << 24]).sum(..)),
+        ("a column sum", data([4096, 1024]).sum(0)),
+        ("1024³", product(1024, 1024, 1024)),
+        ("one row of 4096²", product(1, 4096, 4096)),
+        ("64 rows of 1536²", product(64, 1536, 1536)),
+        ("few sums of a long k", product(16, 65536, 16)),
+        ("stored weights", data([1, 2048]).matmul(&data([2048, 2048]).t())),
+        ("a batch of products", data([12, 128, 64]).matmul(&data([12, 128, 64]).t())),
+        ("an encoder layer", encoder_layer()),
+        ("a padded stencil", stencil()),
+        ("rows by index", data([1000, 64]).index_select(0, &rows)),
+    ]
+}
+
+/// What a target makes of all graphs.
+fn told(target: &Target) -> String {
+    let mut text = String::new();
+    for (name, output) in graphs() {
+        let plan = plan(&output, target);
+        let _ = writeln!(text, "{name}");
+        for launch in &plan.launches {
+            let _ = writeln!(text, "    {}", launch.kernel.text(&launch.args));
+            #[cfg(feature = "gpu")]
+            if let Machine::Gpu(gpu) = &target.machine {
+                shaders(&mut text, launch, &plan, gpu);
+            }
+        }
+    }
+    text
+}
+
+/// How a launch is dispatched on a GPU.
+#[cfg(feature = "gpu")]
+fn shaders(text: &mut String, launch: &crate::plan::Launch, plan: &Plan, gpu: &GpuTarget) {
+    let program = crate::wgsl::program(launch, &plan.slots, gpu);
+    for pass in &program.passes {
+        crate::wgsl::verify(pass, gpu).unwrap_or_else(|fault| panic!("{fault}\n{}", pass.text));
+        crate::wgsl::validate(&pass.text);
+        let variant = program.variant.as_ref().map_or(String::new(), |variant| format!(", {variant}"));
+        let _ = writeln!(text, "        {} workgroups, {} iterations{variant}", pass.n_groups, pass.iterations);
+    }
+    for bytes in &program.scratch {
+        let _ = writeln!(text, "        {bytes} B of scratch");
+    }
+}
+
+#[test]
+fn plans_for_avx512() {
+    insta::assert_snapshot!(told(&Target::avx512()));
+}
+
+#[test]
+fn plans_for_avx2() {
+    insta::assert_snapshot!(told(&Target::avx2()));
+}
+
+#[test]
+fn plans_for_baseline() {
+    insta::assert_snapshot!(told(&Target::baseline()));
+}
+
+#[cfg(feature = "gpu")]
+#[test]
+fn plans_for_rdna2() {
+    insta::assert_snapshot!(told(&Target::rdna2()));
+}
+
+#[cfg(feature = "gpu")]
+#[test]
+fn plans_for_llvmpipe() {
+    insta::assert_snapshot!(told(&Target::llvmpipe()));
+}
+
+#[cfg(feature = "gpu")]
+#[test]
+fn plans_for_swiftshader() {
+    insta::assert_snapshot!(told(&Target::swiftshader()));
+}
+
+#[cfg(feature = "gpu")]
+#[test]
+fn plans_for_webgpu_minimum() {
+    insta::assert_snapshot!(told(&Target::webgpu_minimum()));
+}
