@@ -3,17 +3,17 @@
 //! the bound on it.
 
 use std::borrow::Borrow;
-use std::collections::HashMap;
 use std::hash::Hash;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::backend::Counters;
+use crate::fast_hash::FastMap;
 
 /// Where things are found while somebody holds them.
 pub struct Interned<K: Eq + Hash, V> {
-    known: Mutex<HashMap<K, Weak<InternedRef<K, V>>>>,
+    known: Mutex<FastMap<K, Weak<InternedRef<K, V>>>>,
     counters: Arc<Counters>,
     gauge: fn(&Counters) -> &AtomicU64,
 }
@@ -62,7 +62,7 @@ impl<K: Eq + Hash + Clone, V> Interned<K, V> {
 
 impl<K: Eq + Hash, V> Interned<K, V> {
     // Nothing panics while the lock is held, so a poisoned one is still good.
-    fn lock(&self) -> MutexGuard<'_, HashMap<K, Weak<InternedRef<K, V>>>> {
+    fn lock(&self) -> MutexGuard<'_, FastMap<K, Weak<InternedRef<K, V>>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

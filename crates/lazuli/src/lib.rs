@@ -9,6 +9,7 @@ mod error;
 mod user;
 mod room;
 mod lru;
+mod fast_hash;
 mod dtype;
 mod shape;
 mod view;

@@ -337,7 +337,7 @@ pub fn explain(tensors: &[&Tensor]) -> Result<Explain> {
     // Nothing runs, so nothing is donated that would not be when it does: the plan is the one `compute` would use.
     let _lock = lock("explain", &device)?;
     let captured = capture(&wanted);
-    let plan = plan::compile(&captured.graph(), device.backend().target());
+    let plan = plan::compile(captured.graph(), device.backend().target());
     let mut explain = Explain::new(&plan);
     device.backend().describe(&plan, &mut explain);
     Ok(explain)
@@ -457,7 +457,7 @@ fn plan_for(device: &Device, cache: &mut Cache, captured: &Captured) -> Result<C
         return Ok(entry);
     }
     Counters::count(&backend.counters().plans_compiled, 1);
-    let plan = Arc::new(plan::compile(&captured.graph(), backend.target()));
+    let plan = Arc::new(plan::compile(captured.graph(), backend.target()));
     log::show(Topic::Plan, || plan.to_string());
     let before = backend.counters().compiled_bytes();
     let runnable = backend.prepare(plan.clone())?;

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::graph::{Expr, Node, NodeRef, Op};
+use crate::graph::{Constant, Expr, Node, NodeRef, Op};
 use crate::shape::Shape;
 
 /// An array of numbers that may not have been computed yet. Cheap to clone; may be shared between threads.
@@ -64,6 +64,17 @@ impl Tensor {
     ) -> Tensor {
         let expr = Expr { op, inputs: SmallVec::new() };
         Tensor::new(Ok(Node::new(expr, shape, dtype, device.clone(), at, false)))
+    }
+
+    /// Records a number, everywhere.
+    pub(crate) fn constant(
+        value: f64,
+        shape: Shape,
+        dtype: DType,
+        device: &Device,
+        at: &'static Location<'static>,
+    ) -> Tensor {
+        Tensor::source(Op::Const(Constant::new(value, at, "full")), shape, dtype, device, at)
     }
 
     /// Runs `f`, which records or refuses, and keeps whatever comes of it.

@@ -2,6 +2,7 @@
 //! Every movement op (reshape, permute, slice, flip, broadcast, pad) is one view. Knows nothing of nodes or bytes.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 
 use smallvec::{SmallVec, smallvec};
 
@@ -11,7 +12,7 @@ use crate::shape::{MAX_RANK, Shape};
 pub type Mask = [(usize, usize); MAX_RANK];
 
 /// A strided window: element `i` of `shape` is element `offset + Σ i·strides` of the source, counted row-major.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct View {
     /// The shape seen.
     pub shape: Shape,
@@ -245,6 +246,20 @@ fn steps_inside(start: isize, step: isize, (low, high): (isize, isize)) -> (isiz
     }
 }
 
+/// Only the axes there are: beyond them all is 0.
+impl Hash for View {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let rank = self.shape.rank();
+        self.shape.hash(state);
+        self.strides[..rank].iter().for_each(|stride| state.write_isize(*stride));
+        state.write_isize(self.offset);
+        for (low, high) in self.mask.iter().flat_map(|mask| &mask[..rank]) {
+            state.write_usize(*low);
+            state.write_usize(*high);
+        }
+    }
+}
+
 impl fmt::Debug for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -266,7 +281,7 @@ impl fmt::Display for View {
 /// A chain of views, for what one set of strides cannot say (a reshape of a transpose, a view of a pad).
 /// The last view's shape is what is seen; each indexes, row-major, into the shape of the one before; the first into
 /// the source.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IndexMap {
     views: SmallVec<[View; 1]>,
 }
@@ -321,6 +336,11 @@ impl IndexMap {
 
     /// `source` seen through this map: `self`'s source is `source`'s shape.
     pub fn of(&self, source: &View) -> IndexMap {
+        if let [view] = &self.views[..]
+            && let Some(merged) = source.then(view)
+        {
+            return merged.into();
+        }
         let mut views: SmallVec<[View; 1]> = smallvec![*source];
         for view in &self.views {
             match views[views.len() - 1].then(view) {
@@ -363,6 +383,12 @@ impl IndexMap {
             linear = view.offset + coordinates.iter().zip(view.strides).map(|(c, s)| *c as isize * s).sum::<isize>();
         }
         Some(linear as usize)
+    }
+}
+
+impl Hash for IndexMap {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.views.iter().for_each(|view| view.hash(state));
     }
 }
 

@@ -1,7 +1,6 @@
 //! One walk over what was asked for: it makes the key under which plans are cached, and gathers what a run needs
 //! (memory, constants, who may be donated). Only when the key is new is the graph itself written out for the planner.
 
-use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,8 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use smallvec::{SmallVec, smallvec};
 
 use super::node::{Expr, Node, NodeRef};
-use super::op::{CustomRef, Op};
+use super::op::{Constant, CustomRef, Op};
 use crate::dtype::DType;
+use crate::fast_hash::FastMap;
 use crate::shape::Shape;
 
 /// The index of a node in a [`Graph`].
@@ -267,7 +267,7 @@ struct KeyWriter {
     words: Vec<u64>,
     customs: Vec<CustomRef>,
     constants: Vec<u32>,
-    numbers: HashMap<(u32, DType), usize>,
+    numbers: FastMap<(u64, u32, DType), usize>,
 }
 
 impl KeyWriter {
@@ -289,12 +289,12 @@ impl KeyWriter {
         // Elementwise ops have the shape of their inputs; the others write theirs.
         match &expr.op {
             Op::Data => unreachable!("data is always ready"),
-            Op::Const(value) => {
+            Op::Const(constant) => {
                 self.head(1, node);
                 self.shape(&node.shape);
-                let idx = self.constant(*value, node.dtype);
-                // Zero and one are told apart from the rest because simplification looks at them.
-                self.words.push((idx as u64) << 2 | (value.to_bits() == 0) as u64 | ((*value == 1.0) as u64) << 1);
+                // Which constant it is, never what its value is: no plan depends on that.
+                let idx = self.constant(constant, node.dtype);
+                self.words.push(idx as u64);
             }
             Op::Index => {
                 self.head(2, node);
@@ -371,11 +371,11 @@ impl KeyWriter {
         }
     }
 
-    /// The number of a constant: equal ones share a number, so that equal nodes are found to be equal.
-    fn constant(&mut self, value: f64, dtype: DType) -> usize {
-        let wanted = (dtype.lane_bits(value), dtype);
-        *self.numbers.entry(wanted).or_insert_with(|| {
-            self.constants.push(wanted.0);
+    /// The number of a constant: equal ones of one place share a number.
+    fn constant(&mut self, constant: &Constant, dtype: DType) -> usize {
+        let identity = constant.identity(dtype);
+        *self.numbers.entry(identity).or_insert_with(|| {
+            self.constants.push(identity.1);
             self.constants.len() - 1
         })
     }
@@ -399,7 +399,7 @@ impl Captured {
                     n_leaves += 1;
                     (n_leaves - 1, self.donated[n_leaves as usize - 1])
                 }
-                Op::Const(value) => (slots.constant(*value, node.dtype) as u32, false),
+                Op::Const(constant) => (slots.constant(constant, node.dtype) as u32, false),
                 _ => (0, false),
             };
             nodes.push(GraphNode {

@@ -13,4 +13,4 @@ pub use capture::{Captured, Graph, GraphNode, Key, NodeIdx, capture};
 pub use flight::take_off;
 pub use kin::{Kin, ancestry};
 pub use node::{Buffer, Expr, Node, NodeRef, Recipe};
-pub use op::{CustomOp, CustomRef, Op};
+pub use op::{Constant, CustomOp, CustomRef, Op};

@@ -1,8 +1,12 @@
 //! The families of ops. An op of a family is a row of its table in `ops/`; nothing here names one.
 
+use std::borrow::Cow;
 use std::fmt;
+use std::panic::Location;
 use std::sync::Arc;
 
+use crate::dtype::DType;
+use crate::fast_hash::hash_of;
 use crate::ops::{BinaryRow, ReduceRow, RoutineRow, UnaryRow};
 use crate::shape::AxisSet;
 use crate::tensor::Tensor;
@@ -14,7 +18,7 @@ pub enum Op {
     /// Memory: nothing to compute. With an input, it is the input's memory on another device, yet to be moved.
     Data,
     /// One number, everywhere. A parameter of the plan: another value needs no new plan.
-    Const(f64),
+    Const(Constant),
     /// The row-major index of each element, as u32 (wrapping) or i32.
     Index,
     /// A function of one element.
@@ -44,6 +48,29 @@ pub enum Op {
     Cat(usize),
     /// A hand-written kernel with its integer parameters.
     Routine(&'static RoutineRow, Params),
+}
+
+/// A number, and where it was written. Equal numbers of one place are one parameter of a plan, so that equal nodes are
+/// found to be equal; equal numbers of two places stay two, or a learning rate that happens to be what another number is
+/// would be another structure.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Constant {
+    pub value: f64,
+    /// The line, and what reads the number there: `leaky_relu(slope)` compares with 0 and multiplies by the slope.
+    place: u64,
+}
+
+impl Constant {
+    /// A number that `reader` reads at a line.
+    pub fn new(value: f64, at: &'static Location<'static>, reader: &str) -> Constant {
+        let place = hash_of(&(std::ptr::from_ref(at), reader));
+        Constant { value, place }
+    }
+
+    /// What tells it from other constants of a graph, given its dtype.
+    pub fn identity(&self, dtype: DType) -> (u64, u32, DType) {
+        (self.place, dtype.lane_bits(self.value), dtype)
+    }
 }
 
 /// The integer parameters of a routine: an axis, a direction.
@@ -112,6 +139,21 @@ impl Op {
     /// What it is called in plans and errors.
     pub fn name(&self) -> &str {
         match self {
+            Op::Custom(op) => &op.0.name,
+            op => op.family_name(),
+        }
+    }
+
+    /// The same, held by nobody: only a user's own op has a name that is not always there.
+    pub fn label(&self) -> Cow<'static, str> {
+        match self {
+            Op::Custom(op) => Cow::Owned(op.0.name.clone()),
+            op => Cow::Borrowed(op.family_name()),
+        }
+    }
+
+    fn family_name(&self) -> &'static str {
+        match self {
             Op::Data => "data",
             Op::Const(_) => "const",
             Op::Index => "index",
@@ -120,7 +162,7 @@ impl Op {
             Op::Select => "select",
             Op::Cast => "cast",
             Op::Commit => "unless_failed",
-            Op::Custom(op) => &op.0.name,
+            Op::Custom(_) => "custom",
             Op::View(_) => "view",
             Op::Pad(_) => "pad",
             Op::Reduce(row, _) => row.name,

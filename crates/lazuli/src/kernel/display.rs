@@ -1,14 +1,15 @@
 //! The text of a kernel: stable, so that tests, `explain` and bug reports can rely on it.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use super::{Args, Body, InstOp, Kernel, Order, Reg};
 
 impl Kernel {
     /// What it computes, as a name: `map_add_tanh_f32`. Profilers show it, so it reads like the plan.
-    pub fn name(&self, ops: &[String]) -> String {
+    pub fn name(&self, ops: &[Cow<'static, str>]) -> String {
         let mut name = self.form().to_string();
-        let shown: Vec<&String> = ops.iter().filter(|op| **op != name).collect();
+        let shown: Vec<&Cow<'static, str>> = ops.iter().filter(|op| **op != name).collect();
         for op in shown.iter().take(4) {
             name.push('_');
             name.push_str(op);

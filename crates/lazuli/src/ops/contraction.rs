@@ -99,7 +99,7 @@ pub(super) fn product(op: &str, a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let b = broadcast(cast(b.node()?, summed, at), &matrices(&right), at);
     let y = match k {
         // The sum of nothing is 0.
-        0 => Tensor::source(Op::Const(0.0), out, dtype, &x.device, at),
+        0 => Tensor::constant(0.0, out, dtype, &x.device, at),
         _ => Tensor::record(Op::Matmul, &[&a, &b], out, summed, at).to_dtype(dtype),
     };
     match (rank_a, rank_b) {

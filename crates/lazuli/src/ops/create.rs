@@ -209,7 +209,7 @@ impl Tensor {
     #[track_caller]
     fn filled_like(&self, value: f64) -> Tensor {
         match self.node() {
-            Ok(node) => Tensor::source(Op::Const(value), node.shape, node.dtype, &node.device, Location::caller()),
+            Ok(node) => Tensor::constant(value, node.shape, node.dtype, &node.device, Location::caller()),
             Err(error) => Tensor::new(Err(error)),
         }
     }
@@ -261,7 +261,7 @@ fn filled(op: &str, shape: Shape, value: f64, dtype: DType, device: &Device) -> 
     if !fits(value, dtype) {
         return Err(Error::dtype(op, format!("{value} does not fit {dtype}")));
     }
-    Ok(Tensor::source(Op::Const(value), shape, dtype, device, Location::caller()))
+    Ok(Tensor::constant(value, shape, dtype, device, Location::caller()))
 }
 
 /// For each element of `shape`, where it is along `axis` (i32).
@@ -450,7 +450,7 @@ fn random_24(shape: &Shape, seed: u64, stream: u64, device: &Device, at: &'stati
     // The words that an element's number is mixed with. A number has 32 bits: what is above them, where a tensor has so
     // many elements, is a word of its own.
     let fixed = [key as u32, (key >> 32) as u32];
-    let words = fixed.iter().map(|half| Tensor::source(Op::Const(*half as f64), *shape, DType::U32, device, at));
+    let words = fixed.iter().map(|half| Tensor::constant(*half as f64, *shape, DType::U32, device, at));
     for word in words.chain(index_above_32(shape, device, at)) {
         bits = match (bits.node(), word.node()) {
             (Ok(x), Ok(y)) => Tensor::record(Op::Binary(&RANDOM), &[x, y], *shape, DType::U32, at),

@@ -345,7 +345,7 @@ fn padded(x: &Tensor, pads: &[(usize, usize)], value: f64) -> Result<Tensor> {
     let out: Shape = shape.iter().zip(&all).map(size).collect();
     out.check("pad")?;
     let at = Location::caller();
-    let fill = Tensor::source(Op::Const(value), Shape::default(), dtype, &node.device, at);
+    let fill = Tensor::constant(value, Shape::default(), dtype, &node.device, at);
     // Nothing inside: fill is all there is.
     if shape.n_elems() == 0 {
         return broadcast("pad", &fill, out);

@@ -11,7 +11,7 @@ use super::row::{BinaryRow, Gives, Takes, UnaryRow};
 use crate::device::Device;
 use crate::dtype::{DType, to_bf16, to_f16};
 use crate::error::{Error, Fault, Result};
-use crate::graph::{Expr, Node, NodeRef, Op};
+use crate::graph::{Constant, Expr, Node, NodeRef, Op};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 use crate::view::View;
@@ -268,7 +268,8 @@ impl<'a> Promoted<'a> {
         match side {
             OperandSide::Number(number) => {
                 let value = number.coerce(self.op, self.dtype)?;
-                let expr = Expr { op: Op::Const(value), inputs: SmallVec::new() };
+                let constant = Constant::new(value, self.at, self.op);
+                let expr = Expr { op: Op::Const(constant), inputs: SmallVec::new() };
                 Ok(Node::new(expr, self.shape, self.dtype, self.device.clone(), self.at, false))
             }
             OperandSide::Node(node) => Ok(broadcast(cast(node, self.dtype, self.at), &self.shape, self.at)),

@@ -221,7 +221,7 @@ fn try_truth(op: &str, row: &'static ReduceRow, x: &Tensor, axes: &Axes) -> Resu
         // Of nothing, none is true, and all are.
         let shape = x.shape.reduced(&axes, keep);
         let value = (row == &MIN) as u8 as f64;
-        return Ok(Tensor::source(Op::Const(value), shape, DType::Bool, &x.device, Location::caller()));
+        return Ok(Tensor::constant(value, shape, DType::Bool, &x.device, Location::caller()));
     }
     reduce(row, op, x, axes, KeepAxes(keep))
 }

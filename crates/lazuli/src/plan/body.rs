@@ -1,13 +1,14 @@
 //! Builds the instructions of one kernel by walking from what leaves it back to memory, carrying along how the
 //! kernel's index space meets the elements of each node. Purely mechanical.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
 
 use smallvec::{SmallVec, smallvec};
 
 use super::ValueId;
 use super::lower::Lowering;
 use crate::dtype::DType;
+use crate::fast_hash::{FastMap, hash_of};
 use crate::graph::{GraphNode, NodeIdx, Op};
 use crate::kernel::{AccessForm, Args, Body, GatherArgs, Inst, InstOp, Order, Reg, Scope, Store};
 use crate::shape::{MAX_RANK, Shape};
@@ -30,21 +31,22 @@ pub struct BodyBuilder {
     /// For a reduction: how the index space meets what is reduced, and the result.
     rows: Option<(View, View)>,
     maps: Vec<IndexMap>,
-    map_ids: HashMap<IndexMap, MapId>,
-    known: HashMap<(NodeIdx, MapId), Reg>,
+    /// The hash of each map: a kernel has few, and looking through a list of words is faster than a table.
+    map_hashes: Vec<u64>,
+    known: FastMap<(NodeIdx, MapId), Reg>,
     insts: Vec<Inst>,
-    loads: HashMap<(ValueId, u16), Reg>,
+    loads: Vec<((ValueId, u16), Reg)>,
     accesses: Vec<Access>,
-    access_ids: HashMap<(IndexMap, Scope), u16>,
+    access_hashes: Vec<u64>,
     inputs: Vec<(ValueId, DType)>,
     stores: Vec<(Reg, ValueId, DType, u16)>,
     gathers: Vec<GatherArgs>,
     consts: Vec<u32>,
-    const_ids: HashMap<(u32, DType), Reg>,
+    const_ids: FastMap<(u32, DType), Reg>,
     failed: Option<Reg>,
     may_fail: Vec<NodeIdx>,
     first: bool,
-    ops: Vec<String>,
+    ops: Vec<Cow<'static, str>>,
 }
 
 /// A finished kernel.
@@ -56,7 +58,7 @@ pub struct BuiltKernel {
     /// The nodes that may fail, and whether commits wait for one of them.
     pub may_fail: Vec<NodeIdx>,
     pub first: bool,
-    pub ops: Vec<String>,
+    pub ops: Vec<Cow<'static, str>>,
 }
 
 impl BodyBuilder {
@@ -71,17 +73,17 @@ impl BodyBuilder {
             n_outer,
             rows,
             maps: Vec::new(),
-            map_ids: HashMap::new(),
-            known: HashMap::new(),
+            map_hashes: Vec::new(),
+            known: FastMap::default(),
             insts: Vec::new(),
-            loads: HashMap::new(),
+            loads: Vec::new(),
             accesses: Vec::new(),
-            access_ids: HashMap::new(),
+            access_hashes: Vec::new(),
             inputs: Vec::new(),
             stores: Vec::new(),
             gathers: Vec::new(),
             consts: Vec::new(),
-            const_ids: HashMap::new(),
+            const_ids: FastMap::default(),
             failed: None,
             may_fail: Vec::new(),
             first: false,
@@ -92,12 +94,20 @@ impl BodyBuilder {
     /// The number of a map over the index space.
     pub fn map(&mut self, map: IndexMap) -> MapId {
         // Along an axis of one element any step will do; without this, equal maps would look different.
-        let map = rewrite(&map, |axes| axes.iter_mut().filter(|a| a.0 == 1).for_each(|a| a.1 = 0));
-        let next = self.maps.len() as MapId;
-        *self.map_ids.entry(map).or_insert_with_key(|map| {
-            self.maps.push(map.clone());
-            next
-        })
+        let view = last(&map);
+        let is_loose = view.shape.iter().zip(view.strides).any(|(size, stride)| *size == 1 && stride != 0);
+        let map = match is_loose {
+            true => rewrite(&map, |axes| axes.iter_mut().filter(|a| a.0 == 1).for_each(|a| a.1 = 0)),
+            false => map,
+        };
+        let hash = hash_of(&map);
+        let is_it = |(i, h): (usize, &u64)| *h == hash && self.maps[i] == map;
+        if let Some(known) = self.map_hashes.iter().enumerate().position(is_it) {
+            return known as MapId;
+        }
+        self.map_hashes.push(hash);
+        self.maps.push(map);
+        self.maps.len() as MapId - 1
     }
 
     /// Adds an instruction.
@@ -121,13 +131,13 @@ impl BodyBuilder {
     /// Loads an element of a value.
     pub fn load(&mut self, value: ValueId, dtype: DType, map: IndexMap) -> Reg {
         let access = self.access(map);
-        if let Some(reg) = self.loads.get(&(value, access)) {
+        if let Some((_, reg)) = self.loads.iter().find(|(load, _)| *load == (value, access)) {
             return *reg;
         }
         let input = self.input(value, dtype);
         let scope = self.accesses[access as usize].scope;
         let reg = self.push(InstOp::Load { input, access }, dtype, scope);
-        self.loads.insert((value, access), reg);
+        self.loads.push(((value, access), reg));
         reg
     }
 
@@ -151,11 +161,17 @@ impl BodyBuilder {
 
     /// An access for values of `scope`, though it may vary less itself.
     fn access_in(&mut self, map: IndexMap, scope: Scope) -> u16 {
-        let next = self.accesses.len() as u16;
-        *self.access_ids.entry((map, scope)).or_insert_with_key(|(map, scope)| {
-            self.accesses.push(Access { map: map.clone(), scope: *scope });
-            next
-        })
+        let hash = hash_of(&map);
+        let is_it = |(i, h): (usize, &u64)| {
+            let known: &Access = &self.accesses[i];
+            *h == hash && known.scope == scope && known.map == map
+        };
+        if let Some(known) = self.access_hashes.iter().enumerate().position(is_it) {
+            return known as u16;
+        }
+        self.access_hashes.push(hash);
+        self.accesses.push(Access { map, scope });
+        self.accesses.len() as u16 - 1
     }
 
     fn scope(&self, reg: Reg) -> Scope {
@@ -228,7 +244,7 @@ impl BodyBuilder {
         let scope = regs.iter().map(|r| self.scope(*r)).max().unwrap_or(Scope::Uniform);
         let dtype = node.dtype;
         if !matches!(node.op, Op::View(_) | Op::Const(_) | Op::Index) {
-            self.ops.push(node.op.name().to_string());
+            self.ops.push(node.op.label());
         }
         if lowering.waits.may_fail[idx as usize] {
             self.may_fail.push(node.origin);
@@ -542,11 +558,14 @@ fn mergeable(map: &IndexMap, axis: usize, next_size: usize) -> bool {
     unmasked(axis) && unmasked(axis + 1) && view.strides[axis] == view.strides[axis + 1] * next_size as isize
 }
 
+/// An axis of a map: size, stride, and which coordinates have an element.
+type MapAxis = (usize, isize, (usize, usize));
+
 /// The same map with its last view rewritten axis by axis: `(size, stride, mask)`.
-fn rewrite(map: &IndexMap, f: impl FnOnce(&mut Vec<(usize, isize, (usize, usize))>)) -> IndexMap {
+fn rewrite(map: &IndexMap, f: impl FnOnce(&mut SmallVec<[MapAxis; MAX_RANK]>)) -> IndexMap {
     let view = last(map);
     let axis = |i: usize| (view.shape[i], view.strides[i], view.mask.map_or((0, view.shape[i]), |m| m[i]));
-    let mut axes: Vec<_> = (0..view.shape.rank()).map(axis).collect();
+    let mut axes: SmallVec<[MapAxis; MAX_RANK]> = (0..view.shape.rank()).map(axis).collect();
     f(&mut axes);
     let mut new = View::from_axes(axes.iter().map(|a| (a.0, a.1)), view.offset);
     if axes.iter().any(|a| a.2 != (0, a.0)) || (view.mask.is_some() && axes.is_empty()) {

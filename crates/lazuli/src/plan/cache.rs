@@ -2,6 +2,7 @@
 //! bytes than they are allowed; beyond it those go that were used longest ago. Only the last one stays however large it is,
 //! or a model that is larger would be compiled for each of its steps.
 
+use std::borrow::Cow;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
@@ -131,7 +132,7 @@ impl Launch {
     fn size_bytes(&self) -> usize {
         let slots = (self.reads.capacity() + self.writes.capacity()) * size_of::<SlotId>();
         let values = (self.read_values.capacity() + self.write_values.capacity()) * size_of::<ValueId>();
-        let ops = self.ops.iter().map(|op| size_of::<String>() + op.capacity()).sum::<usize>();
+        let ops = self.ops.capacity() * size_of::<Cow<'static, str>>();
         size_of::<Launch>() + self.kernel.size_bytes() + self.args.size_bytes() + slots + values + ops
     }
 }

@@ -189,7 +189,7 @@ fn kernel_info(plan: &Plan, launch: &Launch) -> KernelInfo {
     KernelInfo {
         name: launch.kernel.name(&launch.ops),
         form: launch.kernel.form().to_string(),
-        ops: launch.ops.clone(),
+        ops: launch.ops.iter().map(|op| op.to_string()).collect(),
         shape,
         bytes_read,
         bytes_written,

@@ -1,7 +1,7 @@
 //! Writes each group as a kernel: instructions, index maps, sizes. Knows how elements lie; decides nothing about what
 //! shares a kernel (that is `fuse`) nor where values are kept (that is `memory`).
 
-use std::collections::HashMap;
+use std::borrow::Cow;
 
 use super::body::BodyBuilder;
 use super::checks::Checks;
@@ -9,6 +9,7 @@ use super::groups::{Form, Group, Groups, StoredNode, memory_of, operand_source};
 use super::operand::OperandForms;
 use super::{Limits, ValueId};
 use crate::dtype::{DType, Lane};
+use crate::fast_hash::FastMap;
 use crate::graph::{Graph, NodeIdx, Op};
 use crate::kernel::{Args, AxisList, InstOp, Kernel, MatmulArgs, Reg, RoutineArgs, RoutineKernel, Scope};
 use crate::shape::{AxisSet, MAX_RANK, Shape};
@@ -23,7 +24,7 @@ pub struct LaunchDraft {
     /// The nodes it computes that may fail, as the capture numbers them, and whether commits wait for one of them.
     pub may_fail: Vec<NodeIdx>,
     pub first: bool,
-    pub ops: Vec<String>,
+    pub ops: Vec<Cow<'static, str>>,
 }
 
 impl LaunchDraft {
@@ -302,7 +303,7 @@ impl Lowering<'_> {
     fn only_reduce(&self, number: u32, group: &Group) -> Option<NodeIdx> {
         let mut found = None;
         let mut stack: Vec<NodeIdx> = group.stores.iter().map(|t| t.value).collect();
-        let mut seen: HashMap<NodeIdx, ()> = HashMap::new();
+        let mut seen: FastMap<NodeIdx, ()> = FastMap::default();
         while let Some(idx) = stack.pop() {
             if self.groups.group_of[idx as usize] != Some(number) || seen.insert(idx, ()).is_some() {
                 continue;
@@ -391,7 +392,7 @@ impl Lowering<'_> {
             writes: vec![value],
             may_fail: self.waits.may_fail[idx as usize].then_some(node.origin).into_iter().collect(),
             first: self.waits.first[idx as usize],
-            ops: vec![row.name.to_string()],
+            ops: vec![Cow::Borrowed(row.name)],
         });
     }
 }

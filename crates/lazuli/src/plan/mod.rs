@@ -19,6 +19,8 @@ mod tests;
 pub use cache::{Cache, CachedPlan, Locked};
 pub use explain::{Boundary, Explain, KernelInfo};
 
+use std::borrow::Cow;
+
 use self::operand::OperandForms;
 use crate::dtype::DType;
 use crate::graph::{Graph, NodeIdx, Op};
@@ -76,7 +78,7 @@ pub struct Launch {
     /// follows.
     pub may_fail: Vec<NodeIdx>,
     /// The ops it computes, in order, for people.
-    pub ops: Vec<String>,
+    pub ops: Vec<Cow<'static, str>>,
 }
 
 /// What is run: launches in order, over slots. A plain value with a stable text.
@@ -106,7 +108,7 @@ pub struct Plan {
 }
 
 /// Plans a graph. Each pass is a function from value to value; in debug builds each result is verified.
-pub fn compile(graph: &Graph, target: &Target) -> Plan {
+pub fn compile(graph: Graph, target: &Target) -> Plan {
     let limits = &target.limits;
     let commits = graph.nodes.iter().any(|node| matches!(node.op, Op::Commit));
     let graph = simplify::simplify(graph, limits);

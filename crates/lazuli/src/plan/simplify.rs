@@ -1,34 +1,34 @@
 //! Rewrites a graph into an equal, smaller one: equal nodes are shared, views of views become one view, what does
 //! nothing goes. Each rule says its equation. Knows ops by family; nothing about kernels.
 
-use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 
 use smallvec::{SmallVec, smallvec};
 
 use super::{Limits, checks};
+use crate::fast_hash::{FastHasher, FastMap};
 use crate::graph::{Graph, GraphNode, NodeIdx, Op};
 use crate::view::View;
 
 /// The simplified graph. Nodes that are no longer reached are gone.
-pub fn simplify(graph: &Graph, limits: &Limits) -> Graph {
+pub fn simplify(graph: Graph, limits: &Limits) -> Graph {
     let may_fail = graph.nodes.iter().any(|node| checks::may_fail(&node.op, limits));
-    let mut out = GraphBuilder { may_fail, ..GraphBuilder::default() };
-    let mut new_idx: Vec<NodeIdx> = Vec::with_capacity(graph.nodes.len());
-    for node in &graph.nodes {
-        let inputs = node.inputs.iter().map(|i| new_idx[*i as usize]).collect();
-        let node = GraphNode { inputs, op: node.op.clone(), ..*node };
+    let n_nodes = graph.nodes.len();
+    let known = FastMap::with_capacity_and_hasher(n_nodes, Default::default());
+    let mut out = GraphBuilder { nodes: Vec::with_capacity(n_nodes), known, may_fail };
+    let mut new_idx: Vec<NodeIdx> = Vec::with_capacity(n_nodes);
+    for mut node in graph.nodes {
+        node.inputs.iter_mut().for_each(|i| *i = new_idx[*i as usize]);
         new_idx.push(out.add(node));
     }
     let outputs = graph.outputs.iter().map(|o| new_idx[*o as usize]).collect();
     reachable(Graph { nodes: out.nodes, outputs })
 }
 
-#[derive(Default)]
 struct GraphBuilder {
     nodes: Vec<GraphNode>,
     // By hash; where two differ that hash alike, the earlier is simply not found again.
-    known: HashMap<u64, NodeIdx>,
+    known: FastMap<u64, NodeIdx>,
     // Whether any op of the graph may fail while it runs.
     may_fail: bool,
 }
@@ -45,14 +45,17 @@ impl GraphBuilder {
             Op::Cast if self.node(node.inputs[0]).dtype == node.dtype => return node.inputs[0],
             // Where nothing can fail, what is new is new: commit(old, new) = new
             Op::Commit if !self.may_fail || node.inputs[0] == node.inputs[1] => return node.inputs[1],
-            Op::View(view) => return self.add_view(&node, **view),
+            Op::View(view) => {
+                let view = **view;
+                return self.add_view(node, view);
+            }
             // Over axes of size 1 there is nothing to combine: reduce(x) = cast(reshape(x))
             Op::Reduce(_, axes) => {
                 let x = self.node(node.inputs[0]);
                 if (0..x.shape.rank()).all(|i| !axes.contains(i) || x.shape[i] == 1) {
                     let (inputs, dtype) = (node.inputs.clone(), x.dtype);
                     let view = View::contiguous(node.shape);
-                    let seen = self.add_view(&GraphNode { inputs, dtype, ..node.clone() }, view);
+                    let seen = self.add_view(GraphNode { inputs, dtype, ..node.clone() }, view);
                     return self.add(GraphNode { op: Op::Cast, inputs: smallvec![seen], ..node });
                 }
             }
@@ -61,7 +64,7 @@ impl GraphBuilder {
         self.share(node)
     }
 
-    fn add_view(&mut self, node: &GraphNode, view: View) -> NodeIdx {
+    fn add_view(&mut self, node: GraphNode, view: View) -> NodeIdx {
         let x = self.node(node.inputs[0]);
         // x seen as it is = x
         if view.is_linear() && view.shape == x.shape {
@@ -77,12 +80,17 @@ impl GraphBuilder {
             Op::View(inner) => {
                 if let Some(both) = inner.then(&view) {
                     let inputs = x.inputs.clone();
-                    return self.add_view(&GraphNode { inputs, ..node.clone() }, both);
+                    return self.add_view(GraphNode { inputs, ..node }, both);
                 }
             }
             _ => {}
         }
-        self.share(GraphNode { op: Op::View(Box::new(view)), shape: view.shape, ..node.clone() })
+        let op = match node.op {
+            // As it was recorded: its box is kept.
+            Op::View(own) if *own == view => Op::View(own),
+            _ => Op::View(Box::new(view)),
+        };
+        self.share(GraphNode { op, shape: view.shape, ..node })
     }
 
     fn share(&mut self, node: GraphNode) -> NodeIdx {
@@ -111,9 +119,9 @@ fn operands(node: &GraphNode) -> SmallVec<[NodeIdx; 3]> {
 }
 
 fn hash(node: &GraphNode) -> u64 {
-    let mut hasher = DefaultHasher::new();
+    let mut hasher = FastHasher::default();
     std::mem::discriminant(&node.op).hash(&mut hasher);
-    operands(node).hash(&mut hasher);
+    operands(node).iter().for_each(|input| input.hash(&mut hasher));
     (node.shape, node.dtype, node.slot).hash(&mut hasher);
     match &node.op {
         Op::Unary(row) => row.hash(&mut hasher),

@@ -52,6 +52,32 @@ fn another_scalar_plans_nothing() {
 }
 
 #[test]
+fn a_scalar_that_meets_another_number_plans_nothing() {
+    let _device = alone();
+    // A rate beside the numbers that the library itself uses for these ops, and beside another of the user's.
+    let step = |rate: f32, other: f32| {
+        let x = data(&[31], 1).tracked();
+        let y = x.leaky_relu(rate).add(rate).mul(other).sigmoid().clamp(rate, 8.0).pow(3.0);
+        let loss = y.gelu().sub(rate).sum(..);
+        x.sub(loss.grad(&[&x])[0].mul(rate))
+    };
+    cost(|| step(0.3, 0.7));
+    for (rate, other) in [(0.0, 0.7), (1.0, 0.7), (-1.0, 0.7), (0.5, 0.5), (-0.0, 0.0), (0.044715, 2.0), (0.7, 1.0)] {
+        let again = cost(|| step(rate, other));
+        assert_eq!((again.plans_compiled, again.plan_hits), (0, 1), "{rate}, {other}: {again:?}");
+    }
+}
+
+#[test]
+fn equal_numbers_of_one_line_are_one_so_that_equal_maps_are_made_once() {
+    let _device = alone();
+    let x = data(&[40], 2);
+    let both: Vec<Tensor> = (0..2).map(|_| x.mul(2.0).exp()).collect();
+    let plan = lazuli::explain(&[&both[0], &both[1]]).unwrap();
+    assert_eq!(plan.bytes_moved, 2 * 40 * 4, "{plan}");
+}
+
+#[test]
 fn another_batch_size_compiles_no_kernel() {
     let _device = alone();
     cost(|| model(17, 1.5, 0));

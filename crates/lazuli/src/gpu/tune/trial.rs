@@ -246,7 +246,7 @@ pub fn plan(class: &Class) -> Plan {
             read_values: vec![0, 1],
             write_values: vec![2],
             may_fail: Vec::new(),
-            ops: vec!["matmul".to_string()],
+            ops: vec!["matmul".into()],
         }],
         slots: vec![
             slot(SlotKind::Input { idx: 0, donated: false }, n_elems[0], class.a.dtype),

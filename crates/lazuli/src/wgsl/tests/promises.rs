@@ -163,12 +163,15 @@ fn only_what_could_be_folded_is_kept() {
         text(tensor, style).lines().filter(is_kept).count()
     };
     let chain = (0..20).fold(a.clone(), |x, i| x.mul(0.5 + i as f64).add(&b));
+    let large = Tensor::full([4096], 1e8, a.device().unwrap());
     let many = a.add(&b).add(1.0).sub(2.0).mul(3.0).mul(4.0);
     // A driver that uses fused multiply-adds, or regroups, could fold every step with the next.
     for (tensor, alone, shared) in [
         (&chain, 0, 39),
         (&many, 0, 4),
-        (&a.add(1e8).sub(1e8), 1, 1),
+        (&a.add(&large).sub(&large), 1, 1),
+        // Two parameters, of which no driver knows that they are equal.
+        (&a.add(1e8).sub(1e8), 0, 1),
         (&a.sub(&b).mul(2.0).add(&b), 0, 2),
         (&a.sub(&b).add(&b), 1, 1),
         (&a.add(a.neg()), 1, 1),
