@@ -283,8 +283,10 @@ counters! {
     submits,
     /// Kernels run.
     dispatches,
-    /// Plans made because no cached one fitted.
+    /// Plans made because no cached one fitted, and none of another size could be filled.
     plans_compiled,
+    /// Plans filled: another size of a structure that was planned already.
+    plans_filled,
     /// Plans found in the cache.
     plan_hits,
     /// Kernels compiled.

@@ -75,6 +75,15 @@ impl<K: Eq + Hash, V, S: BuildHasher> Lru<K, V, S> {
         before
     }
 
+    /// Takes out the value of a key.
+    pub fn remove<Q: Eq + Hash + ?Sized>(&mut self, key: &Q) -> Option<V>
+    where
+        Arc<K>: Borrow<Q>,
+    {
+        let at = *self.places.get(key)?;
+        Some(self.take(at))
+    }
+
     /// Takes out the entry that was used longest ago.
     pub fn pop_oldest(&mut self) -> Option<V> {
         (self.oldest != NONE).then(|| self.take(self.oldest))
@@ -134,7 +143,8 @@ mod tests {
         assert_eq!(map.get(&1), None);
         assert_eq!(map.insert(3, 31, 7), Some(30));
         assert_eq!(map.size_bytes(), 207);
-        assert_eq!([map.pop_oldest(), map.pop_oldest(), map.pop_oldest()], [Some(0), Some(20), Some(31)]);
+        assert_eq!((map.remove(&2), map.remove(&2), map.size_bytes()), (Some(20), None, 107));
+        assert_eq!([map.pop_oldest(), map.pop_oldest()], [Some(0), Some(31)]);
         assert_eq!((map.pop_oldest(), map.size_bytes(), map.len()), (None, 0, 0));
     }
 

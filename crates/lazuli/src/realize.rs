@@ -14,7 +14,7 @@ use crate::error::{Error, Fault, Result, counted};
 use crate::graph::{Buffer, Captured, Expr, NodeRef, Op, capture, take_off};
 use crate::log::{self, Topic};
 use crate::place::Caller;
-use crate::plan::{self, Cache, CachedPlan, Explain, Locked};
+use crate::plan::{self, Cache, CachedPlan, Explain, Locked, Made};
 use crate::room::zeroed_bytes;
 use crate::tensor::Tensor;
 use crate::user;
@@ -337,8 +337,8 @@ pub fn explain(tensors: &[&Tensor]) -> Result<Explain> {
     // Nothing runs, so nothing is donated that would not be when it does: the plan is the one `compute` would use.
     let _lock = lock("explain", &device)?;
     let captured = capture(&wanted);
-    let plan = plan::compile(captured.graph(), device.backend().target());
-    let mut explain = Explain::new(&plan);
+    let (plan, edges) = plan::compile_with_edges(captured.graph(), device.backend().target());
+    let mut explain = Explain { edges, ..Explain::new(&plan) };
     device.backend().describe(&plan, &mut explain);
     Ok(explain)
 }
@@ -456,8 +456,13 @@ fn plan_for(device: &Device, cache: &mut Cache, captured: &Captured) -> Result<C
         Counters::count(&backend.counters().plan_hits, 1);
         return Ok(entry);
     }
-    Counters::count(&backend.counters().plans_compiled, 1);
-    let plan = Arc::new(plan::compile(captured.graph(), backend.target()));
+    let (plan, made) = plan::plan(captured.graph(), backend.target(), cache.templates());
+    let counter = match made {
+        Made::Compiled => &backend.counters().plans_compiled,
+        Made::Filled => &backend.counters().plans_filled,
+    };
+    Counters::count(counter, 1);
+    let plan = Arc::new(plan);
     log::show(Topic::Plan, || plan.to_string());
     let before = backend.counters().compiled_bytes();
     let runnable = backend.prepare(plan.clone())?;

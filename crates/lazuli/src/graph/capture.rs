@@ -66,7 +66,8 @@ pub struct Key {
 }
 
 impl Key {
-    fn new(words: Vec<u64>, customs: Vec<CustomRef>) -> Key {
+    /// A structure as words, and the user's own ops in it.
+    pub fn new(words: Vec<u64>, customs: Vec<CustomRef>) -> Key {
         // One multiply per word: keys of large graphs are long, and equality is checked in full anyway.
         let hash = words.iter().fold(0u64, |h, w| (h.rotate_left(5) ^ w).wrapping_mul(0x517c_c1b7_2722_0a95));
         Key { words, customs, hash }

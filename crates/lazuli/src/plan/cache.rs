@@ -8,6 +8,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::template::{Template, Templates};
 use super::{Boundary, Launch, Plan, Slot, SlotId, ValueId};
 use crate::backend::{Counters, Runnable};
 use crate::graph::Key;
@@ -30,8 +31,12 @@ struct Cached {
     compiled_bytes: usize,
 }
 
+/// Of the bytes that plans may take, templates may take one in this many.
+const TEMPLATE_SHARE: usize = 8;
+
 /// Plans by key. Lookup hashes nothing: a key brings its hash along.
 pub struct Cache {
+    templates: Templates,
     plans: Lru<Key, Cached, BuildHasherDefault<KeyHasher>>,
     /// What was taken out while the lock is held. It may own functions of the user's, and what those do when they are
     /// dropped may need the lock.
@@ -42,13 +47,15 @@ pub struct Cache {
 impl Cache {
     /// No plans yet, and at most so many bytes of them.
     pub fn new(max_bytes: usize) -> Cache {
-        Cache { plans: Lru::default(), gone: Vec::new(), max_bytes }
+        let templates = Templates::new(max_bytes / TEMPLATE_SHARE);
+        Cache { templates, plans: Lru::default(), gone: Vec::new(), max_bytes }
     }
 
     /// Locks a cache. What is taken out of it goes when it is open again.
     pub fn lock(cache: &Mutex<Cache>) -> Locked<'_> {
         // A panic elsewhere cannot leave the cache half-changed, so a poisoned lock is still good.
-        Locked { cache: cache.lock().unwrap_or_else(PoisonError::into_inner), gone: Vec::new() }
+        let cache = cache.lock().unwrap_or_else(PoisonError::into_inner);
+        Locked { cache, gone: Vec::new(), gone_templates: Vec::new() }
     }
 
     /// The plan for this structure.
@@ -56,16 +63,26 @@ impl Cache {
         self.plans.get(key).map(|cached| cached.entry.clone())
     }
 
+    /// What plans of other sizes are filled from.
+    pub fn templates(&mut self) -> &mut Templates {
+        &mut self.templates
+    }
+
     /// Keeps a plan for which so many bytes were compiled, and lets go of what is too much.
     pub fn insert(&mut self, key: Key, entry: CachedPlan, compiled_bytes: usize, counters: &Counters) {
         let size_bytes = ENTRY_BYTES + key.size_bytes() + entry.plan.size_bytes() + entry.runnable.size_bytes();
         let cached = Cached { entry, size_bytes, compiled_bytes };
         self.gone.extend(self.plans.insert(key, cached, size_bytes));
-        let all = self.plans.size_bytes() + counters.compiled_bytes();
+        let all = self.size_bytes() + counters.compiled_bytes();
         let mut too_much = all.saturating_sub(self.max_bytes);
         // Kernels that others use as well stay; if that leaves too much, the next plan finds out.
         while too_much > 0 && self.plans.len() > 1 && self.let_go(&mut too_much) {}
-        counters.bytes_plans.store(self.plans.size_bytes() as u64, Ordering::Relaxed);
+        counters.bytes_plans.store(self.size_bytes() as u64, Ordering::Relaxed);
+    }
+
+    /// What plans and templates take.
+    fn size_bytes(&self) -> usize {
+        self.plans.size_bytes() + self.templates.size_bytes()
     }
 
     /// Lets go of everything.
@@ -73,6 +90,7 @@ impl Cache {
         while self.let_go(&mut 0) {}
         // The list itself, too.
         self.plans = Lru::default();
+        self.templates.clear();
         counters.bytes_plans.store(0, Ordering::Relaxed);
     }
 
@@ -90,11 +108,13 @@ pub struct Locked<'a> {
     // Opened first, then what is gone is dropped.
     cache: MutexGuard<'a, Cache>,
     gone: Vec<Cached>,
+    gone_templates: Vec<Vec<Template>>,
 }
 
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
         self.gone = std::mem::take(&mut self.cache.gone);
+        self.gone_templates = self.cache.templates.take_gone();
     }
 }
 

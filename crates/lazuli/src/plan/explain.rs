@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{Launch, Plan, SlotKind};
 use crate::dtype::DType;
-use crate::kernel::{Body, InstOp, Kernel, Scope};
+use crate::kernel::{Body, InstOp, Kernel, Order, Scope};
 use crate::view::IndexMap;
 
 /// What computing some tensors does. Deterministic, so that tests can assert on it.
@@ -41,6 +41,9 @@ pub struct Explain {
     pub bytes_moved_lower_bound: usize,
     /// For each pair of kernels of which one reads what the other made: why they are not one.
     pub boundaries: Vec<Boundary>,
+    /// What was asked about sizes when this was planned, with the answers, and which loops came of it. Where another size
+    /// changes none of it, nothing is planned or compiled for it.
+    pub edges: Vec<String>,
 }
 
 /// One kernel of a plan.
@@ -95,6 +98,7 @@ impl Explain {
             bytes_moved: kernels.iter().map(|k| k.bytes_read + k.bytes_written).sum(),
             bytes_moved_lower_bound: least_bytes(plan),
             boundaries: plan.boundaries.clone(),
+            edges: Vec::new(),
             kernels,
         }
     }
@@ -107,7 +111,7 @@ impl Explain {
         let boundaries: Vec<String> = self.boundaries.iter().map(boundary).collect();
         format!(
             "{{\"dispatches\":{},\"submits\":{},\"peak_temp_bytes\":{},\"peak_temp_lower_bound\":{},\"temp_slots\":{},\
-             \"bytes_moved\":{},\"bytes_moved_lower_bound\":{},\"kernels\":[{}],\"boundaries\":[{}]}}",
+             \"bytes_moved\":{},\"bytes_moved_lower_bound\":{},\"kernels\":[{}],\"boundaries\":[{}],\"edges\":[{}]}}",
             self.dispatches,
             self.submits,
             self.peak_temp_bytes,
@@ -117,6 +121,7 @@ impl Explain {
             self.bytes_moved_lower_bound,
             kernels.join(","),
             boundaries.join(","),
+            self.edges.iter().map(|edge| quoted(edge)).collect::<Vec<_>>().join(","),
         )
     }
 
@@ -151,6 +156,20 @@ impl KernelInfo {
             quoted(&self.text),
         )
     }
+}
+
+/// The loops of each kernel, as far as sizes decide them: what lowering asked.
+pub(super) fn loops(plan: &Plan) -> impl Iterator<Item = String> + '_ {
+    plan.launches.iter().enumerate().map(|(i, launch)| {
+        let (Kernel::Loop(body) | Kernel::Matmul(body)) = &launch.kernel else {
+            return format!("kernel {i}: a routine");
+        };
+        let order = if body.order == Order::OuterFast { ", by column" } else { "" };
+        let pieces = if body.ragged { ", in pieces" } else { "" };
+        let form = launch.kernel.form();
+        let (outer, inner) = (body.outer_rank, body.inner_rank);
+        format!("kernel {i}: {form} over {outer} + {inner} axes{order}{pieces}; {:?}", body.accesses)
+    })
 }
 
 /// A JSON (and DOT) string.

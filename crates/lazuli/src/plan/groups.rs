@@ -4,16 +4,16 @@ use super::operand::{OperandForms, operand_args};
 use crate::dtype::DType;
 use crate::graph::{Graph, NodeIdx, Op};
 use crate::kernel::{OperandArgs, Panels};
-use crate::shape::{AxisSet, Shape};
 use crate::view::{IndexMap, View};
 
 /// What a group's kernel is built around.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Elements, each by itself.
     Map,
-    /// Reductions of `full` over `axes`. Members have the size of `full`, or of what is left of it.
-    Reduce { full: Shape, axes: AxisSet, split: bool },
+    /// Reductions over the same axes of the same sizes as `first`. Members have the size of what it reduces, or of its
+    /// result.
+    Reduce { first: NodeIdx, split: bool },
     /// A contraction and what follows, element by element.
     Matmul(NodeIdx),
     /// A hand-written kernel by itself.
@@ -24,8 +24,8 @@ pub enum Form {
 #[derive(Clone, Debug)]
 pub struct Group {
     pub form: Form,
-    /// The index space of a map, or of a matmul's result, as its members see it.
-    pub domain: Shape,
+    /// The node whose shape is the index space of a map, or of a matmul's result, as its members see it.
+    pub domain: NodeIdx,
     pub level: u32,
     /// What leaves the kernel.
     pub stores: Vec<StoredNode>,
@@ -42,11 +42,12 @@ pub struct StoredNode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CatPart {
     pub cat: NodeIdx,
-    pub start: usize,
+    /// Which of its inputs it is.
+    pub part: u32,
 }
 
-/// What fusing decided.
-#[derive(Debug)]
+/// What fusing decided. It names nodes, never sizes, so that it serves other sizes as well.
+#[derive(Clone, Debug)]
 pub struct Groups {
     pub groups: Vec<Group>,
     /// Per node, the group it is made in; None for what is free.

@@ -162,12 +162,18 @@ impl Lowering<'_> {
     fn kernels(&mut self, number: u32, group: &Group) {
         match group.form {
             Form::Map => {
-                let map = View::contiguous(group.domain);
-                let mut body = BodyBuilder::new(number, group.domain.to_vec(), Vec::new(), None);
+                let domain = self.graph.nodes[group.domain as usize].shape;
+                let map = View::contiguous(domain);
+                let mut body = BodyBuilder::new(number, domain.to_vec(), Vec::new(), None);
                 self.store_all(&mut body, &group.stores, |_| map);
                 self.finish_loop(body);
             }
-            Form::Reduce { full, axes, split } => self.reduce(number, group, full, axes, split),
+            Form::Reduce { first, split } => {
+                let node = &self.graph.nodes[first as usize];
+                let Op::Reduce(_, axes) = node.op else { unreachable!("a reduction's group") };
+                let full = self.graph.nodes[node.inputs[0] as usize].shape;
+                self.reduce(number, group, full, axes, split);
+            }
             Form::Matmul(node) => self.matmul(number, group, node),
             Form::Routine(node) => self.routine(node),
         }
@@ -191,7 +197,9 @@ impl Lowering<'_> {
                     let cat = &self.graph.nodes[part.cat as usize];
                     let Op::Cat(axis) = cat.op else { unreachable!("parts belong to concatenations") };
                     let strides = cat.shape.strides();
-                    let offset = part.start as isize * strides[axis];
+                    let before = &cat.inputs[..part.part as usize];
+                    let start: usize = before.iter().map(|i| self.graph.nodes[*i as usize].shape[axis]).sum();
+                    let offset = start as isize * strides[axis];
                     let place = View::from_axes(value_shape.iter().copied().zip(strides), offset);
                     (self.value(part.cat), crate::view::IndexMap::from(map).of(&place))
                 }

@@ -4,10 +4,13 @@ mod checks;
 mod simplify;
 mod operand;
 mod groups;
+mod edges;
 mod fuse;
 mod body;
 mod lower;
 mod order;
+mod structure;
+mod template;
 mod explain;
 mod memory;
 mod verify;
@@ -18,10 +21,13 @@ mod tests;
 
 pub use cache::{Cache, CachedPlan, Locked};
 pub use explain::{Boundary, Explain, KernelInfo};
+pub use template::Templates;
 
 use std::borrow::Cow;
 
+use self::edges::AskedGraph;
 use self::operand::OperandForms;
+use self::template::Template;
 use crate::dtype::DType;
 use crate::graph::{Graph, NodeIdx, Op};
 use crate::kernel::{Args, Kernel};
@@ -107,30 +113,116 @@ pub struct Plan {
     pub boundaries: Vec<Boundary>,
 }
 
-/// Plans a graph. Each pass is a function from value to value; in debug builds each result is verified.
+/// Plans a graph afresh.
+#[cfg(test)]
 pub fn compile(graph: Graph, target: &Target) -> Plan {
+    let draft = PlanDraft::new(graph, &target.limits);
+    draft.planned(&target.limits).0
+}
+
+/// Plans a graph, with the edges at which another size would be planned anew, as text.
+pub fn compile_with_edges(graph: Graph, target: &Target) -> (Plan, Vec<String>) {
     let limits = &target.limits;
-    let commits = graph.nodes.iter().any(|node| matches!(node.op, Op::Commit));
-    let graph = simplify::simplify(graph, limits);
-    if cfg!(debug_assertions) {
-        verify::verify_graph(&graph).unwrap_or_else(|fault| panic!("bug in simplify: {fault}"));
-    }
-    let checks = checks::Checks::of(&graph, limits);
-    let lowered = |commits: fuse::Commits| {
-        let groups = fuse::fuse(&graph, limits, &checks, commits);
-        lower::lower(&graph, &groups, limits, &checks)
+    let draft = PlanDraft::new(graph, limits);
+    let (plan, template) = draft.planned(limits);
+    let tell = |(edge, answer): &(edges::Edge, bool)| {
+        edges::ToldEdge { edge: *edge, answer: *answer, graph: &draft.graph }.to_string()
     };
-    // Kernels that commit are best those that make what is committed. Where others need what they make before a check
-    // can be made, commits have kernels of their own.
-    let kernels = match order::order(lowered(fuse::Commits::Join)) {
-        Ok(kernels) => kernels,
-        Err(order::Circle) => order::order(lowered(fuse::Commits::Apart))
-            .unwrap_or_else(|_| unreachable!("bug in the planner: a check waits for a commit")),
-    };
-    let plan = Plan { commits, settled: checks::settled(&graph, limits), ..memory::assign(kernels) };
-    if cfg!(debug_assertions) {
-        let verified = verify::verify(&plan, limits).and_then(|()| verify::verify_commits(&plan, &graph, limits));
-        verified.unwrap_or_else(|fault| panic!("bug in the planner: {fault}\n{plan}"));
+    let asked = template.answers.iter().map(tell);
+    let told = asked.chain(explain::loops(&plan)).collect();
+    (plan, told)
+}
+
+/// Plans a graph by a template that serves it, or makes one. Each pass is a function from value to value; in debug builds
+/// each result is verified.
+pub fn plan(graph: Graph, target: &Target, templates: &mut Templates) -> (Plan, Made) {
+    let limits = &target.limits;
+    let draft = PlanDraft::new(graph, limits);
+    let structure = structure::structure_of(&draft.graph);
+    if let Some(plan) = templates.serving(&structure, &draft.graph, limits).and_then(|t| draft.filled(t, limits)) {
+        return (plan, Made::Filled);
     }
-    plan
+    let (plan, template) = draft.planned(limits);
+    if template.is_for_all {
+        templates.insert(structure, template);
+    }
+    (plan, Made::Compiled)
+}
+
+/// How a plan was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Made {
+    /// Afresh.
+    Compiled,
+    /// By a template of another size.
+    Filled,
+}
+
+/// A graph on its way to a plan.
+struct PlanDraft {
+    graph: Graph,
+    checks: checks::Checks,
+    /// Whether anything that was asked for is a commit.
+    commits: bool,
+}
+
+impl PlanDraft {
+    fn new(graph: Graph, limits: &Limits) -> PlanDraft {
+        let commits = graph.nodes.iter().any(|node| matches!(node.op, Op::Commit));
+        let graph = simplify::simplify(graph, limits);
+        if cfg!(debug_assertions) {
+            verify::verify_graph(&graph).unwrap_or_else(|fault| panic!("bug in simplify: {fault}"));
+        }
+        let checks = checks::Checks::of(&graph, limits);
+        PlanDraft { graph, checks, commits }
+    }
+
+    /// The plan made afresh, and its template.
+    fn planned(&self, limits: &Limits) -> (Plan, Template) {
+        let fused = |commits: fuse::Commits| {
+            let asked = AskedGraph::new(&self.graph, limits);
+            let groups = fuse::fuse(&asked, limits, &self.checks, commits);
+            Template::new(&self.graph, groups, asked.into_answers(), commits == fuse::Commits::Join)
+        };
+        let template = fused(fuse::Commits::Join);
+        // Kernels that commit are best those that make what is committed. Where others need what they make before a check
+        // can be made, commits have kernels of their own.
+        let (kernels, template) = match self.kernels(&template, limits) {
+            Ok(kernels) => (kernels, template),
+            Err(order::Circle) => {
+                let template = fused(fuse::Commits::Apart);
+                let kernels = self.kernels(&template, limits);
+                (kernels.unwrap_or_else(|_| unreachable!("bug in the planner: a check waits for a commit")), template)
+            }
+        };
+        let plan = self.assigned(kernels, limits);
+        if cfg!(debug_assertions) {
+            let verified =
+                verify::verify(&plan, limits).and_then(|()| verify::verify_commits(&plan, &self.graph, limits));
+            verified.unwrap_or_else(|fault| panic!("bug in the planner: {fault}\n{plan}"));
+        }
+        (plan, template)
+    }
+
+    /// The plan by a template that serves the graph. None if it turns out not to: then the plan is made afresh, so that a
+    /// fault here costs time, never numbers.
+    fn filled(&self, template: &Template, limits: &Limits) -> Option<Plan> {
+        let plan = self.assigned(self.kernels(template, limits).ok()?, limits);
+        if cfg!(debug_assertions) {
+            let afresh = self.planned(limits).0;
+            assert_eq!(format!("{plan:?}"), format!("{afresh:?}"), "a filled plan is another than one made afresh");
+        }
+        verify::verify_bounds(&plan, limits).ok()?;
+        Some(plan)
+    }
+
+    /// The kernels of a template's groups, in the order in which they run.
+    fn kernels(&self, template: &Template, limits: &Limits) -> Result<lower::Lowered, order::Circle> {
+        order::order(lower::lower(&self.graph, &template.groups, limits, &self.checks))
+    }
+
+    fn assigned(&self, kernels: lower::Lowered, limits: &Limits) -> Plan {
+        let settled = checks::settled(&self.graph, limits);
+        Plan { commits: self.commits, settled, ..memory::assign(kernels) }
+    }
 }

@@ -1,5 +1,7 @@
 //! Plans as text, and a verifier that is shown to find what is wrong.
 
+mod filled;
+
 use super::*;
 use crate::graph::{NodeRef, capture};
 use crate::kernel::{AxisList, MatmulArgs};

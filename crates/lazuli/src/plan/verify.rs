@@ -71,6 +71,30 @@ pub fn verify(plan: &Plan, limits: &Limits) -> Result<(), String> {
     Ok(())
 }
 
+/// Says whether anything is touched outside its slot, if it is: what is checked of every filled plan, in all builds. Linear in
+/// instructions, whatever the sizes are.
+pub fn verify_bounds(plan: &Plan, limits: &Limits) -> Result<(), String> {
+    for launch in &plan.launches {
+        let (reads, writes) = launch.kernel.bindings();
+        if reads.len() + writes.len() > limits.max_bindings {
+            return Err("more bindings than there may be".into());
+        }
+        let bound = launch.reads.iter().zip(&launch.read_values).zip(reads);
+        for ((slot, value), dtype) in bound.chain(launch.writes.iter().zip(&launch.write_values).zip(writes)) {
+            if plan.slots[slot.0 as usize].size_bytes < plan.value_elems[*value as usize] * dtype.size() {
+                return Err(format!("value {value} does not fit slot {}", slot.0));
+            }
+        }
+        if let Kernel::Loop(body) | Kernel::Matmul(body) = &launch.kernel {
+            inside(plan, launch, body)?;
+        }
+        if let Some(matmul) = &launch.args.matmul {
+            operands(plan, launch, matmul)?;
+        }
+    }
+    Ok(())
+}
+
 /// Says what is wrong with the order of checks and commits, if anything: no launch may fail that something committed
 /// before it should have waited for, and none both checks and commits.
 pub fn verify_commits(plan: &Plan, graph: &Graph, limits: &Limits) -> Result<(), String> {

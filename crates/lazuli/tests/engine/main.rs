@@ -19,6 +19,7 @@ mod lines;
 mod methods;
 mod regressions;
 mod shapes;
+mod sizes;
 mod special;
 mod steady;
 mod weights;

@@ -1,9 +1,9 @@
 //! Which of the groups that make its inputs a node joins, and how groups become one.
 
+use super::super::edges::Edge;
 use super::super::groups::Form;
 use super::{Availability, Fuser};
 use crate::graph::{NodeIdx, Op};
-use crate::shape::Shape;
 
 impl Fuser<'_> {
     /// The group that an elementwise node joins: those of its inputs, merged as far as they go together. Inputs whose
@@ -12,14 +12,13 @@ impl Fuser<'_> {
         if !self.limits.fuse {
             return None;
         }
-        let n_elems = self.n_elems(idx);
         // The group that fixes the most comes first: a fixed level, then a form.
         let mut by_weight = drafts.to_vec();
         by_weight.sort_by_key(|d| {
             let draft = &self.drafts[*d as usize];
             (!draft.level_is_fixed, std::cmp::Reverse(draft.level), draft.form == Form::Map)
         });
-        by_weight.retain(|d| self.takes(*d, n_elems));
+        by_weight.retain(|d| self.takes(*d, idx));
         let group =
             by_weight.iter().find_map(|group| self.try_group(*group, idx, inputs, &by_weight, drafts, free_level));
         let (group, apart, level) = group?;
@@ -59,7 +58,7 @@ impl Fuser<'_> {
             if let Some(both) = both
                 && takers.contains(&draft)
                 && self.levels_meet(group, draft)
-                && go_together(form, other)
+                && self.go_together(form, other)
             {
                 place = both;
                 merged.push(draft);
@@ -98,17 +97,31 @@ impl Fuser<'_> {
         fits.then_some((group, apart, level))
     }
 
-    /// Whether a group's kernel can also make a value of this many elements.
-    fn takes(&self, draft: u32, n_elems: usize) -> bool {
+    /// Whether a group's kernel can also make a value with as many elements as a node.
+    fn takes(&self, draft: u32, idx: NodeIdx) -> bool {
         let draft = &self.drafts[draft as usize];
+        let is_as_many = |other: NodeIdx| idx == other || self.graph.ask(Edge::SameCount(idx, other));
         match draft.form {
-            Form::Map | Form::Matmul(_) => draft.domain.n_elems() == n_elems,
-            Form::Reduce { full, axes, split } => {
-                let n_rows = full.reduced(&axes, false).n_elems();
-                n_elems == n_rows || (n_elems == full.n_elems() && !split)
-            }
+            Form::Map | Form::Matmul(_) => is_as_many(draft.domain),
+            Form::Reduce { first, split } => is_as_many(first) || (!split && is_as_many(self.graph.inputs(first)[0])),
             Form::Routine(_) => false,
         }
+    }
+
+    /// Whether one kernel can have both forms.
+    fn go_together(&self, a: Form, b: Form) -> bool {
+        match (a, b) {
+            (Form::Map, _) | (_, Form::Map) => true,
+            (Form::Reduce { first, split: false }, Form::Reduce { first: other, split: false }) => {
+                self.same_reduce(first, other)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether two reductions go over the same index space.
+    pub fn same_reduce(&self, a: NodeIdx, b: NodeIdx) -> bool {
+        a == b || self.graph.ask(Edge::SameReduce(a, b))
     }
 
     /// Whether two groups can be on one level: where both are fixed they must be already; where one is, the other must
@@ -152,38 +165,28 @@ impl Fuser<'_> {
 
     /// Adds a node to a group that makes some of its inputs.
     pub fn join(&mut self, idx: NodeIdx, draft: u32, n_insts: usize) -> Availability {
-        let node = &self.graph.nodes[idx as usize];
         let mut n_edges = 0;
-        for input in &node.inputs {
+        for input in self.graph.inputs(idx) {
             n_edges += (self.draft_of(*input) == Some(draft)) as usize;
         }
         let mut loads = std::mem::take(&mut self.drafts[draft as usize].loads);
-        for input in &node.inputs {
+        for input in self.graph.inputs(idx) {
             self.free_loads(*input, &mut loads);
         }
         let n_insts = n_insts + self.free_cost(idx) as usize;
         let (uses, place) = (self.uses[idx as usize], self.place_of(idx));
+        let graph = self.graph;
         let draft_idx = draft;
         let draft = &mut self.drafts[draft as usize];
         draft.loads = loads;
         draft.n_insts += n_insts;
         draft.n_pending = draft.n_pending + uses - n_edges;
-        draft.has_gather |= matches!(node.op, Op::Gather(..));
+        draft.has_gather |= matches!(graph.op(idx), Op::Gather(..));
         draft.place = draft.place.and(place);
         // The shape with the most axes says most about how the elements lie.
-        let axes = |s: &Shape| s.iter().filter(|d| **d != 1).count();
-        if node.shape.n_elems() == draft.domain.n_elems() && axes(&node.shape) > axes(&draft.domain) {
-            draft.domain = node.shape;
+        if graph.n_axes(idx) > graph.n_axes(draft.domain) && graph.ask(Edge::SameCount(idx, draft.domain)) {
+            draft.domain = idx;
         }
         Availability::Member(draft_idx)
-    }
-}
-
-/// Whether one kernel can have both forms.
-fn go_together(a: Form, b: Form) -> bool {
-    match (a, b) {
-        (Form::Map, _) | (_, Form::Map) => true,
-        (Form::Reduce { split: false, .. }, Form::Reduce { split: false, .. }) => a == b,
-        _ => false,
     }
 }

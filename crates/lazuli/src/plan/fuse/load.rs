@@ -1,10 +1,9 @@
 //! What a group needs of others: made by them, and in memory.
 
-use super::super::groups::{Form, StoredNode, memory_of, widens};
-use super::super::operand::{OperandForms, operand_args};
+use super::super::edges::{Edge, OperandOf};
+use super::super::groups::{Form, StoredNode};
 use super::{Availability, Fuser};
-use crate::graph::{Graph, NodeIdx, Op};
-use crate::view::IndexMap;
+use crate::graph::{NodeIdx, Op};
 
 impl Fuser<'_> {
     /// Gives a member memory of its own, for those outside its group. Returns the level from which it can be loaded.
@@ -22,9 +21,9 @@ impl Fuser<'_> {
 
     /// Makes sure a node can be loaded whole and row-major. Returns the level from which it can.
     pub fn load_whole(&mut self, idx: NodeIdx) -> u32 {
-        let source = memory_of(self.graph, &self.stored, idx).unwrap_or(idx);
+        let source = self.memory_of(idx).unwrap_or(idx);
         if let Availability::Inline { level, .. } = self.states[source as usize] {
-            if self.stored[source as usize] || matches!(self.node(source).op, Op::Data) {
+            if self.stored[source as usize] || matches!(self.graph.op(source), Op::Data) {
                 return level;
             }
             self.states[source as usize] = self.open(source, Form::Map, level);
@@ -36,32 +35,45 @@ impl Fuser<'_> {
     /// another way, what is stored is the last view on the way to it that strides can look at: others may share it, such
     /// as the transpose of the same matrix.
     pub fn load_strided(&mut self, idx: NodeIdx) -> u32 {
-        self.load_through(idx, |_, _| false, OperandForms::default())
+        self.load_through(idx, OperandOf::Gather)
     }
 
     /// The same for an operand of a product: small floats are read as they are stored, and so are panels and lists of axes.
-    pub fn load_operand(&mut self, idx: NodeIdx, forms: OperandForms) -> u32 {
-        self.load_through(idx, widens, forms)
+    pub fn load_operand(&mut self, idx: NodeIdx, side: OperandOf) -> u32 {
+        self.load_through(idx, side)
     }
 
-    fn load_through(&mut self, idx: NodeIdx, looks_through: fn(&Graph, NodeIdx) -> bool, forms: OperandForms) -> u32 {
+    fn load_through(&mut self, idx: NodeIdx, side: OperandOf) -> u32 {
         let (mut source, mut stored) = (idx, idx);
-        let mut map = IndexMap::identity(self.node(idx).shape);
         while !self.stored[source as usize] {
             let is_free = matches!(self.states[source as usize], Availability::Inline { .. });
-            match &self.node(source).op {
+            match self.graph.op(source) {
                 // What a group sees through a view it cannot store any more.
-                Op::View(view) if is_free || self.is_reshape(source, view) => map = map.of(view),
-                Op::Cast if is_free && looks_through(self.graph, source) => {}
+                Op::View(_) if is_free || self.graph.ask(Edge::Reshape(source)) => {}
+                Op::Cast if is_free && side != OperandOf::Gather && self.graph.widens(source) => {}
                 _ => break,
             }
-            source = self.node(source).inputs[0];
-            let is_more = matches!(self.node(source).op, Op::View(_)) && self.n_elems(source) > self.n_elems(idx);
-            if map.strided().is_some() && !is_more {
+            source = self.graph.inputs(source)[0];
+            let is_view = matches!(self.graph.op(source), Op::View(_));
+            if self.graph.ask(Edge::Strided { node: idx, source })
+                && (!is_view || self.graph.ask(Edge::NoMore(source, idx)))
+            {
                 stored = source;
             }
         }
-        let in_place = map.strided().is_some() || operand_args(&map, self.n_elems(source), forms).is_some();
+        let in_place = source == stored || self.graph.ask(Edge::Operand { node: idx, source, side });
         self.load_whole(if in_place { source } else { stored })
+    }
+
+    /// The memory a node is as it stands, if it is some: itself, or what it is only a reshape of.
+    pub fn memory_of(&self, idx: NodeIdx) -> Option<NodeIdx> {
+        let mut source = idx;
+        while !self.stored[source as usize] && !matches!(self.graph.op(source), Op::Data) {
+            match self.graph.op(source) {
+                Op::View(_) => source = self.graph.inputs(source)[0],
+                _ => return None,
+            }
+        }
+        (source == idx || self.graph.ask(Edge::Whole { node: idx, source })).then_some(source)
     }
 }

@@ -1,4 +1,5 @@
-//! Decides which nodes share a kernel. Knows the graph and the limits; nothing about instructions or memory.
+//! Decides which nodes share a kernel. Knows the graph, its sizes only as answers to named questions (`edges`), and the
+//! limits; nothing about instructions or memory.
 //!
 //! Nodes are taken in order, and each joins the kernels that make its inputs where it can, so that values pass in
 //! registers instead of memory. A group is a kernel in the making. What is not made in the group where it is wanted
@@ -12,11 +13,10 @@ mod load;
 
 use super::Limits;
 use super::checks::Checks;
-use super::groups::{CatPart, Form, Group, Groups, StoredNode, memory_of};
-use crate::graph::{Graph, GraphNode, NodeIdx, Op};
+use super::edges::{AskedGraph, Edge, OperandOf};
+use super::groups::{CatPart, Form, Group, Groups, StoredNode};
+use crate::graph::{NodeIdx, Op};
 use crate::ops;
-use crate::shape::{AxisSet, Shape};
-use crate::view::View;
 
 /// How a node may be had by those that want it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -68,7 +68,7 @@ impl DraftPlace {
 
 struct Draft {
     form: Form,
-    domain: Shape,
+    domain: NodeIdx,
     level: u32,
     /// Whether another group loads from it, so that its level is fixed.
     level_is_fixed: bool,
@@ -89,13 +89,14 @@ const CHEAP: u32 = 4;
 const CHEAP_SCALAR: u32 = 64;
 
 /// Groups the nodes of a graph.
-pub fn fuse(graph: &Graph, limits: &Limits, checks: &Checks, commits: Commits) -> Groups {
-    let mut uses = vec![0usize; graph.nodes.len()];
-    let mut wanted = vec![false; graph.nodes.len()];
-    for node in &graph.nodes {
-        node.inputs.iter().for_each(|i| uses[*i as usize] += 1);
+pub fn fuse(graph: &AskedGraph, limits: &Limits, checks: &Checks, commits: Commits) -> Groups {
+    let n_nodes = graph.len();
+    let mut uses = vec![0usize; n_nodes];
+    let mut wanted = vec![false; n_nodes];
+    for idx in 0..n_nodes as NodeIdx {
+        graph.inputs(idx).iter().for_each(|i| uses[*i as usize] += 1);
     }
-    for output in &graph.outputs {
+    for output in graph.outputs() {
         uses[*output as usize] += 1;
         wanted[*output as usize] = true;
     }
@@ -106,27 +107,27 @@ pub fn fuse(graph: &Graph, limits: &Limits, checks: &Checks, commits: Commits) -
         commits,
         uses,
         wanted,
-        states: Vec::with_capacity(graph.nodes.len()),
-        stored: vec![false; graph.nodes.len()],
-        reasons: vec![None; graph.nodes.len()],
+        states: Vec::with_capacity(n_nodes),
+        stored: vec![false; n_nodes],
+        reasons: vec![None; n_nodes],
         only_contracted: only_contracted(graph),
         drafts: Vec::new(),
     };
-    for idx in 0..graph.nodes.len() as NodeIdx {
+    for idx in 0..n_nodes as NodeIdx {
         let state = fuser.place(idx);
         fuser.states.push(state);
         if fuser.is_routine(idx) {
             fuser.store(idx, "a hand-written kernel is not fused with others");
         }
     }
-    for &output in &graph.outputs {
+    for &output in graph.outputs() {
         fuser.store_output(output);
     }
     fuser.finish()
 }
 
 struct Fuser<'a> {
-    graph: &'a Graph,
+    graph: &'a AskedGraph<'a>,
     limits: &'a Limits,
     checks: &'a Checks,
     commits: Commits,
@@ -141,14 +142,6 @@ struct Fuser<'a> {
 }
 
 impl Fuser<'_> {
-    fn node(&self, idx: NodeIdx) -> &GraphNode {
-        &self.graph.nodes[idx as usize]
-    }
-
-    fn n_elems(&self, idx: NodeIdx) -> usize {
-        self.node(idx).shape.n_elems()
-    }
-
     /// The draft a member belongs to now.
     fn find(&mut self, mut draft: u32) -> u32 {
         while let Some(next) = self.drafts[draft as usize].merged_into {
@@ -171,39 +164,42 @@ impl Fuser<'_> {
 
     /// Where a node is made.
     fn place(&mut self, idx: NodeIdx) -> Availability {
-        let node = &self.graph.nodes[idx as usize];
-        match &node.op {
-            Op::Data => Availability::Inline { cost: 0, n_loads: (node.shape.n_elems() > 1) as u32, level: 0 },
-            Op::View(view) => self.place_view(idx, view),
-            Op::Reduce(_, axes) => self.place_reduce(idx, *axes),
+        let inputs = self.graph.inputs(idx);
+        match self.graph.op(idx) {
+            Op::Data => {
+                let is_many = self.graph.n_axes(idx) > 0 && !self.graph.is_empty(idx);
+                Availability::Inline { cost: 0, n_loads: is_many as u32, level: 0 }
+            }
+            Op::View(_) => self.place_view(idx),
+            Op::Reduce(..) => self.place_reduce(idx),
             Op::Matmul => {
-                let [a, b] = self.limits.operand_forms(node.dtype);
-                let level = self.load_operand(node.inputs[0], a).max(self.load_operand(node.inputs[1], b));
+                let dtype = self.graph.dtype(idx);
+                let left = self.load_operand(inputs[0], OperandOf::Left(dtype));
+                let level = left.max(self.load_operand(inputs[1], OperandOf::Right(dtype)));
                 self.open(idx, Form::Matmul(idx), level)
             }
             Op::Routine(..) => {
-                let level = node.inputs.iter().map(|i| self.load_whole(*i)).max().unwrap_or(0);
+                let level = inputs.iter().map(|i| self.load_whole(*i)).max().unwrap_or(0);
                 self.open(idx, Form::Routine(idx), level)
             }
-            Op::Cat(axis) => self.place_cat(idx, *axis),
+            Op::Cat(_) => self.place_cat(idx),
             _ => self.place_elementwise(idx),
         }
     }
 
     /// A new group with `idx` as its first member.
     fn open(&mut self, idx: NodeIdx, form: Form, level: u32) -> Availability {
-        let node = &self.graph.nodes[idx as usize];
         let mut loads = Vec::new();
-        node.inputs.iter().for_each(|i| self.free_loads(*i, &mut loads));
+        self.graph.inputs(idx).iter().for_each(|i| self.free_loads(*i, &mut loads));
         self.drafts.push(Draft {
             form,
-            domain: node.shape,
+            domain: idx,
             level,
             level_is_fixed: false,
             n_insts: 1 + self.free_cost(idx) as usize,
             loads,
             n_pending: self.uses[idx as usize],
-            has_gather: matches!(node.op, Op::Gather(..)),
+            has_gather: matches!(self.graph.op(idx), Op::Gather(..)),
             place: self.place_of(idx),
             stores: Vec::new(),
             merged_into: None,
@@ -217,7 +213,7 @@ impl Fuser<'_> {
             return DraftPlace::default();
         }
         let (may_fail, late) = (self.checks.may_fail[idx as usize], self.checks.late[idx as usize]);
-        DraftPlace { may_fail, commits: matches!(self.node(idx).op, Op::Commit), early: !late, late }
+        DraftPlace { may_fail, commits: matches!(self.graph.op(idx), Op::Commit), early: !late, late }
     }
 
     /// The free operations that come along with a node.
@@ -226,31 +222,30 @@ impl Fuser<'_> {
             Availability::Inline { cost, .. } => 1 + cost,
             Availability::Member(_) => 0,
         };
-        self.node(idx).inputs.iter().map(cost).sum()
+        self.graph.inputs(idx).iter().map(cost).sum()
     }
 
     /// The stored nodes and inputs that a free node loads. Free nodes are small, so the walk is too.
     fn free_loads(&self, idx: NodeIdx, loads: &mut Vec<NodeIdx>) {
-        let node = self.node(idx);
-        let is_memory = matches!(node.op, Op::Data) || self.stored[idx as usize];
+        let is_memory = matches!(self.graph.op(idx), Op::Data) || self.stored[idx as usize];
         match self.states[idx as usize] {
             _ if is_memory => {
                 if !loads.contains(&idx) {
                     loads.push(idx);
                 }
             }
-            Availability::Inline { .. } => node.inputs.iter().for_each(|i| self.free_loads(*i, loads)),
+            Availability::Inline { .. } => self.graph.inputs(idx).iter().for_each(|i| self.free_loads(*i, loads)),
             Availability::Member(_) => {}
         }
     }
 
-    fn place_view(&mut self, idx: NodeIdx, view: &View) -> Availability {
-        let source = self.node(idx).inputs[0];
+    fn place_view(&mut self, idx: NodeIdx) -> Availability {
+        let source = self.graph.inputs(idx)[0];
         let Some(draft) = self.draft_of(source) else {
             let Availability::Inline { cost, n_loads, level } = self.states[source as usize] else { unreachable!() };
             // Windows over a pad: to ask of each element of each window whether it is inside costs more than to store it.
-            let repeats = self.n_elems(idx) >= 2 * self.n_elems(source) && !self.stored[source as usize];
-            if repeats && matches!(self.node(source).op, Op::Pad(_)) && self.limits.fuse {
+            let is_pad = matches!(self.graph.op(source), Op::Pad(_)) && !self.stored[source as usize];
+            if is_pad && self.limits.fuse && self.graph.ask(Edge::Repeats(idx)) {
                 self.states[source as usize] = self.open(source, Form::Map, level);
                 let level = self.store(source, "it is read several times with fill around it");
                 return Availability::Inline { cost: 0, n_loads: 1, level };
@@ -258,68 +253,50 @@ impl Fuser<'_> {
             return Availability::Inline { cost, n_loads, level };
         };
         // The same elements in the same order: still the same values of the same kernel.
-        let stays = self.is_reshape(idx, view) && self.limits.fuse && !self.is_routine(source);
-        if stays || self.broadcasts_rows(draft, source, view) {
+        let stays = self.limits.fuse && !self.is_routine(source) && self.graph.ask(Edge::Reshape(idx));
+        if stays || self.broadcasts_rows(draft, idx) {
             return self.join(idx, draft, 1);
         }
         if !self.only_contracted[idx as usize] && self.can_look_through(draft, source, idx) {
             let state = self.join(idx, draft, 1);
-            self.drafts[draft as usize].domain = view.shape;
+            self.drafts[draft as usize].domain = idx;
             return state;
         }
         let level = self.store(source, "it is read in another order than it is made in");
         Availability::Inline { cost: 0, n_loads: 1, level }
     }
 
-    /// Whether a node is all the elements of its input in the same order.
-    fn is_reshape(&self, idx: NodeIdx, view: &View) -> bool {
-        view.is_linear() && self.n_elems(idx) == self.n_elems(self.node(idx).inputs[0])
-    }
-
     /// Whether a view spreads a reduction's result back over what was reduced.
-    fn broadcasts_rows(&self, draft: u32, source: NodeIdx, view: &View) -> bool {
-        let Form::Reduce { full, axes, split: false } = self.drafts[draft as usize].form else { return false };
-        let rows = full.reduced(&axes, false);
-        if !self.limits.fuse || self.n_elems(source) != rows.n_elems() || view.shape.n_elems() != full.n_elems() {
-            return false;
-        }
-        let from = rows.strides();
-        let mut row_axis = 0;
-        let spread = View::from_axes(
-            (0..full.rank()).map(|i| {
-                let stride = if axes.contains(i) { 0 } else { from[row_axis] };
-                row_axis += !axes.contains(i) as usize;
-                (full[i], stride)
-            }),
-            0,
-        );
-        same_map(&spread, view)
+    fn broadcasts_rows(&self, draft: u32, view: NodeIdx) -> bool {
+        let Form::Reduce { first, split: false } = self.drafts[draft as usize].form else { return false };
+        self.limits.fuse && self.graph.ask(Edge::SpreadsRows { view, reduce: first })
     }
 
     /// Whether all of a group may be seen through a view: nobody else wants any of it, and it is not made more often.
     fn can_look_through(&self, draft: u32, source: NodeIdx, idx: NodeIdx) -> bool {
         let draft = &self.drafts[draft as usize];
-        let n_edges = self.node(idx).inputs.iter().filter(|i| **i == source).count();
+        let n_edges = self.graph.inputs(idx).iter().filter(|i| **i == source).count();
         self.limits.fuse
             && draft.form == Form::Map
             && !draft.level_is_fixed
             && draft.n_pending == n_edges
-            && (self.n_elems(idx) <= self.n_elems(source) || draft.n_insts <= CHEAP as usize)
-            && (!draft.has_gather || !matches!(self.node(idx).op, Op::Pad(_)))
+            && (!draft.has_gather || !matches!(self.graph.op(idx), Op::Pad(_)))
+            && (draft.n_insts <= CHEAP as usize || self.graph.ask(Edge::NoMore(idx, source)))
     }
 
     fn place_elementwise(&mut self, idx: NodeIdx) -> Availability {
-        let node = &self.graph.nodes[idx as usize];
-        let mut inputs = node.inputs.clone();
+        let op = self.graph.op(idx);
+        let mut inputs = self.graph.inputs(idx);
         let mut level = 0;
-        if let Op::Gather(..) = node.op {
-            level = self.load_strided(inputs.remove(0));
+        if let Op::Gather(..) = op {
+            level = self.load_strided(inputs[0]);
+            inputs = &inputs[1..];
         }
         // What only free things go into may be free itself.
-        let mut cost = ops::cost(&node.op) + matches!(node.op, Op::Gather(..)) as u32 * 2 * CHEAP;
-        let mut n_loads = matches!(node.op, Op::Gather(..)) as u32;
+        let mut cost = ops::cost(op) + matches!(op, Op::Gather(..)) as u32 * 2 * CHEAP;
+        let mut n_loads = matches!(op, Op::Gather(..)) as u32;
         let mut drafts: Vec<u32> = Vec::new();
-        for input in &inputs {
+        for input in inputs {
             match self.states[*input as usize] {
                 Availability::Inline { cost: c, n_loads: n, level: l } => {
                     cost += c;
@@ -338,10 +315,10 @@ impl Fuser<'_> {
             n_loads /= 2; // x ∘ x loads x once
         }
         let cheap = if n_loads == 0 { CHEAP_SCALAR } else { CHEAP };
-        let constant = matches!(node.op, Op::Const(_) | Op::Index);
+        let constant = matches!(op, Op::Const(_) | Op::Index);
         if drafts.is_empty() {
             // What is made again wherever it is wanted has no place before or after anything.
-            let is_placed = matches!(node.op, Op::Commit) || self.checks.may_fail[idx as usize];
+            let is_placed = matches!(op, Op::Commit) || self.checks.may_fail[idx as usize];
             let is_cheap = cost <= cheap && n_loads <= 1 && !self.wanted[idx as usize] && !is_placed;
             let free = constant || (self.limits.fuse && is_cheap);
             if free {
@@ -350,13 +327,13 @@ impl Fuser<'_> {
             return self.open(idx, Form::Map, level);
         }
         // A pad sees its input through a view; everything else reads the element it writes.
-        if let Op::Pad(_) = node.op {
+        if let Op::Pad(_) = op {
             return self.place_pad(idx, drafts[0], level);
         }
-        match self.choose_group(idx, &inputs, &drafts, level) {
+        match self.choose_group(idx, inputs, &drafts, level) {
             Some(group) => self.join(idx, group, 1),
             None => {
-                for input in &inputs {
+                for input in inputs {
                     if self.draft_of(*input).is_some() {
                         level = level.max(self.store(*input, "the kernel that makes it cannot take in what follows"));
                     }
@@ -367,39 +344,36 @@ impl Fuser<'_> {
     }
 
     fn place_pad(&mut self, idx: NodeIdx, draft: u32, level: u32) -> Availability {
-        let source = self.node(idx).inputs[0];
+        let source = self.graph.inputs(idx)[0];
         let can_rise = self.drafts[draft as usize].level >= level || !self.drafts[draft as usize].level_is_fixed;
         let goes_there = self.drafts[draft as usize].place.with(self.place_of(idx), self.commits).is_some();
         if self.draft_of(source) == Some(draft) && can_rise && goes_there && self.can_look_through(draft, source, idx) {
             let state = self.join(idx, draft, 3);
             let draft = &mut self.drafts[draft as usize];
-            draft.domain = self.graph.nodes[idx as usize].shape;
+            draft.domain = idx;
             draft.level = draft.level.max(level);
             return state;
         }
         let mut level = level;
-        for input in self.node(idx).inputs.clone() {
+        for &input in self.graph.inputs(idx) {
             if self.draft_of(input).is_some() {
                 level = level.max(self.store(input, "it is read with fill around it"));
             }
         }
         // Memory with fill around it is as cheap to have as memory.
-        let fill = self.node(idx).inputs[1];
+        let fill = self.graph.inputs(idx)[1];
         match self.states[fill as usize] {
             Availability::Inline { cost, n_loads: 0, .. } if self.limits.fuse && !self.wanted[idx as usize] => {
-                Availability::Inline { cost: cost + ops::cost(&self.node(idx).op), n_loads: 1, level }
+                Availability::Inline { cost: cost + ops::cost(self.graph.op(idx)), n_loads: 1, level }
             }
             _ => self.open(idx, Form::Map, level),
         }
     }
 
-    fn place_reduce(&mut self, idx: NodeIdx, axes: AxisSet) -> Availability {
-        let x = self.node(idx).inputs[0];
-        let full = self.node(x).shape;
-        let rows = full.reduced(&axes, false).n_elems();
-        let length = full.n_elems().checked_div(rows).unwrap_or(0);
-        let split = length > self.limits.max_reduce && rows < self.limits.min_rows;
-        let form = Form::Reduce { full, axes, split };
+    fn place_reduce(&mut self, idx: NodeIdx) -> Availability {
+        let x = self.graph.inputs(idx)[0];
+        let split = self.graph.ask(Edge::LongReduce(idx));
+        let form = Form::Reduce { first: idx, split };
         let Some(draft) = self.draft_of(x) else {
             let Availability::Inline { level, .. } = self.states[x as usize] else { unreachable!() };
             return self.open(idx, form, level);
@@ -409,28 +383,30 @@ impl Fuser<'_> {
             && match d.form {
                 // A group whose values are wanted elsewhere too can store them on the way, unless it is cut in pieces.
                 Form::Map => {
-                    d.domain.n_elems() == full.n_elems() && (!split || (d.stores.is_empty() && d.n_pending == 1))
+                    (!split || (d.stores.is_empty() && d.n_pending == 1))
+                        && (d.domain == x || self.graph.ask(Edge::SameCount(d.domain, x)))
                 }
-                other => other == form && !split && self.n_elems(x) == full.n_elems(),
+                Form::Reduce { first, split: false } => !split && self.same_reduce(first, idx),
+                _ => false,
             };
         if self.limits.fuse && fits {
             let state = self.join(idx, draft, 1);
             let draft = &mut self.drafts[draft as usize];
-            draft.form = form;
-            draft.domain = full;
+            if draft.form == Form::Map {
+                draft.form = form;
+            }
+            draft.domain = x;
             return state;
         }
         let level = self.store(x, "a reduction over other axes needs all of it first");
         self.open(idx, form, level)
     }
 
-    fn place_cat(&mut self, idx: NodeIdx, axis: usize) -> Availability {
-        let mut start = 0;
+    fn place_cat(&mut self, idx: NodeIdx) -> Availability {
         let mut level = 0;
-        for input in self.node(idx).inputs.clone() {
-            let part_of = Some(CatPart { cat: idx, start });
-            start += self.node(input).shape[axis];
-            if self.n_elems(input) == 0 {
+        for (part, &input) in self.graph.inputs(idx).iter().enumerate() {
+            let part_of = Some(CatPart { cat: idx, part: part as u32 });
+            if self.graph.is_empty(input) {
                 continue;
             }
             // A part that a kernel makes is stored by it where it belongs; for others there is a kernel that copies.
@@ -461,11 +437,11 @@ impl Fuser<'_> {
     }
 
     fn is_routine(&self, idx: NodeIdx) -> bool {
-        matches!(self.node(idx).op, Op::Routine(..))
+        matches!(self.graph.op(idx), Op::Routine(..))
     }
 
     fn store_output(&mut self, idx: NodeIdx) {
-        if self.stored[idx as usize] || memory_of(self.graph, &self.stored, idx).is_some() {
+        if self.stored[idx as usize] || self.memory_of(idx).is_some() {
             return;
         }
         if let Availability::Inline { level, .. } = self.states[idx as usize] {
@@ -498,19 +474,12 @@ impl Fuser<'_> {
     }
 }
 
-/// Whether two views give every element the same source, axes of size 1 aside.
-fn same_map(a: &View, b: &View) -> bool {
-    let axes =
-        |v: &View| -> Vec<(usize, isize)> { v.shape.iter().copied().zip(v.strides).filter(|a| a.0 != 1).collect() };
-    a.offset == b.offset && a.mask.is_none() && b.mask.is_none() && axes(a) == axes(b)
-}
-
 /// Per node, whether all that read it are contractions, which see it through strides anyway.
-fn only_contracted(graph: &Graph) -> Vec<bool> {
-    let mut only = vec![true; graph.nodes.len()];
-    for node in graph.nodes.iter().filter(|n| !matches!(n.op, Op::Matmul)) {
-        node.inputs.iter().for_each(|i| only[*i as usize] = false);
+fn only_contracted(graph: &AskedGraph) -> Vec<bool> {
+    let mut only = vec![true; graph.len()];
+    for idx in (0..graph.len() as NodeIdx).filter(|idx| !matches!(graph.op(*idx), Op::Matmul)) {
+        graph.inputs(idx).iter().for_each(|i| only[*i as usize] = false);
     }
-    graph.outputs.iter().for_each(|o| only[*o as usize] = false);
+    graph.outputs().iter().for_each(|o| only[*o as usize] = false);
     only
 }

@@ -1,0 +1,66 @@
+//! The structure of a graph, as a key: ops, who reads whom, dtypes, and of each axis only whether its size is 0, 1 or more.
+//! Graphs of one structure may share a [`Template`](super::template). Sizes, strides, offsets and who may be overwritten
+//! are no part of it: those are filled in.
+
+use crate::graph::{Graph, GraphNode, Key, Op};
+
+/// What of the sizes of a node is structure: two bits an axis.
+fn size_classes(node: &GraphNode) -> u64 {
+    node.shape.iter().fold(1, |bits, size| bits << 2 | (*size).min(2) as u64)
+}
+
+/// The key of a graph's structure.
+pub fn structure_of(graph: &Graph) -> Key {
+    let mut words: Vec<u64> = Vec::with_capacity(graph.nodes.len() * 5);
+    let mut customs = Vec::new();
+    for node in &graph.nodes {
+        words.push(
+            family(&node.op) | (node.dtype as u64) << 8 | (node.inputs.len() as u64) << 16 | size_classes(node) << 40,
+        );
+        match &node.op {
+            Op::Data | Op::Const(_) => words.push(node.slot as u64),
+            Op::Unary(row) => words.push(std::ptr::from_ref(*row) as u64),
+            Op::Binary(row) => words.push(std::ptr::from_ref(*row) as u64),
+            Op::Custom(op) => {
+                words.push(op.address() as u64);
+                customs.push(op.clone());
+            }
+            Op::View(view) | Op::Pad(view) => words.push(view.mask.is_some() as u64),
+            Op::Reduce(row, axes) => words.extend([std::ptr::from_ref(*row) as u64, axes.bits() as u64]),
+            // What it is called is part of a plan's text.
+            Op::Gather(axis, called) => words.extend([*axis as u64, called.as_ptr() as u64]),
+            Op::Cat(axis) => words.push(*axis as u64),
+            Op::Routine(row, params) => {
+                words.push(std::ptr::from_ref(*row) as u64);
+                words.extend(params.iter().map(|p| *p as u64));
+            }
+            Op::Index | Op::Select | Op::Cast | Op::Commit | Op::Matmul => {}
+        }
+        words.extend(node.inputs.iter().map(|i| *i as u64));
+    }
+    words.push(u64::MAX);
+    words.extend(graph.outputs.iter().map(|o| *o as u64));
+    Key::new(words, customs)
+}
+
+/// A number for each family of ops.
+fn family(op: &Op) -> u64 {
+    match op {
+        Op::Data => 0,
+        Op::Const(_) => 1,
+        Op::Index => 2,
+        Op::Unary(_) => 3,
+        Op::Binary(_) => 4,
+        Op::Select => 5,
+        Op::Cast => 6,
+        Op::Commit => 7,
+        Op::Custom(_) => 8,
+        Op::View(_) => 9,
+        Op::Pad(_) => 10,
+        Op::Reduce(..) => 11,
+        Op::Matmul => 12,
+        Op::Gather(..) => 13,
+        Op::Cat(_) => 14,
+        Op::Routine(..) => 15,
+    }
+}

@@ -1,0 +1,139 @@
+//! Sizes are numbers, not structure: a loop whose sizes grow, shrink or move plans a few times and then only fills numbers
+//! in, and what it computes is the same whatever sizes came before.
+
+use std::collections::BTreeSet;
+
+use lazuli::{Stats, Tensor, keep};
+
+use crate::alone;
+use crate::device::device;
+
+fn data(shape: &[usize], seed: usize) -> Tensor {
+    let n: usize = shape.iter().product();
+    Tensor::from_vec((0..n).map(|i| ((i * 31 + seed * 17) % 97) as f32 * 0.02 - 0.9).collect(), shape, &device())
+}
+
+/// Attention as maths, of `n` queries over `m` keys in 4 heads of 16.
+fn attention(q: &Tensor, k: &Tensor, v: &Tensor) -> Tensor {
+    q.matmul(&k.transpose(-2, -1)).mul(0.25).softmax(-1).matmul(v)
+}
+
+/// What a loop does to the counters.
+fn counted(work: impl FnOnce()) -> Stats {
+    let device = device();
+    device.trim();
+    device.reset_stats();
+    work();
+    device.stats()
+}
+
+#[test]
+fn attention_over_growing_lengths_plans_at_most_six_times() {
+    let _device = alone();
+    let stats = counted(|| {
+        for n in 1..=200 {
+            let [q, k, v] = [0, 1, 2].map(|seed| data(&[1, 4, n, 16], seed));
+            attention(&q, &k, &v).to_vec::<f32>().unwrap();
+        }
+    });
+    assert!(stats.plans_compiled <= 6, "{stats:?}");
+    assert_eq!(stats.plans_compiled + stats.plans_filled, 200, "{stats:?}");
+}
+
+#[test]
+fn a_cache_that_grows_by_cat_plans_at_most_six_times() {
+    let _device = alone();
+    let [wq, wk, wv] = [3, 4, 5].map(|seed| data(&[64, 64], seed));
+    let stats = counted(|| {
+        let heads = |x: &Tensor, w: &Tensor| x.matmul(w).reshape([1, 1, 4, 16]).permute(&[0, 2, 1, 3]);
+        let [mut k, mut v] = [6, 7].map(|seed| data(&[1, 4, 1, 16], seed));
+        for step in 0..150 {
+            let x = data(&[1, 1, 64], step).layer_norm(-1, None, None, 1e-5);
+            k = Tensor::cat(&[&k, &heads(&x, &wk)], 2);
+            v = Tensor::cat(&[&v, &heads(&x, &wv)], 2);
+            let y = attention(&heads(&x, &wq), &k, &v).permute(&[0, 2, 1, 3]).reshape([1, 1, 64]);
+            lazuli::compute(&[&y, &k, &v]).unwrap();
+        }
+    });
+    assert!(stats.plans_compiled <= 6, "{stats:?}");
+}
+
+#[test]
+fn a_hundred_minibatches_by_narrow_plan_at_most_three_times() {
+    let _device = alone();
+    let (x, w) = (data(&[100 * 8, 12], 1), data(&[12, 5], 2));
+    let stats = counted(|| {
+        for i in 0..100 {
+            x.narrow(0, i * 8, 8).matmul(&w).relu().sum(0).to_vec::<f32>().unwrap();
+        }
+    });
+    assert!(stats.plans_compiled <= 3, "{stats:?}");
+}
+
+#[test]
+fn batches_of_199_sizes_plan_at_most_twelve_times() {
+    let _device = alone();
+    let (w1, b1, w2) = (data(&[24, 32], 1), data(&[32], 2), data(&[32, 10], 3));
+    let stats = counted(|| {
+        for n in 1..200 {
+            let y = data(&[n, 24], n).matmul(&w1).add(&b1).relu().matmul(&w2).log_softmax(-1);
+            y.mean(0).to_vec::<f32>().unwrap();
+        }
+    });
+    assert!(stats.plans_compiled <= 12, "{stats:?}");
+}
+
+/// Every kernel form, over a size that goes far.
+fn swept(n: usize) -> Tensor {
+    let x = data(&[n, 6], n);
+    let columns = x.sub(x.mean(keep(0))).t().matmul(&data(&[n, 3], 1));
+    columns.softmax(0).sum(..).add(x.pad(&[(1, 1), (0, 0)], 0.5).max(0).sum(..))
+}
+
+#[test]
+fn over_all_sizes_what_is_planned_or_compiled_is_an_edge_that_explain_had_listed() {
+    let _device = alone();
+    device().trim();
+    let mut seen: BTreeSet<Vec<String>> = BTreeSet::new();
+    let all_small = 1..=70;
+    let rest = (71..=4096usize).filter(|n| n % 61 == 0 || n.is_power_of_two() || (n - 1).is_power_of_two());
+    for n in all_small.chain(rest) {
+        let y = swept(n);
+        let is_new = seen.insert(y.explain().unwrap().edges);
+        device().reset_stats();
+        y.to_vec::<f32>().unwrap();
+        let stats = device().stats();
+        let made = stats.plans_compiled + stats.pipelines_compiled;
+        assert!(is_new || made == 0, "{n}: {stats:?}");
+    }
+    assert!(seen.len() < 40, "{}", seen.len());
+}
+
+#[test]
+fn what_is_computed_does_not_depend_on_the_sizes_before() {
+    let _device = alone();
+    let sizes = [1usize, 2, 6, 3, 17, 64, 7, 300, 6];
+    let results = |sizes: &[usize]| -> Vec<(usize, String, Vec<f32>)> {
+        device().trim();
+        let mut found: Vec<(usize, String, Vec<f32>)> = Vec::new();
+        for &n in sizes {
+            let y = swept(n);
+            let text = y.explain().unwrap().to_string();
+            found.push((n, text, y.to_vec::<f32>().unwrap()));
+        }
+        found.sort_by_key(|found| found.0);
+        found
+    };
+    let mut backwards = sizes;
+    backwards.reverse();
+    let (there, back) = (results(&sizes), results(&backwards));
+    for (a, b) in there.iter().zip(&back) {
+        assert_eq!(a.1, b.1);
+        assert!(a.2.iter().zip(&b.2).all(|(x, y)| x.to_bits() == y.to_bits()), "{}: {:?} {:?}", a.0, a.2, b.2);
+    }
+    // And each alone.
+    for (n, _, values) in &there {
+        device().trim();
+        assert_eq!(&swept(*n).to_vec::<f32>().unwrap(), values, "{n}");
+    }
+}
