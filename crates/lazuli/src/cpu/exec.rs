@@ -118,7 +118,7 @@ impl Frame<'_> {
                     out.full()
                 }
                 CodeInst::Gather { .. } => self.gather(reg, out, tile),
-                CodeInst::Acc => self.acc,
+                CodeInst::Acc(number) => self.accs[*number as usize],
                 CodeInst::Const(idx) => {
                     *out.ptr = self.bound.constants[nest.consts[*idx as usize] as usize];
                     Val::one(out.ptr)

@@ -27,7 +27,7 @@ pub unsafe fn run(bound: &BoundNest) {
 /// Runs one tile.
 ///
 /// # Safety
-/// As for [`run`]; a body that follows a matmul finds its sums at `frame.acc`.
+/// As for [`run`]; a body that follows a matmul finds its sums in `frame.accs`.
 pub unsafe fn run_tile(frame: &mut Frame, tile: &Tile) {
     for pass in &frame.bound.nest.passes.inner {
         // SAFETY: as promised by the caller.

@@ -43,7 +43,7 @@ impl Matmul {
     /// Binds a program to the numbers of a launch.
     pub fn new(code: Arc<Code>, args: &Args, aliased: &[bool]) -> Matmul {
         let matmul = args.matmul.clone().expect("a matmul's launch has its numbers");
-        let acc = code.insts.iter().position(|i| matches!(i, CodeInst::Acc));
+        let acc = code.insts.iter().position(|i| matches!(i, CodeInst::Acc(_)));
         let lane = acc.map_or(Lane::F32, |i| code.body.insts[i].dtype.lane());
         // Sums go where the result will be, unless what is there is still needed.
         let nest = Nest::new(code.clone(), args, &vec![true; aliased.len()]);
@@ -56,7 +56,7 @@ impl Matmul {
             _ => None,
         };
         let is_sum =
-            |s: &crate::kernel::Store| matches!(code.insts[code.alias[s.value as usize] as usize], CodeInst::Acc);
+            |s: &crate::kernel::Store| matches!(code.insts[code.alias[s.value as usize] as usize], CodeInst::Acc(_));
         let alone = code.body.stores.len() == 1;
         // A sum that is stored beside other results must not be overwritten by one of them.
         let in_output = match alone || !code.body.stores.iter().any(is_sum) {
@@ -218,7 +218,7 @@ impl Matmul {
                             Tile { start: at, rows, len, pitch: n, ..Tile::default() }
                         }
                     };
-                    frame.acc = Val::full(sums.get().wrapping_add(at), tile.pitch);
+                    frame.accs[0] = Val::full(sums.get().wrapping_add(at), tile.pitch);
                     // SAFETY: as promised by the caller.
                     unsafe { map::run_tile(frame, &tile) };
                     at += tile.n_lanes();

@@ -30,6 +30,7 @@ mod gemm;
 #[cfg_attr(not(target_arch = "x86_64"), allow(unused, reason = "its loops are there for x86 alone"))]
 mod gemv;
 mod matmul;
+mod attention;
 mod reduce;
 mod routines;
 

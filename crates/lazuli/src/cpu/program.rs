@@ -5,14 +5,51 @@ use std::sync::Arc;
 
 use crate::dtype::{DType, Lane};
 use crate::graph::CustomRef;
-use crate::kernel::{Body, InstOp, Kernel, Reg, RoutineKernel, Scope};
+use crate::kernel::{AttentionKernel, Body, InstOp, Kernel, Reg, RoutineKernel, Scope};
 use crate::ops::{BinaryLoop, ReduceLoops, RegisterStep, UnaryLoop, isa};
 
 /// What a kernel compiles to.
 pub enum CpuProgram {
     Loop(Arc<Code>),
     Matmul(Arc<Code>),
+    Attention(Box<AttentionCode>),
     Routine(RoutineKernel),
+}
+
+/// The bodies of a chained product.
+pub struct AttentionCode {
+    pub kernel: AttentionKernel,
+    pub scores: Arc<Code>,
+    /// The scores of blocks in which all masks hold.
+    pub unmasked: Arc<Code>,
+    pub result: Arc<Code>,
+    pub rows: Arc<Code>,
+}
+
+impl AttentionCode {
+    fn new(kernel: &AttentionKernel) -> AttentionCode {
+        let code = |body: &Body| Arc::new(Code::new(body));
+        let mut unmasked = kernel.scores.clone();
+        let holds = |cond: Reg| kernel.masks.iter().any(|mask| mask.cond == Some(cond));
+        // A choice whose condition holds is its first value: whoever reads the choice reads that.
+        let mut held: Vec<Reg> = (0..unmasked.insts.len() as Reg).collect();
+        for (i, inst) in unmasked.insts.iter_mut().enumerate() {
+            inst.op = inst.op.with_regs(|reg| held[reg as usize]);
+            if let InstOp::Select(cond, then, _) = inst.op
+                && holds(cond)
+            {
+                held[i] = then;
+            }
+        }
+        unmasked.stores.iter_mut().for_each(|store| store.value = held[store.value as usize]);
+        AttentionCode {
+            scores: code(&kernel.scores),
+            unmasked: code(&unmasked),
+            result: code(&kernel.result),
+            rows: code(&kernel.rows),
+            kernel: kernel.clone(),
+        }
+    }
 }
 
 /// The instructions of a body, by register.
@@ -45,7 +82,7 @@ pub enum CodeInst {
         signed: bool,
     },
     Const(u16),
-    Acc,
+    Acc(u8),
     /// True: where nothing has failed, another program runs.
     Failed,
     Unary {
@@ -89,6 +126,7 @@ impl CpuProgram {
         match kernel {
             Kernel::Loop(body) => CpuProgram::Loop(Arc::new(Code::new(body))),
             Kernel::Matmul(body) => CpuProgram::Matmul(Arc::new(Code::new(body))),
+            Kernel::Attention(kernel) => CpuProgram::Attention(Box::new(AttentionCode::new(kernel))),
             Kernel::Routine(routine) => CpuProgram::Routine(routine.clone()),
         }
     }
@@ -107,6 +145,10 @@ impl CpuProgram {
         size_of::<CpuProgram>()
             + match self {
                 CpuProgram::Loop(body) | CpuProgram::Matmul(body) => code(body),
+                CpuProgram::Attention(all) => {
+                    let codes = [&all.scores, &all.unmasked, &all.result, &all.rows];
+                    size_of::<AttentionCode>() + codes.map(|c| code(c)).iter().sum::<usize>()
+                }
                 CpuProgram::Routine(routine) => routine.inputs.capacity() + routine.outputs.capacity(),
             }
     }
@@ -143,7 +185,7 @@ impl Code {
                 CodeInst::Gather { input: *input, access: *access, index: at(index), gather: *gather, signed }
             }
             InstOp::Const(idx) => CodeInst::Const(*idx),
-            InstOp::Acc => CodeInst::Acc,
+            InstOp::Acc(number) => CodeInst::Acc(*number),
             InstOp::Unary(row, x) => {
                 let loops = row.cpu.get(lane_of(x)).unwrap_or_else(|| absent(row.name, lane_of(x)));
                 let step = row.step.filter(|_| lane_of(x) == Lane::F32);
@@ -181,7 +223,7 @@ impl Code {
     pub fn for_each_operand(&self, reg: Reg, mut f: impl FnMut(Reg)) {
         match &self.insts[reg as usize] {
             CodeInst::Load { .. } | CodeInst::Valid { .. } | CodeInst::Index { .. } => {}
-            CodeInst::Const(_) | CodeInst::Acc | CodeInst::Failed | CodeInst::Alias => {}
+            CodeInst::Const(_) | CodeInst::Acc(_) | CodeInst::Failed | CodeInst::Alias => {}
             CodeInst::Gather { index, .. } => f(*index),
             CodeInst::Unary { x, .. } | CodeInst::Cast { x, .. } | CodeInst::Reduce { x, .. } => f(*x),
             CodeInst::Binary { x, y, .. } => [*x, *y].into_iter().for_each(f),

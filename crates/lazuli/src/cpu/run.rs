@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::attention::ChainedProductWork;
 use super::gemm::PackBuffers;
 use super::matmul::{self, Matmul};
 use super::memory::CpuBuffer;
@@ -60,6 +61,7 @@ struct Reverted {
 enum LaunchWork {
     Loop(Box<Nest>),
     Matmul(Box<Matmul>),
+    Attention(Box<ChainedProductWork>),
     Routine { routine: &'static Routine, args: RoutineArgs, inputs: Vec<DType>, output: DType },
 }
 
@@ -86,11 +88,14 @@ impl CpuPlan {
         let nanos = launches.iter().map(|l| l.nanos).sum();
         let products =
             || launches.iter().filter_map(|l| if let LaunchWork::Matmul(m) = &l.work { Some(m) } else { None });
-        let room = products().map(|m| m.room()).max().unwrap_or(0);
+        let chained =
+            || launches.iter().filter_map(|l| if let LaunchWork::Attention(a) = &l.work { Some(a) } else { None });
+        let room = products().map(|m| m.room()).chain(chained().map(|a| a.room())).max().unwrap_or(0);
         let reverted = || launches.iter().filter_map(|launch| launch.reverted.as_ref());
         let frame = |launch: &ReadyLaunch| match &launch.work {
             LaunchWork::Loop(nest) => nest.scratch.n_lanes(),
             LaunchWork::Matmul(matmul) => matmul.nest.scratch.n_lanes(),
+            LaunchWork::Attention(attention) => attention.frame(),
             LaunchWork::Routine { .. } => 0,
         };
         let frame = launches.iter().map(frame).chain(reverted().map(|r| r.nest.scratch.n_lanes())).max();
@@ -99,6 +104,7 @@ impl CpuPlan {
         let sums_bytes = |launch: &ReadyLaunch| match &launch.work {
             LaunchWork::Loop(nest) => nest.sums_bytes(),
             LaunchWork::Matmul(matmul) => matmul.sums_bytes(),
+            LaunchWork::Attention(attention) => attention.parts_bytes(),
             LaunchWork::Routine { routine, args, .. } => (routine.scratch)(args, n_workers),
         };
         let sums_bytes =
@@ -124,6 +130,16 @@ impl CpuPlan {
                 continue;
             }
             match &ready.work {
+                LaunchWork::Attention(attention) => {
+                    let bind = |nest| {
+                        let mut bound = BoundNest::new(nest, constants, faults, idx, *frames);
+                        bound.inputs.extend(launch.reads.iter().map(|r| at(r).cast_const()));
+                        bound.outputs.extend(launch.writes.iter().map(at));
+                        bound
+                    };
+                    // SAFETY: slots have the sizes the plan gives them, and its accesses stay within.
+                    unsafe { attention.run(bind, constants, *sums, *rooms) };
+                }
                 LaunchWork::Routine { .. } => self.run_routine(ready, launch, memory, idx, faults),
                 LaunchWork::Loop(nest) => run_loop(nest, launch, memory, constants, faults, idx),
                 LaunchWork::Matmul(matmul) => {
@@ -188,6 +204,11 @@ fn ready(cpu: &CpuShared, launch: &Launch) -> Result<ReadyLaunch> {
             let nanos = matmul.nanos;
             (LaunchWork::Matmul(Box::new(matmul)), nanos)
         }
+        CpuProgram::Attention(code) => {
+            let attention = ChainedProductWork::new(code, &launch.args);
+            let nanos = attention.nanos;
+            (LaunchWork::Attention(Box::new(attention)), nanos)
+        }
         CpuProgram::Routine(kernel) => {
             let Some(routine) = routines::find(kernel.row) else {
                 return Err(Error::unsupported(kernel.row.name, "the CPU has no such routine"));
@@ -217,6 +238,7 @@ impl LaunchWork {
         match self {
             LaunchWork::Loop(nest) => nest.size_bytes(),
             LaunchWork::Matmul(matmul) => matmul.size_bytes(),
+            LaunchWork::Attention(attention) => attention.size_bytes(),
             LaunchWork::Routine { args, inputs, .. } => {
                 inputs.capacity() + args.input_shapes.capacity() * size_of::<Shape>()
             }
@@ -236,7 +258,7 @@ impl Runnable for CpuPlan {
         for launch in &self.launches {
             scratch.push(match &launch.work {
                 LaunchWork::Matmul(matmul) => Some(matmul.scratch(&self.cpu.pool)?),
-                LaunchWork::Routine { .. } | LaunchWork::Loop(_) => None,
+                LaunchWork::Attention(_) | LaunchWork::Routine { .. } | LaunchWork::Loop(_) => None,
             });
         }
         let slots: SmallVec<[*mut u8; 16]> = (buffers.iter().zip(&self.plan.slots))

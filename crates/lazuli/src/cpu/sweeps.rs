@@ -372,7 +372,7 @@ impl SweepBuilder<'_> {
             });
             let dst = match (&self.code.insts[reg as usize], self.kept.iter().position(|k| *k == reg), store) {
                 _ if pass.lines[idx].fold.is_some() && uses[reg as usize] == 1 => Dst::Nowhere,
-                (CodeInst::Acc, ..) => Dst::InPlace,
+                (CodeInst::Acc(_), ..) => Dst::InPlace,
                 (_, Some(keep), _) => Dst::Keep(keep),
                 (_, None, Some(store)) => {
                     directed.push(store);

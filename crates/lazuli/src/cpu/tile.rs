@@ -169,8 +169,8 @@ pub struct Frame<'a> {
     vals: Vec<Val>,
     /// The second half of `vals` while outer lines run.
     bank: usize,
-    /// The sums that a matmul hands over, and from row to row of them.
-    pub acc: Val,
+    /// The sums that a product hands over, and from row to row of them; a chained product has several.
+    pub accs: [Val; 4],
     pub chain: Vec<ChainOperand>,
     /// How many lanes ahead of what a chain starts from it should ask for; 0: not at all.
     pub ahead: usize,
@@ -219,7 +219,7 @@ impl<'a> BoundNest<'a> {
         let (chain, mut folded) = (std::mem::take(&mut kept.chain), std::mem::take(&mut kept.folded));
         folded.resize_with(folded.len().max(self.nest.scratch.n_folds), Vec::new);
         let scratch = self.frames.of(threads::worker()).first.cast();
-        let mut frame = Frame { bound: self, scratch, vals, bank: 0, acc: Val::NONE, chain, ahead: 0, folded };
+        let mut frame = Frame { bound: self, scratch, vals, bank: 0, accs: [Val::NONE; 4], chain, ahead: 0, folded };
         let result = f(&mut frame);
         if self.nest.streams.contains(&true) {
             nontemporal::finish();
@@ -289,6 +289,20 @@ impl Frame<'_> {
         for &store in &pass.stores {
             // SAFETY: as promised by the caller.
             unsafe { self.store(store, tile) };
+        }
+    }
+
+    /// Runs the lines of a pass over a tile and leaves out its stores: the registers hold what would be stored.
+    ///
+    /// # Safety
+    /// As for [`Frame::run`].
+    pub unsafe fn run_lines(&mut self, pass: &Sweep, tile: &Tile) {
+        for &reg in &pass.in_place {
+            self.vals[reg as usize] = self.in_place(reg, tile);
+        }
+        for line in &pass.lines {
+            // SAFETY: as promised by the caller.
+            unsafe { self.line(line, tile) };
         }
     }
 

@@ -42,6 +42,20 @@ impl Kernel {
                 let panels = panels.map_or(String::new(), |panels| format!(" in panels of {}", panels.width));
                 format!("matmul {sizes}{panels}: {}", body.stores_text())
             }
+            Kernel::Attention(a) => {
+                let sizes = args.attention.as_ref().map_or(String::new(), |x| {
+                    let depths: Vec<String> = x.inner.iter().map(|inner| inner.depth.to_string()).collect();
+                    format!("{:?} {}×{}×{}×{}", x.batch, x.n_rows, depths.join("+"), x.n_columns, x.n_values)
+                });
+                let softmax = if a.softmax.is_some() { " softmax" } else { "" };
+                let stores = |body: &Body| body.stores_text();
+                format!(
+                    "attention {sizes}: {} |{softmax} | {} | {}",
+                    stores(&a.scores),
+                    stores(&a.result),
+                    stores(&a.rows)
+                )
+            }
             Kernel::Routine(r) => format!("routine {}", r.row.name),
         }
     }
@@ -63,7 +77,8 @@ impl Body {
                 InstOp::Index { .. } => "index".to_string(),
                 InstOp::Gather { input, index, .. } => format!("in{input}[{}]", r(index)),
                 InstOp::Const(c) => format!("c{c}"),
-                InstOp::Acc => "a·b".to_string(),
+                InstOp::Acc(0) => "a·b".to_string(),
+                InstOp::Acc(n) => format!("acc{n}"),
                 InstOp::Failed => "failed".to_string(),
                 InstOp::Unary(row, x) => format!("{}({})", row.name, r(x)),
                 InstOp::Binary(row, x, y) => format!("{}({}, {})", row.name, r(x), r(y)),
@@ -75,7 +90,7 @@ impl Body {
                 }
                 InstOp::Reduce(row, x) => format!("{}({})", row.name, r(x)),
             };
-            let is_given = matches!(inst.op, InstOp::Const(_) | InstOp::Acc | InstOp::Failed);
+            let is_given = matches!(inst.op, InstOp::Const(_) | InstOp::Acc(_) | InstOp::Failed);
             let is_leaf = is_given || matches!(inst.op, InstOp::Load { .. } | InstOp::Index { .. });
             // A name keeps the text of long chains short, too.
             if !is_leaf && (uses[i] > 1 || text.len() > 200) {

@@ -19,8 +19,55 @@ pub enum Kernel {
     Loop(Body),
     /// A contraction, then `body` over its result. Inputs 0 and 1 of the body are the operands.
     Matmul(Body),
+    /// Products, a map over their results, perhaps a softmax, and a product of that: no score is stored.
+    Attention(Box<AttentionKernel>),
     /// A hand-written kernel. Inputs and outputs are row-major and whole.
     Routine(RoutineKernel),
+}
+
+/// A chained product. For each row (a query) of a batch, over all columns (keys) of that row:
+///
+/// - a score is the value of [`scores`](AttentionKernel::scores), a map over one or two inner products;
+/// - a weight is the score, or with a softmax `exp(score − shift)` with one shift a row, times the factor if there is one;
+/// - the results are a map over `Σ weight · value`.
+///
+/// Inputs are the operands of the inner products, in pairs, then the values, then what the bodies load. The inputs of each
+/// body are the first of these, as far as it needs them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AttentionKernel {
+    pub inputs: Vec<DType>,
+    /// Those of `result`, then those of `rows`.
+    pub outputs: Vec<DType>,
+    /// Inner products: one or two.
+    pub n_inner: u8,
+    /// A map over `[batch…, rows, columns]`. `Acc(i)` is inner product `i`; what it stores goes nowhere: its first store is
+    /// the score, its second, if it has one, the factor.
+    pub scores: Body,
+    /// Comparisons of indices that decide scores: blocks for which one of them fails need not be looked at.
+    pub masks: Vec<AffineMask>,
+    /// The exponential of a softmax along the columns, if there is one.
+    pub softmax: Option<&'static UnaryRow>,
+    /// A map over `[batch…, rows, values]` of [`ROW_SUM`] and so on; it may store nothing, as may `rows`.
+    pub result: Body,
+    /// A map over `[batch…, rows]` of the same but for `ROW_PRODUCT`.
+    pub rows: Body,
+}
+
+/// What `Acc` means in the maps over an attention's results: the sum of weighted values; what was subtracted from scores
+/// (their greatest, but no less than the least number); their greatest; and the sum of weights, factors left out.
+pub const ROW_PRODUCT: u8 = 0;
+pub const ROW_SHIFT: u8 = 1;
+pub const ROW_MAX: u8 = 2;
+pub const ROW_SUM: u8 = 3;
+
+/// A comparison of two values that are affine in row and column. Where it is false, the score is this constant of the
+/// body, or that of a mask before it; a block can be left out only if all these are −∞ (without a softmax: 0). Being
+/// affine, a comparison holds in a block if it does at its corners, and fails there if it fails at all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AffineMask {
+    /// None where something else than indices is compared.
+    pub cond: Option<Reg>,
+    pub fill: u16,
 }
 
 /// The instructions of a loop nest over `outer × inner` axes.
@@ -106,8 +153,8 @@ pub enum InstOp {
     },
     /// A scalar parameter, by its place in [`Args::consts`].
     Const(u16),
-    /// The matmul's sum for this element (f32, i32 or u32). Only in a matmul's body.
-    Acc,
+    /// A sum that the form hands to its map (f32, i32 or u32), by its number: a matmul has one, an attention several.
+    Acc(u8),
     Unary(&'static UnaryRow, Reg),
     Binary(&'static BinaryRow, Reg, Reg),
     /// Whether a check of an earlier launch of the plan has failed (bool).
@@ -171,7 +218,42 @@ pub struct Args {
     /// Per `Const` of the body, which constant of the plan it is.
     pub consts: Vec<u32>,
     pub matmul: Option<MatmulArgs>,
+    pub attention: Option<Box<AttentionArgs>>,
     pub routine: Option<RoutineArgs>,
+}
+
+/// Sizes of a chained product, how its operands lie, and the numbers of its bodies.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AttentionArgs {
+    pub batch: Vec<usize>,
+    pub n_rows: usize,
+    pub n_columns: usize,
+    /// The length of a value, and of a row of the result.
+    pub n_values: usize,
+    /// Per inner product: how long its sums are, its operand by rows and its operand by columns.
+    pub inner: Vec<InnerProduct>,
+    pub values: AttentionOperand,
+    pub scores: Args,
+    pub result: Args,
+    pub rows: Args,
+}
+
+/// `score[row, column] = Σ a[row, i] · b[column, i]` over `depth` products.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InnerProduct {
+    pub depth: usize,
+    pub a: AttentionOperand,
+    pub b: AttentionOperand,
+}
+
+/// How a matrix of an attention lies in its buffer, in elements: a step for each batch axis, from place to place (a row, a
+/// column) and along a place's own numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AttentionOperand {
+    pub batch: Vec<isize>,
+    pub place: isize,
+    pub along: isize,
+    pub offset: isize,
 }
 
 /// The numbers of a gather.
@@ -198,6 +280,7 @@ impl Kernel {
     pub fn bindings(&self) -> (&[DType], &[DType]) {
         match self {
             Kernel::Loop(body) | Kernel::Matmul(body) => (&body.inputs, &body.outputs),
+            Kernel::Attention(a) => (&a.inputs, &a.outputs),
             Kernel::Routine(r) => (&r.inputs, &r.outputs),
         }
     }
@@ -206,16 +289,22 @@ impl Kernel {
     pub fn size_bytes(&self) -> usize {
         match self {
             Kernel::Loop(body) | Kernel::Matmul(body) => body.size_bytes(),
+            Kernel::Attention(a) => {
+                let bodies = [&a.scores, &a.result, &a.rows].map(Body::size_bytes).iter().sum::<usize>();
+                let lists = a.inputs.capacity() + a.outputs.capacity() + a.masks.capacity() * size_of::<AffineMask>();
+                size_of::<AttentionKernel>() + bodies + lists
+            }
             Kernel::Routine(routine) => routine.inputs.capacity() + routine.outputs.capacity(),
         }
     }
 
-    /// `map`, `reduce`, `matmul` or `routine`.
+    /// `map`, `reduce`, `matmul`, `attention` or `routine`.
     pub fn form(&self) -> &'static str {
         match self {
             Kernel::Loop(body) if body.inner_rank == 0 => "map",
             Kernel::Loop(_) => "reduce",
             Kernel::Matmul(_) => "matmul",
+            Kernel::Attention(_) => "attention",
             Kernel::Routine(_) => "routine",
         }
     }
@@ -223,11 +312,10 @@ impl Kernel {
 
 impl InstOp {
     /// The same with other registers.
-    #[cfg(feature = "gpu")]
     pub fn with_regs(&self, f: impl Fn(Reg) -> Reg) -> InstOp {
         match self {
             InstOp::Load { .. } | InstOp::Valid { .. } | InstOp::Index { .. } => self.clone(),
-            InstOp::Const(_) | InstOp::Acc | InstOp::Failed => self.clone(),
+            InstOp::Const(_) | InstOp::Acc(_) | InstOp::Failed => self.clone(),
             InstOp::Gather { input, access, index, gather } => {
                 InstOp::Gather { input: *input, access: *access, index: f(*index), gather: *gather }
             }
@@ -244,7 +332,7 @@ impl InstOp {
     pub fn for_each_reg(&self, mut f: impl FnMut(Reg)) {
         match self {
             InstOp::Load { .. } | InstOp::Valid { .. } | InstOp::Index { .. } => {}
-            InstOp::Const(_) | InstOp::Acc | InstOp::Failed => {}
+            InstOp::Const(_) | InstOp::Acc(_) | InstOp::Failed => {}
             InstOp::Gather { index, .. } => f(*index),
             InstOp::Unary(_, a) | InstOp::Cast(a) | InstOp::Reduce(_, a) => f(*a),
             InstOp::Binary(_, a, b) => [*a, *b].into_iter().for_each(f),
@@ -261,8 +349,23 @@ impl Args {
         let maps = self.accesses.iter().map(IndexMap::size_bytes).sum::<usize>();
         let gathers = self.gathers.capacity() * size_of::<GatherArgs>() + self.consts.capacity() * size_of::<u32>();
         let shapes = |routine: &RoutineArgs| routine.input_shapes.capacity() * size_of::<crate::shape::Shape>();
+        let attention = self.attention.as_ref().map_or(0, |a| a.size_bytes());
         let numbers = self.matmul.as_ref().map_or(0, MatmulArgs::size_bytes) + self.routine.as_ref().map_or(0, shapes);
+        let numbers = numbers + attention;
         sizes + self.accesses.capacity() * size_of::<IndexMap>() + maps + gathers + numbers
+    }
+}
+
+impl AttentionArgs {
+    /// About how many bytes it occupies.
+    pub fn size_bytes(&self) -> usize {
+        let operand = |operand: &AttentionOperand| operand.batch.capacity() * size_of::<isize>();
+        let inner = |inner: &InnerProduct| size_of::<InnerProduct>() + operand(&inner.a) + operand(&inner.b);
+        size_of::<AttentionArgs>()
+            + self.batch.capacity() * size_of::<usize>()
+            + self.inner.iter().map(inner).sum::<usize>()
+            + operand(&self.values)
+            + [&self.scores, &self.result, &self.rows].map(Args::size_bytes).iter().sum::<usize>()
     }
 }
 

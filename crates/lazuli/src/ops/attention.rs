@@ -10,6 +10,7 @@ use super::movement::reshaped;
 use super::operand::or_error;
 use crate::dtype::DType;
 use crate::error::{Error, Fault, Result};
+use crate::graph::{CustomOp, CustomRef, Op};
 use crate::place::Caller;
 use crate::shape::{Shape, keep};
 use crate::tensor::Tensor;
@@ -54,6 +55,9 @@ impl Tensor {
     /// Scores are f32 whatever the operands are. A query that may look nowhere (all its keys are masked, or there are
     /// none) gives zeros, where `softmax` written as maths gives NaN.
     ///
+    /// No score is stored, and neither is one on the way back: gradients compute the scores again from each row's sum. The
+    /// same maths written with ops stores no score either, unless its gradient is wanted.
+    ///
     /// ```
     /// use lazuli::{Attention, Device, Tensor};
     /// let cpu = Device::cpu();
@@ -84,69 +88,156 @@ fn attend(q: &Tensor, k: &Tensor, v: &Tensor, options: Attention<'_>) -> Result<
     let dtype = q.node()?.dtype.promote(k.node()?.dtype).promote(v.node()?.dtype);
     let dtype = if dtype.is_float() { dtype } else { DType::F32 };
     check_options(q, &options, &shape)?;
-    let wide = |x: &Tensor| x.to_dtype(DType::F32);
-    let (q, k, v) = (shape.queries(&wide(q))?, shape.keys(&wide(k))?, shape.keys(&wide(v))?);
-    let Some(scores) = scores(&q, &k, &options, &shape)? else {
-        // Nothing to look at, or nobody who looks.
-        let out = shape.result(v.node()?.shape);
-        return Ok(Tensor::zeros(out, dtype, &q.node()?.device));
-    };
-    let y = weights(&scores, &options)?.matmul(&v);
-    reshaped("attention", &y, shape.result(v.node()?.shape)).map(|y| y.to_dtype(dtype))
-}
-
-/// What of each value a query takes: its scores' softmax, some left out. Rows of −∞ are zeros.
-#[track_caller]
-fn weights(scores: &Tensor, options: &Attention<'_>) -> Result<Tensor> {
-    // exp(score − max) / Σ: what is subtracted does not change the result, so it has no gradient. A maximum of −∞ is
-    // raised to the least number, and the sum, which is then 0 and otherwise 1 at least, to 1.
-    let max = scores.max(keep(-1)).detach().maximum(f32::MIN);
-    let e = scores.sub(max).exp();
-    let sum = e.sum(keep(-1)).maximum(1.0);
-    let weights = e.mul(sum.recip());
-    if options.dropout == 0.0 {
-        return Ok(weights);
-    }
-    let node = weights.node()?;
-    let kept = Tensor::rand(node.shape, options.seed, &node.device).ge(options.dropout);
-    Ok(weights.mul(kept.to_dtype(DType::F32).mul(1.0 / (1.0 - options.dropout))))
-}
-
-/// The scores of all queries and keys, masks applied; None where there are none.
-#[track_caller]
-fn scores(q: &Tensor, k: &Tensor, options: &Attention<'_>, shape: &AttentionShape) -> Result<Option<Tensor>> {
-    let (l, s) = shape.lengths();
+    let features = q.node()?.shape.last().copied().unwrap_or(1);
+    let (q, k, v) = (shape.queries(q)?, shape.keys(k)?, shape.keys(v)?);
+    let result = shape.result(v.node()?.shape);
     if shape.scores.n_elems() == 0 {
-        return Ok(None);
+        // Nothing to look at, or nobody who looks.
+        return Ok(Tensor::zeros(result, dtype, &q.node()?.device));
     }
-    let features = k.node()?.shape.last().copied().unwrap_or(1);
-    let scale = options.scale.unwrap_or(1.0 / (features.max(1) as f32).sqrt());
-    let mut scores = q.matmul(&k.transpose(-1, -2)).mul(scale);
-    if let Some(cap) = options.soft_cap {
-        scores = scores.div(cap).tanh().mul(cap);
+    let map = ScoreMap {
+        causal: options.causal,
+        window: options.window,
+        mask: options.mask.map(|mask| shape.per_score(mask)).transpose()?,
+        scale: options.scale.unwrap_or(1.0 / (features.max(1) as f32).sqrt()),
+        soft_cap: options.soft_cap,
+        dropout: options.dropout,
+        seed: options.seed,
+    };
+    let bias = options.bias.map(|bias| shape.per_score(bias)).transpose()?;
+    let operands = [shape.everywhere(&q)?, shape.everywhere(&k)?, shape.everywhere(&v)?];
+    let inputs: Vec<Tensor> = operands.into_iter().chain(bias).map(|x| x.to_dtype(DType::F32)).collect();
+    let y = map.attend(&inputs)?;
+    reshaped("attention", &y, result).map(|y| y.to_dtype(dtype))
+}
+
+/// What is done to products of queries and keys until they are weights.
+#[derive(Clone)]
+struct ScoreMap {
+    causal: bool,
+    window: Option<usize>,
+    mask: Option<Tensor>,
+    scale: f32,
+    soft_cap: Option<f32>,
+    dropout: f32,
+    seed: u64,
+}
+
+/// What a softmax knows of a row: what is subtracted from its scores, and the sum of their exponentials.
+struct SoftmaxRows {
+    shift: Tensor,
+    e: Tensor,
+    sum: Tensor,
+}
+
+impl ScoreMap {
+    /// Attention of queries, keys, values and, if there is one, a bias, all f32 with equal batches. The way back recomputes
+    /// the scores from the sum of each row, instead of keeping them.
+    #[track_caller]
+    fn attend(&self, inputs: &[Tensor]) -> Result<Tensor> {
+        let (q, k, v) = (&inputs[0], &inputs[1], &inputs[2]);
+        let scores = self.masked(self.scores(&q.matmul(&k.transpose(-1, -2)), inputs.get(3)), f32::NEG_INFINITY)?;
+        let SoftmaxRows { e, sum, .. } = softmax_rows(&scores);
+        let y = self.dropped(&e.mul(sum.recip()))?.matmul(v);
+        let map = self.clone();
+        let twin = CustomOp {
+            name: "attention".into(),
+            wgsl: "$0".into(),
+            cpu: Arc::new(|x| x[0]),
+            grad: Some(Arc::new(move |inputs, _, g| or_errors(map.gradients(inputs, g), inputs.len()))),
+        };
+        // Never computed: it is there for its gradient alone.
+        let nodes = inputs.iter().map(Tensor::node).collect::<Result<Vec<_>>>()?;
+        let (shape, at) = (y.node()?.shape, Location::caller());
+        let twin = Tensor::record(Op::Custom(CustomRef(Arc::new(twin))), &nodes, shape, DType::F32, at);
+        Ok(y.with_gradient_of(&twin))
     }
-    if let Some(bias) = options.bias {
-        scores = scores.add(shape.per_score(bias)?.to_dtype(DType::F32));
+
+    /// The gradients of all inputs, with P = exp(score − lse) and D = Σ g·y along a row:
+    /// dV = Pᵀ·g, dS = P·(g·Vᵀ − D), and through the map of scores dQ = dS·K, dK = dSᵀ·Q.
+    #[track_caller]
+    fn gradients(&self, inputs: &[Tensor], g: &Tensor) -> Result<Vec<Tensor>> {
+        let (q, k, v) = (&inputs[0], &inputs[1], &inputs[2]);
+        let products = q.matmul(&k.transpose(-1, -2));
+        let open = self.scores(&products, inputs.get(3));
+        let scores = self.masked(open.clone(), f32::NEG_INFINITY)?;
+        let SoftmaxRows { shift, sum, .. } = softmax_rows(&scores);
+        let p = scores.sub(shift.add(sum.log())).exp();
+        let d = g.mul(self.attend(inputs)?).sum(keep(-1));
+        let ds = p.mul(self.dropped(&g.matmul(&v.transpose(-1, -2)))?.sub(d));
+        // The mask once more, where the planner sees it: nothing is read of what it hides.
+        let ds = self.masked(ds, 0.0)?;
+        let wrt: Vec<&Tensor> = [&products].into_iter().chain(inputs.get(3)).collect();
+        let mut through = open.vjp(&wrt, &ds).into_iter();
+        let ds = through.next().map_or(Ok(ds), |ds| self.masked(ds, 0.0))?;
+        let weights = self.masked(self.dropped(&p)?, 0.0)?;
+        let grads = [ds.matmul(k), ds.transpose(-1, -2).matmul(q), weights.transpose(-1, -2).matmul(g)];
+        Ok(grads.into_iter().chain(through).collect())
     }
-    if let Some(mask) = options.mask {
-        scores = shape.per_score(mask)?.select(&scores, f32::NEG_INFINITY);
-    }
-    let node = scores.node()?;
-    let at = Location::caller();
-    let place = |axis: usize| coordinate(&Shape::from([l, s]), axis, &node.device, at);
-    let (row, column) = (place(0).add(s as i32 - l as i32), place(1));
-    let mut only_where = |may_look: Tensor| scores = may_look.select(&scores, f32::NEG_INFINITY);
-    if options.causal {
-        only_where(column.le(&row));
-    }
-    if let Some(window) = options.window {
-        let window = window.min(i32::MAX as usize / 2) as i32;
-        only_where(row.sub(&column).lt(window));
-        if !options.causal {
-            only_where(column.sub(&row).lt(window));
+
+    /// Scaled, capped and biased.
+    #[track_caller]
+    fn scores(&self, products: &Tensor, bias: Option<&Tensor>) -> Tensor {
+        let mut scores = products.mul(self.scale);
+        if let Some(cap) = self.soft_cap {
+            scores = scores.div(cap).tanh().mul(cap);
+        }
+        match bias {
+            Some(bias) => scores.add(bias),
+            None => scores,
         }
     }
-    Ok(Some(scores))
+
+    /// `fill` where a query may not look. Places are compared, so that the planner knows which blocks are hidden.
+    #[track_caller]
+    fn masked(&self, scores: Tensor, fill: f32) -> Result<Tensor> {
+        let mut scores = match &self.mask {
+            Some(mask) => mask.select(&scores, fill),
+            None => scores,
+        };
+        let node = scores.node()?;
+        let (rank, device, at) = (node.shape.rank(), node.device.clone(), Location::caller());
+        let (l, s) = (node.shape[rank - 2], node.shape[rank - 1]);
+        let place = |axis: usize| coordinate(&Shape::from([l, s]), axis, &device, at);
+        let (row, column) = (place(0).add(s as i32 - l as i32), place(1));
+        if self.causal {
+            scores = column.le(&row).select(&scores, fill);
+        }
+        if let Some(window) = self.window {
+            let window = window.min(i32::MAX as usize / 2) as i32;
+            scores = row.sub(&column).lt(window).select(&scores, fill);
+            if !self.causal {
+                scores = column.sub(&row).lt(window).select(&scores, fill);
+            }
+        }
+        Ok(scores)
+    }
+
+    /// Some left out at random, the others larger by as much.
+    #[track_caller]
+    fn dropped(&self, weights: &Tensor) -> Result<Tensor> {
+        if self.dropout == 0.0 {
+            return Ok(weights.clone());
+        }
+        let node = weights.node()?;
+        let kept = Tensor::rand(node.shape, self.seed, &node.device).ge(self.dropout);
+        Ok(weights.mul(kept.to_dtype(DType::F32).mul(1.0 / (1.0 - self.dropout))))
+    }
+}
+
+/// exp(score − max) and its sum. What is subtracted does not change a softmax, so it has no gradient. A maximum of −∞ is
+/// raised to the least number, and the sum, which is then 0 and otherwise 1 at least, to 1: such rows are zeros.
+#[track_caller]
+fn softmax_rows(scores: &Tensor) -> SoftmaxRows {
+    let shift = scores.max(keep(-1)).detach().maximum(f32::MIN);
+    let e = scores.sub(&shift).exp();
+    let sum = e.sum(keep(-1)).maximum(1.0);
+    SoftmaxRows { shift, e, sum }
+}
+
+/// The gradients, or as many times the error.
+fn or_errors(grads: Result<Vec<Tensor>>, n: usize) -> Vec<Tensor> {
+    grads.unwrap_or_else(|error| (0..n).map(|_| Tensor::new(Err(error.clone()))).collect())
 }
 
 #[track_caller]
@@ -211,12 +302,6 @@ impl AttentionShape {
         Ok(AttentionShape { scores, groups })
     }
 
-    /// How many queries and keys there are.
-    fn lengths(&self) -> (usize, usize) {
-        let rank = self.scores.rank();
-        (self.scores[rank - 2], self.scores[rank - 1])
-    }
-
     /// `[…, h, l, d]` as `[…, h_kv, group, l, d]`, where heads are grouped.
     #[track_caller]
     fn queries(&self, q: &Tensor) -> Result<Tensor> {
@@ -242,6 +327,17 @@ impl AttentionShape {
             Some(_) => self.keys(x),
             None => Ok(x.clone()),
         }
+    }
+
+    /// An operand for every index of the batch.
+    #[track_caller]
+    fn everywhere(&self, x: &Tensor) -> Result<Tensor> {
+        let shape = x.node()?.shape;
+        let batch = &self.scores[..self.scores.rank() - 2];
+        let heads = self.groups.map(|(h_kv, group)| [h_kv, group]);
+        let n_own = batch.len() - heads.is_some() as usize;
+        let batch = batch[..n_own].iter().copied().chain(heads.into_iter().flatten());
+        Ok(x.broadcast_to(batch.chain(shape[shape.rank() - 2..].iter().copied()).collect::<Shape>()))
     }
 
     /// The shape of the result, heads as the user has them.

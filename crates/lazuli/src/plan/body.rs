@@ -128,6 +128,12 @@ impl BodyBuilder {
         self.inputs.len() as u16 - 1
     }
 
+    /// Starts with the inputs of another body, so that both can be parts of one kernel.
+    pub fn take_inputs(&mut self, other: &BuiltKernel) {
+        debug_assert!(self.inputs.is_empty(), "inputs come before all else");
+        self.inputs = other.reads.iter().copied().zip(other.body.inputs.iter().copied()).collect();
+    }
+
     /// Loads an element of a value.
     pub fn load(&mut self, value: ValueId, dtype: DType, map: IndexMap) -> Reg {
         let access = self.access(map);
@@ -290,7 +296,7 @@ impl BodyBuilder {
             }
             Op::Matmul => {
                 let lane = if dtype == DType::U8 { DType::U32 } else { dtype };
-                let reg = self.push(InstOp::Acc, lane, Scope::Outer);
+                let reg = self.push(InstOp::Acc(0), lane, Scope::Outer);
                 if lane == dtype { reg } else { self.push(InstOp::Cast(reg), dtype, Scope::Outer) }
             }
             Op::Gather(axis, _) => self.emit_gather(lowering, idx, map, regs[0], *axis),

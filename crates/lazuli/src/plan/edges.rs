@@ -9,6 +9,7 @@
 use std::cell::RefCell;
 use std::fmt;
 
+use super::attention::{self, ChainedProduct};
 use super::operand::{OperandForms, operand_args};
 use crate::dtype::DType;
 use crate::fast_hash::FastMap;
@@ -41,6 +42,8 @@ pub enum Edge {
     Strided { node: NodeIdx, source: NodeIdx },
     /// Whether a product can read an operand where its source lies.
     Operand { node: NodeIdx, source: NodeIdx, side: OperandOf },
+    /// Whether the chained products of the graph are those with this fingerprint.
+    Chained(u64),
 }
 
 /// Whose operand a value is: it says in which layouts it may lie.
@@ -52,6 +55,8 @@ pub enum OperandOf {
     Left(DType),
     /// The right side of a product of this type.
     Right(DType),
+    /// A chained product, which goes by strides and widens small floats.
+    Chained,
 }
 
 impl Edge {
@@ -83,13 +88,14 @@ impl Edge {
             Edge::Strided { node, source } => seen_from(graph, node, source).strided().is_some(),
             Edge::Operand { node, source, side } => {
                 let forms = match side {
-                    OperandOf::Gather => OperandForms::default(),
+                    OperandOf::Gather | OperandOf::Chained => OperandForms::default(),
                     OperandOf::Left(dtype) => limits.operand_forms(dtype)[0],
                     OperandOf::Right(dtype) => limits.operand_forms(dtype)[1],
                 };
                 let map = seen_from(graph, node, source);
                 map.strided().is_some() || operand_args(&map, n_elems(source), forms).is_some()
             }
+            Edge::Chained(known) => attention::fingerprint(&attention::find(graph, limits)) == known,
         }
     }
 }
@@ -184,6 +190,18 @@ impl<'a> AskedGraph<'a> {
         })
     }
 
+    /// The chained products, and the order in which nodes are placed because of them. Which there are depends on sizes; a
+    /// graph that cannot have any is not asked.
+    pub fn chained(&self) -> (Vec<ChainedProduct>, Vec<NodeIdx>) {
+        let found = attention::find(self.graph, self.limits);
+        if attention::may_be_found(self.graph, self.limits) {
+            self.ask(Edge::Chained(attention::fingerprint(&found)));
+        }
+        let order =
+            attention::order(self.graph, &found).unwrap_or_else(|| unreachable!("found only where there is one"));
+        (found, order)
+    }
+
     /// All that was asked.
     pub fn into_answers(self) -> Answers {
         self.asked.into_inner().answers
@@ -253,6 +271,7 @@ impl fmt::Display for ToldEdge<'_> {
             Edge::Whole { node: a, source } => write!(f, "{} is all of {} in the same order", node(a), node(source)),
             Edge::Strided { node: a, source } => write!(f, "{} is {} by strides", node(a), node(source)),
             Edge::Operand { node: a, source, .. } => write!(f, "{} is read where {} lies", node(a), node(source)),
+            Edge::Chained(_) => write!(f, "the chained products are the same"),
         }?;
         write!(f, ": {}", if self.answer { "yes" } else { "no" })
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{Launch, Plan, SlotKind};
 use crate::dtype::DType;
-use crate::kernel::{Body, InstOp, Kernel, Order, Scope};
+use crate::kernel::{Args, AttentionArgs, AttentionKernel, Body, InstOp, Kernel, Order, Scope};
 use crate::view::IndexMap;
 
 /// What computing some tensors does. Deterministic, so that tests can assert on it.
@@ -52,7 +52,7 @@ pub struct Explain {
 pub struct KernelInfo {
     /// What it computes, as a profiler shows it.
     pub name: String,
-    /// `map`, `reduce`, `matmul` or `routine`.
+    /// `map`, `reduce`, `matmul`, `attention` or `routine`.
     pub form: String,
     /// The ops it computes, in order.
     pub ops: Vec<String>,
@@ -200,6 +200,7 @@ fn kernel_info(plan: &Plan, launch: &Launch) -> KernelInfo {
             let k = args.matmul.as_ref().map_or(0, |m| m.k);
             shape.iter().product::<usize>() * 2 * k + body_flops(body, &args.outer, &args.inner)
         }
+        Kernel::Attention(kernel) => args.attention.as_ref().map_or(0, |args| attention_flops(kernel, args)),
         Kernel::Routine(_) => shape.iter().product(),
     };
     let (reads, writes) = launch.kernel.bindings();
@@ -217,6 +218,15 @@ fn kernel_info(plan: &Plan, launch: &Launch) -> KernelInfo {
         variant: None,
         text: launch.kernel.text(args),
     }
+}
+
+/// Both products and the three maps; a softmax is an exponential and two steps more. Blocks that a mask leaves out count.
+fn attention_flops(kernel: &AttentionKernel, args: &AttentionArgs) -> usize {
+    let n_scores = args.scores.outer.iter().product::<usize>();
+    let depth = args.inner.iter().map(|inner| inner.depth).sum::<usize>() + args.n_values;
+    let softmax = kernel.softmax.map_or(0, |exp| exp.cost as usize + 2);
+    let maps = [(&kernel.scores, &args.scores), (&kernel.result, &args.result), (&kernel.rows, &args.rows)];
+    n_scores * (2 * depth + softmax) + maps.map(|(body, args)| body_flops(body, &args.outer, &[])).iter().sum::<usize>()
 }
 
 fn body_flops(body: &Body, outer: &[usize], inner: &[usize]) -> usize {
@@ -241,26 +251,35 @@ fn body_flops(body: &Body, outer: &[usize], inner: &[usize]) -> usize {
 fn read_bytes(plan: &Plan, launch: &Launch, input: usize) -> usize {
     let dtype = launch.kernel.bindings().0[input];
     let whole = plan.value_elems[launch.read_values[input] as usize] * dtype.size();
-    let body = match &launch.kernel {
-        Kernel::Loop(body) => body,
-        Kernel::Matmul(body) if input >= 2 => body,
+    let touched = match (&launch.kernel, &launch.args.attention) {
+        (Kernel::Loop(body), _) => touched(body, &launch.args, input),
+        (Kernel::Matmul(body), _) if input >= 2 => touched(body, &launch.args, input),
+        (Kernel::Attention(kernel), Some(args)) if input > 2 * kernel.n_inner as usize => {
+            let maps = [(&kernel.scores, &args.scores), (&kernel.result, &args.result), (&kernel.rows, &args.rows)];
+            maps.iter().map(|(body, args)| touched(body, args, input)).sum()
+        }
         _ => return whole,
     };
+    (touched * dtype.size()).min(whole)
+}
+
+/// Elements of an input that the instructions of a body name.
+fn touched(body: &Body, args: &Args, input: usize) -> usize {
     let mut touched = 0;
     for inst in &body.insts {
         match inst.op {
             InstOp::Load { input: i, access } if i as usize == input => {
-                touched += elements(&launch.args.accesses[access as usize])
+                touched += elements(&args.accesses[access as usize])
             }
             // Which rows a gather reads is not known beforehand: one element for each index.
             InstOp::Gather { input: i, .. } if i as usize == input => {
-                let inner = if inst.scope == Scope::Inner { &launch.args.inner[..] } else { &[] };
-                touched += launch.args.outer.iter().chain(inner).product::<usize>();
+                let inner = if inst.scope == Scope::Inner { &args.inner[..] } else { &[] };
+                touched += args.outer.iter().chain(inner).product::<usize>();
             }
             _ => {}
         }
     }
-    (touched * dtype.size()).min(whole)
+    touched
 }
 
 /// How many different elements a map names: along axes without a step it is always the same one.
@@ -274,7 +293,7 @@ fn write_bytes(plan: &Plan, launch: &Launch, output: usize, dtype: DType) -> usi
         Kernel::Loop(body) | Kernel::Matmul(body) => {
             elements(&launch.args.accesses[body.stores[output].access as usize])
         }
-        Kernel::Routine(_) => plan.value_elems[launch.write_values[output] as usize],
+        Kernel::Attention(_) | Kernel::Routine(_) => plan.value_elems[launch.write_values[output] as usize],
     };
     n_elems * dtype.size()
 }

@@ -16,6 +16,8 @@ pub enum Form {
     Reduce { first: NodeIdx, split: bool },
     /// A contraction and what follows, element by element.
     Matmul(NodeIdx),
+    /// A chained product, by its number, and what follows, element by element or row by row.
+    Attention(u32),
     /// A hand-written kernel by itself.
     Routine(NodeIdx),
 }
@@ -84,6 +86,12 @@ pub fn operand_source(
     let (source, map) = source(graph, is_stored, |i| widens(graph, i), idx)?;
     let (lies, panels) = operand_args(&map, graph.nodes[source as usize].shape.n_elems(), forms)?;
     Some((source, lies, panels))
+}
+
+/// The same by strides alone.
+pub fn widened_source(graph: &Graph, is_stored: impl Fn(NodeIdx) -> bool, idx: NodeIdx) -> Option<(NodeIdx, View)> {
+    let (source, map) = source(graph, is_stored, |i| widens(graph, i), idx)?;
+    map.strided().map(|view| (source, *view))
 }
 
 /// Whether a node is only a small float as a large one, which loses nothing.

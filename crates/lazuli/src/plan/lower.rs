@@ -1,8 +1,11 @@
 //! Writes each group as a kernel: instructions, index maps, sizes. Knows how elements lie; decides nothing about what
 //! shares a kernel (that is `fuse`) nor where values are kept (that is `memory`).
 
+mod attention;
+
 use std::borrow::Cow;
 
+use super::attention::ChainedProduct;
 use super::body::BodyBuilder;
 use super::checks::Checks;
 use super::groups::{Form, Group, Groups, StoredNode, memory_of, operand_source};
@@ -32,7 +35,7 @@ impl LaunchDraft {
     pub fn commits(&self) -> bool {
         match &self.kernel {
             Kernel::Loop(body) | Kernel::Matmul(body) => body.commits(),
-            Kernel::Routine(_) => false,
+            Kernel::Attention(_) | Kernel::Routine(_) => false,
         }
     }
 }
@@ -74,9 +77,15 @@ pub struct Lowered {
 
 /// Writes every group as one kernel, or two where a long reduction is cut.
 pub fn lower(graph: &Graph, groups: &Groups, limits: &Limits, waits: &Checks) -> Lowered {
+    let is_chained = |group: &Group| matches!(group.form, Form::Attention(_));
+    let chained = match groups.groups.iter().any(is_chained) {
+        true => super::attention::find(graph, limits),
+        false => Vec::new(),
+    };
     let mut lowering = Lowering {
         graph,
         groups,
+        chained,
         limits,
         waits,
         values: Vec::new(),
@@ -100,6 +109,8 @@ pub fn lower(graph: &Graph, groups: &Groups, limits: &Limits, waits: &Checks) ->
 pub(super) struct Lowering<'a> {
     pub graph: &'a Graph,
     pub groups: &'a Groups,
+    /// The chained products, with the sizes of this graph.
+    chained: Vec<ChainedProduct>,
     limits: &'a Limits,
     /// What must come before commits.
     pub waits: &'a Checks,
@@ -175,6 +186,10 @@ impl Lowering<'_> {
                 self.reduce(number, group, full, axes, split);
             }
             Form::Matmul(node) => self.matmul(number, group, node),
+            Form::Attention(chained) => {
+                let found = self.chained[chained as usize].clone();
+                self.attention(number, group, &found);
+            }
             Form::Routine(node) => self.routine(node),
         }
     }

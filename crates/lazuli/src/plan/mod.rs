@@ -4,6 +4,7 @@ mod checks;
 mod simplify;
 mod operand;
 mod groups;
+mod attention;
 mod edges;
 mod fuse;
 mod body;

@@ -17,6 +17,7 @@ fn limits() -> Limits {
         min_rows: 64,
         panels: None,
         max_list_elems: 0,
+        max_chained_depth: 512,
         custom_may_fail: true,
         fuse: true,
     }

@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::{Launch, Limits, Plan, SlotKind, ValueId};
 use crate::graph::{Graph, Op};
-use crate::kernel::{AccessForm, Body, InstOp, Kernel, MatmulArgs, Scope};
+use crate::kernel::{AccessForm, Args, AttentionArgs, AttentionKernel, Body, InstOp, Kernel, MatmulArgs, Scope};
 use crate::view::IndexMap;
 
 /// Above this many elements, coverage is checked by counting instead of element by element.
@@ -85,14 +85,24 @@ pub fn verify_bounds(plan: &Plan, limits: &Limits) -> Result<(), String> {
                 return Err(format!("value {value} does not fit slot {}", slot.0));
             }
         }
-        if let Kernel::Loop(body) | Kernel::Matmul(body) = &launch.kernel {
-            inside(plan, launch, body)?;
-        }
+        maps(plan, launch)?;
         if let Some(matmul) = &launch.args.matmul {
             operands(plan, launch, matmul)?;
         }
     }
     Ok(())
+}
+
+/// Every map of a launch stays inside what it reads and writes.
+fn maps(plan: &Plan, launch: &Launch) -> Result<(), String> {
+    match &launch.kernel {
+        Kernel::Loop(body) | Kernel::Matmul(body) => inside(plan, launch, (body, &launch.args), 0),
+        Kernel::Attention(kernel) => {
+            let args = launch.args.attention.as_deref().ok_or("a chained product without its numbers")?;
+            chained(plan, launch, kernel, args)
+        }
+        Kernel::Routine(_) => Ok(()),
+    }
 }
 
 /// Says what is wrong with the order of checks and commits, if anything: no launch may fail that something committed
@@ -130,6 +140,14 @@ pub fn verify_commits(plan: &Plan, graph: &Graph, limits: &Limits) -> Result<(),
                 };
                 let n = body.insts.iter().filter(|inst| is_fallible(&inst.op)).count();
                 (n, body.insts.iter().any(|inst| matches!(inst.op, InstOp::Failed)))
+            }
+            Kernel::Attention(a) => {
+                let bodies = [&a.scores, &a.result, &a.rows];
+                let is_placed = |op: &InstOp| matches!(op, InstOp::Gather { .. } | InstOp::Failed | InstOp::Custom(..));
+                if bodies.iter().any(|body| body.insts.iter().any(|inst| is_placed(&inst.op))) {
+                    return Err(format!("launch {i}: a chained product neither checks nor commits"));
+                }
+                (0, false)
             }
             Kernel::Routine(routine) => (routine.row.indexes as usize, false),
         };
@@ -193,9 +211,7 @@ fn step(
             return Err(format!("reads value {value} before all of it is written"));
         }
     }
-    if let Kernel::Loop(body) | Kernel::Matmul(body) = &launch.kernel {
-        inside(plan, launch, body)?;
-    }
+    maps(plan, launch)?;
     if let Some(matmul) = &launch.args.matmul {
         operands(plan, launch, matmul)?;
     }
@@ -231,10 +247,15 @@ fn position(launch: &Launch, value: ValueId) -> usize {
 
 /// A map's elements, if they are few enough to list, and how many there are.
 fn stored_elements(launch: &Launch, output: usize, n_elems: usize) -> (Option<Vec<usize>>, usize) {
-    let (Kernel::Loop(body) | Kernel::Matmul(body)) = &launch.kernel else {
-        return ((n_elems <= EXACT).then(|| (0..n_elems).collect()), n_elems);
+    let (body, args, output) = match (&launch.kernel, &launch.args.attention) {
+        (Kernel::Loop(body) | Kernel::Matmul(body), _) => (body, &launch.args, output),
+        (Kernel::Attention(a), Some(args)) => match output.checked_sub(a.result.stores.len()) {
+            None => (&a.result, &args.result, output),
+            Some(output) => (&a.rows, &args.rows, output),
+        },
+        _ => return ((n_elems <= EXACT).then(|| (0..n_elems).collect()), n_elems),
     };
-    let map = &launch.args.accesses[body.stores[output].access as usize];
+    let map = &args.accesses[body.stores[output].access as usize];
     let n = map.shape().n_elems();
     let all = (n <= EXACT).then(|| every_index(map).map(|c| map.at(&c).unwrap_or(usize::MAX)).collect());
     (all, n)
@@ -278,8 +299,8 @@ fn cover(
     Ok(())
 }
 
-/// Every access of every instruction stays inside what it reads or writes.
-fn inside(plan: &Plan, launch: &Launch, body: &Body) -> Result<(), String> {
+/// Every access of every instruction stays inside what it reads or writes; the body's outputs are those from `first` on.
+fn inside(plan: &Plan, launch: &Launch, (body, args): (&Body, &Args), first: usize) -> Result<(), String> {
     for (i, inst) in body.insts.iter().enumerate() {
         let mut late = None;
         inst.op.for_each_reg(|r| late = late.or((r as usize >= i).then_some(r)));
@@ -289,13 +310,13 @@ fn inside(plan: &Plan, launch: &Launch, body: &Body) -> Result<(), String> {
         match inst.op {
             InstOp::Load { input, access } => {
                 let n_elems = plan.value_elems[launch.read_values[input as usize] as usize];
-                reach(launch, access, n_elems, 0).map_err(|e| format!("load {i}: {e}"))?;
+                reach(launch, args, access, n_elems, 0).map_err(|e| format!("load {i}: {e}"))?;
             }
             InstOp::Gather { input, access, gather, .. } => {
                 let n_elems = plan.value_elems[launch.read_values[input as usize] as usize];
-                let args = launch.args.gathers[gather as usize];
-                let more = args.stride * (args.bound as isize - 1).max(0);
-                reach(launch, access, n_elems, more).map_err(|e| format!("gather {i}: {e}"))?;
+                let lookup = args.gathers[gather as usize];
+                let more = lookup.stride * (lookup.bound as isize - 1).max(0);
+                reach(launch, args, access, n_elems, more).map_err(|e| format!("gather {i}: {e}"))?;
             }
             InstOp::Reduce(..) if inst.scope != Scope::Outer || body.inner_rank == 0 => {
                 return Err(format!("reduction {i} has nothing to reduce over"));
@@ -304,8 +325,50 @@ fn inside(plan: &Plan, launch: &Launch, body: &Body) -> Result<(), String> {
         }
     }
     for store in &body.stores {
-        let n_elems = plan.value_elems[launch.write_values[store.output as usize] as usize];
-        reach(launch, store.access, n_elems, 0).map_err(|e| format!("store {}: {e}", store.output))?;
+        let n_elems = plan.value_elems[launch.write_values[first + store.output as usize] as usize];
+        reach(launch, args, store.access, n_elems, 0).map_err(|e| format!("store {}: {e}", store.output))?;
+    }
+    Ok(())
+}
+
+/// The parts of a chained product belong together, and each stays inside what it reads and writes.
+fn chained(plan: &Plan, launch: &Launch, kernel: &AttentionKernel, args: &AttentionArgs) -> Result<(), String> {
+    let AttentionArgs { batch, n_rows, n_columns, n_values, .. } = args;
+    let n_operands = 2 * kernel.n_inner as usize + 1;
+    if args.inner.len() != kernel.n_inner as usize || !(1..=2).contains(&kernel.n_inner) {
+        return Err("the inner products of kernel and numbers differ".into());
+    }
+    let space = |more: &[&usize]| batch.iter().chain([n_rows]).chain(more.iter().copied()).copied().collect::<Vec<_>>();
+    let parts = [
+        (&kernel.scores, &args.scores, space(&[n_columns])),
+        (&kernel.result, &args.result, space(&[n_values])),
+        (&kernel.rows, &args.rows, space(&[])),
+    ];
+    for (i, (body, numbers, sizes)) in parts.into_iter().enumerate() {
+        if numbers.outer != sizes || body.inner_rank != 0 || !kernel.inputs.starts_with(&body.inputs) {
+            return Err(format!("map {i} of a chained product does not belong to it"));
+        }
+        let no_stores = Body { stores: Vec::new(), ..body.clone() };
+        let (body, first) = match i {
+            0 => (&no_stores, 0),
+            1 => (body, 0),
+            _ => (body, kernel.result.stores.len()),
+        };
+        inside(plan, launch, (body, numbers), first)?;
+    }
+    let inner = args.inner.iter().flat_map(|x| [(&x.a, *n_rows, x.depth), (&x.b, *n_columns, x.depth)]);
+    let operands = inner.chain([(&args.values, *n_columns, *n_values)]);
+    for (input, (lies, n_places, along)) in operands.enumerate().take(n_operands) {
+        let axes = batch.iter().copied().zip(lies.batch.iter().copied());
+        let (mut low, mut high) = (lies.offset, lies.offset);
+        for (size, stride) in axes.chain([(n_places, lies.place), (along, lies.along)]) {
+            low += (stride * (size as isize - 1)).min(0);
+            high += (stride * (size as isize - 1)).max(0);
+        }
+        let n_elems = plan.value_elems[launch.read_values[input] as usize];
+        if low < 0 || high >= n_elems as isize {
+            return Err(format!("operand {input} reaches elements {low} to {high} of {n_elems}"));
+        }
     }
     Ok(())
 }
@@ -350,21 +413,21 @@ fn operands(plan: &Plan, launch: &Launch, matmul: &MatmulArgs) -> Result<(), Str
 }
 
 /// The lowest and highest element an access can name, if it is strides, must exist.
-fn reach(launch: &Launch, access: u16, n_elems: usize, more: isize) -> Result<(), String> {
-    let map = &launch.args.accesses[access as usize];
+fn reach(launch: &Launch, args: &Args, access: u16, n_elems: usize, more: isize) -> Result<(), String> {
+    let map = &args.accesses[access as usize];
     let view = &map.views()[0];
     if map.shape().n_elems() == 0 || n_elems == 0 || map.is_masked() {
         return Ok(());
     }
     let (mut low, mut high) = (view.offset + more.min(0), view.offset + more.max(0));
     // The last piece of a cut reduction is short: its axes together end at the limit.
-    let meets_pieces = map.views().len() == 1 && view.shape.rank() == launch.args.outer.len() + 1;
+    let meets_pieces = map.views().len() == 1 && view.shape.rank() == args.outer.len() + 1;
     let ragged = matches!(&launch.kernel, Kernel::Loop(b) if b.ragged) && meets_pieces;
     for (axis, (&size, &stride)) in view.shape.iter().zip(&view.strides).enumerate() {
         let last_axis = axis + 1 == view.shape.rank();
         let count = match ragged {
             true if axis == 0 => 1,
-            true if last_axis => launch.args.limit,
+            true if last_axis => args.limit,
             _ => size,
         };
         low += (stride * (count as isize - 1)).min(0);
@@ -381,6 +444,7 @@ fn in_place(launch: &Launch, input: usize, output: usize) -> Result<(), String> 
     let (body, n_operands) = match &launch.kernel {
         Kernel::Loop(body) => (body, 0),
         Kernel::Matmul(body) => (body, 2),
+        Kernel::Attention(_) => return Err("chained products do not write in place".into()),
         Kernel::Routine(_) => return Err("routines do not write in place".into()),
     };
     if launch.reads[..n_operands].contains(&launch.writes[output]) {

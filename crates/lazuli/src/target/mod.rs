@@ -76,6 +76,9 @@ pub struct Limits {
     /// An operand of a product with at most this many elements may be read by lists of axes: a reshape of windows or of a
     /// transpose is then not copied. Larger ones may have to be cut for bindings, which takes plain strides.
     pub max_list_elems: usize,
+    /// How long the sums and the results of a chained product may be, so that what is packed of it stays in a second-level
+    /// cache; 0: the device has no such kernel.
+    pub max_chained_depth: usize,
     /// Whether a custom op may fail while it runs: on the CPU it is the user's code, which may panic.
     pub custom_may_fail: bool,
     /// Off: every op is a kernel of its own, for comparison.
@@ -101,6 +104,7 @@ impl Target {
             min_rows: 64,
             panels: Some(PanelWidths::of_isa(isa)),
             max_list_elems: usize::MAX,
+            max_chained_depth: 512,
             custom_may_fail: true,
             fuse: true,
         };
@@ -124,6 +128,7 @@ impl Target {
             min_rows: 1024,
             panels: None,
             max_list_elems: 0,
+            max_chained_depth: 0,
             custom_may_fail: false,
             fuse: true,
         };

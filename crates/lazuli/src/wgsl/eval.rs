@@ -130,7 +130,7 @@ impl<'a> Eval<'a> {
             InstOp::Gather { input, access, index, gather } => self.gather(shader, *input, *access, *index, *gather),
             InstOp::Const(idx) => (reinterpreted(Lane::U32, lane, &shader.constant(*idx)), false),
             InstOp::Failed => ("status[0]".to_string(), false),
-            InstOp::Acc | InstOp::Reduce(..) => unreachable!("bug: {:?} is given, not evaluated", inst.op),
+            InstOp::Acc(_) | InstOp::Reduce(..) => unreachable!("bug: {:?} is given, not evaluated", inst.op),
             InstOp::Unary(row, x) => {
                 shader.functions(row.wgsl_fns);
                 let text = row.wgsl.replace("$t", lane_name(lane_of(x)));

@@ -103,6 +103,7 @@ pub fn program(launch: &Launch, slots: &[Slot], target: &GpuTarget) -> ShaderPro
                 None => spill::program(&context, Spilled::Wide),
             }
         }
+        Kernel::Attention(_) => unreachable!("limits of GPUs allow no chained product"),
         Kernel::Routine(routine) => routines::program(launch, routine, target)
             .unwrap_or_else(|| unreachable!("bug: no WGSL for the routine {}", routine.row.name)),
     }

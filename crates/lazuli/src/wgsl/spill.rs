@@ -147,7 +147,7 @@ impl IndexSpace<'_> {
                 here = needs.iter().flat_map(|r| places[*r as usize].iter().copied()).collect();
             }
             let is_made = match inst.op {
-                InstOp::Reduce(..) | InstOp::Acc => true,
+                InstOp::Reduce(..) | InstOp::Acc(_) => true,
                 InstOp::Gather { .. } => spill.why == Spilled::Wide,
                 // Of memory so large that two of its places may be too far apart for one kernel.
                 InstOp::Load { input, .. } => self.is_far(context, input as usize),
@@ -181,7 +181,7 @@ impl IndexSpace<'_> {
                 let slice = self.slice(reg, Space::Folded);
                 slice.make_in_pieces(spill, Kernel::Loop, SplitAxis::Inner, row, lane)
             }
-            InstOp::Acc => {
+            InstOp::Acc(_) => {
                 let mut slice = self.slice(reg, Space::Rows);
                 slice.args.matmul.clone_from(&self.args.matmul);
                 if self.reads[0] == self.reads[1] && self.is_far(spill.context, 0) {

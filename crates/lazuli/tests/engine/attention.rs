@@ -1,7 +1,7 @@
 //! Attention: the method and the same maths, against a computation in f64 and values from outside; its masks, its edges,
 //! its errors.
 
-use lazuli::{Attention, DType, Tensor, f16, keep};
+use lazuli::{Attention, DType, DeviceKind, Tensor, f16, keep};
 
 use crate::device::device;
 use crate::shared;
@@ -244,6 +244,25 @@ fn a_nan_reaches_the_queries_that_see_it() {
     assert_eq!(rows, (0..40).map(|i| i >= 20).collect::<Vec<_>>());
 }
 
+/// 0 · NaN is NaN: what is masked is multiplied with a weight of 0, block left out or not.
+#[test]
+fn values_that_are_not_finite_reach_what_is_multiplied_with_them() {
+    let _beside = shared();
+    for n in [6, 400] {
+        let [q, k, v] = plain(1, n, n, 8).tensors();
+        let at = |row: usize, value: f32| {
+            let places = Tensor::arange(0, n as i32, 1, &device()).eq(row as i32).reshape([n, 1]);
+            places.select(value, &v)
+        };
+        for value in [f32::NAN, f32::INFINITY] {
+            let y = q.attention(&k, &at(n - 1, value), Attention { causal: true, ..Attention::default() });
+            let rows = y.sum(-1).to_vec::<f32>().unwrap();
+            assert!(rows[..n - 1].iter().all(|x| x.is_nan()), "{value} among {n} values");
+            assert!(!rows[n - 1].is_finite());
+        }
+    }
+}
+
 #[test]
 fn sequences_may_be_empty() {
     let _beside = shared();
@@ -346,4 +365,96 @@ fn attention_says_what_does_not_fit() {
     check(error(&x, &x, &x, Attention { dropout: 1.5, ..plain }), "attention: a dropout of 1.5 is no share; ");
     let text = error(&x, &three, &three, plain);
     assert!(text.contains("attention.rs:"), "{text}");
+}
+
+/// Whether the device has kernels for chained products.
+fn has_chained_products() -> bool {
+    device().info().kind == DeviceKind::Cpu
+}
+
+/// Bytes of all scores of a case.
+fn score_bytes(case: &Case) -> usize {
+    case.heads * case.l * case.s * 4
+}
+
+#[test]
+fn attention_is_one_kernel_that_stores_no_score() {
+    let _beside = shared();
+    if !has_chained_products() {
+        return;
+    }
+    let case = Case { causal: true, soft_cap: Some(5.0), scale: Some(0.2), ..plain(4, 256, 256, 32) };
+    for case in [case, Case { has_mask: true, has_bias: true, ..case }, Case { heads_kv: 2, window: Some(9), ..case }] {
+        let plan = case.method().explain().unwrap();
+        assert_eq!(plan.kernels.len(), 1, "{plan}");
+        assert_eq!(plan.kernels[0].form, "attention");
+        assert!(plan.peak_temp_bytes < score_bytes(&case) / 8, "{plan}");
+    }
+    let [q, k, v] = case.tensors();
+    let maths = q.matmul(&k.transpose(-1, -2)).mul(0.25).softmax(-1).matmul(&v);
+    let plan = maths.explain().unwrap();
+    assert_eq!(plan.kernels.len(), 1, "{plan}");
+    // What is wanted beside the result is stored, and then the result is made of it.
+    let scores = q.matmul(&k.transpose(-1, -2)).mul(0.25);
+    let plan = lazuli::explain(&[&scores, &scores.softmax(-1).matmul(&v)]).unwrap();
+    assert!(plan.kernels.iter().all(|kernel| kernel.form != "attention"), "{plan}");
+}
+
+#[test]
+fn a_training_step_with_attention_stores_no_score() {
+    let _beside = shared();
+    if !has_chained_products() {
+        return;
+    }
+    for dropout in [0.0, 0.1] {
+        let case = plain(4, 256, 256, 32);
+        let [q, k, v] = case.tensors();
+        let options = Attention { causal: true, dropout, ..Attention::default() };
+        let loss = q.attention(&k, &v, options).square().sum(..);
+        let grads = loss.grad(&[&q, &k, &v]);
+        let plan = lazuli::explain(&[&loss, &grads[0], &grads[1], &grads[2]]).unwrap();
+        assert!(plan.peak_temp_bytes < score_bytes(&case) / 2, "{plan}");
+        let largest = plan.kernels.iter().map(|kernel| kernel.bytes_written).max().unwrap();
+        assert!(largest < score_bytes(&case) / 2, "{plan}");
+        assert_eq!(plan.kernels.iter().filter(|kernel| kernel.form == "attention").count(), 4, "{plan}");
+        // Without the loss, what rows need of the forward pass comes first all the same.
+        let plan = lazuli::explain(&[&grads[2], &grads[1]]).unwrap();
+        let largest = plan.kernels.iter().map(|kernel| kernel.bytes_written).max().unwrap();
+        assert!(largest < score_bytes(&case) / 2, "{plan}");
+    }
+}
+
+#[test]
+fn gradients_of_gradients_go_through_attention() {
+    let _beside = shared();
+    let case = plain(1, 5, 6, 3);
+    let [q, k, v] = case.tensors();
+    let second = |y: Tensor| {
+        let first = y.square().sum(..).grad(&[&q, &k, &v]);
+        let all = first.iter().map(|g| g.square().sum(..)).reduce(|a, b| a.add(b)).unwrap();
+        all.grad(&[&q, &k, &v])
+    };
+    let got = second(q.attention(&k, &v, Attention::default()));
+    let maths = q.matmul(&k.transpose(-1, -2)).mul(1.0 / 3f32.sqrt()).softmax(-1).matmul(&v);
+    for (got, want) in got.iter().zip(second(maths)) {
+        let want: Vec<f64> = want.to_vec::<f32>().unwrap().iter().map(|x| *x as f64).collect();
+        let size = want.iter().fold(1.0, |a: f64, x| a.max(x.abs()));
+        check_near(&got.to_vec::<f32>().unwrap(), &want, 1e-5 * size, "second gradient");
+    }
+}
+
+#[test]
+fn layouts_with_heads_inside_are_read_where_they_lie() {
+    let _beside = shared();
+    let on = device();
+    let of = |seed: u64| Tensor::from_vec(numbers(2 * 70 * 3 * 16, seed), [2, 70, 3, 16], &on);
+    let heads = |x: &Tensor| x.transpose(1, 2);
+    let y = heads(&of(1)).attention(&heads(&of(2)), &heads(&of(3)), Attention::default());
+    let n_kernels = y.explain().unwrap().kernels.len();
+    let dense = |x: Tensor| heads(&x).mul(1.0).compute().unwrap();
+    let want = dense(of(1)).attention(&dense(of(2)), &dense(of(3)), Attention::default());
+    assert_eq!(y.to_vec::<f32>().unwrap(), want.to_vec::<f32>().unwrap());
+    if has_chained_products() {
+        assert_eq!(n_kernels, 1);
+    }
 }

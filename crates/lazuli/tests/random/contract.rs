@@ -6,7 +6,9 @@ use lazuli::{DType, Device, Tensor};
 
 use crate::array::{self, Array, n_elems};
 use crate::cell::{Cell, ulp, wrapped};
-use crate::map::{binary, promote};
+use crate::leaf;
+use crate::line::Line;
+use crate::map::{Map, binary, promote};
 use crate::program::{Op, Table};
 use crate::reduce::fold;
 
@@ -235,8 +237,9 @@ const DTYPES: [DType; 8] =
     [DType::F32, DType::F32, DType::F32, DType::F16, DType::BF16, DType::I32, DType::U8, DType::Bool];
 
 pub fn draw(table: &mut Table) -> Option<usize> {
-    match table.dice.below(6) {
+    match table.dice.below(7) {
         ..3 => draw_matmul(table),
+        6 => draw_attention(table),
         3 => {
             let x = table.node_where(|a| a.shape.len() == 1)?;
             let shape = table.array(x).shape.clone();
@@ -280,6 +283,25 @@ fn draw_matmul(table: &mut Table) -> Option<usize> {
         return None;
     }
     table.push_if_known(Contract::Matmul, vec![x, y])
+}
+
+/// Two products with a softmax between them, as attention has: seldom would these be drawn one after another.
+fn draw_attention(table: &mut Table) -> Option<usize> {
+    let pick = |table: &mut Table| table.dice.pick(&[2, 3, 5, 9, 17, 1]);
+    let (batch, l, s, d, p) = (table.dice.pick(&[1, 2, 3]), pick(table), pick(table), pick(table), pick(table));
+    let q = leaf::noise(table, vec![batch, l, d], DType::F32);
+    let k = leaf::noise(table, vec![batch, d, s], DType::F32);
+    let mut scores = table.push_if_known(Contract::Matmul, vec![q, k])?;
+    if table.dice.once_in(3) {
+        let other = table.partner(scores, &[DType::F32]);
+        let is_same = table.array(other).shape.len() <= 3;
+        if is_same && crate::array::broadcast(&table.array(other).shape, &[batch, l, s]) == Some(vec![batch, l, s]) {
+            scores = table.push_if_known(Map::Binary("add"), vec![scores, other])?;
+        }
+    }
+    let weights = table.push_if_known(Line::Softmax(-1), vec![scores])?;
+    let v = leaf::noise(table, vec![batch, s, p], DType::F32);
+    table.push_if_known(Contract::Matmul, vec![weights, v])
 }
 
 fn draw_einsum(table: &mut Table) -> Option<usize> {

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use self::gather::Gather;
 use self::kernel::{MicroKernel, RegisterTile, kernel, of};
-use self::pack::turn;
+pub use self::pack::turn;
 use super::split_k::Parts;
 use super::threads;
 use crate::dtype::DType;
@@ -94,6 +94,57 @@ impl PackBuffers {
 pub fn panel_widths() -> crate::target::PanelWidths {
     let MicroKernel { lanes, across, .. } = kernel(false);
     crate::target::PanelWidths { unit: *lanes, best: across * lanes }
+}
+
+/// How wide a packed panel of `n` columns is at most, and one of what is left: whole vectors.
+pub fn packed_width(n: usize) -> usize {
+    let MicroKernel { lanes, across, .. } = kernel(false);
+    n.next_multiple_of(*lanes).min(across * lanes)
+}
+
+/// A packed panel of [`packed_width`] columns, `depth` rows one after another, filled up with zeros.
+#[derive(Clone, Copy)]
+pub struct PackedPanel {
+    pub first: *const f32,
+    pub depth: usize,
+    pub n_columns: usize,
+}
+
+impl PackedPanel {
+    /// Rows of `a`, the first at an address and the others a step apart, times the panel; written to `out`, or added to what
+    /// is there, with rows `pitch` apart.
+    ///
+    /// # Safety
+    /// All of it is within its memory.
+    pub unsafe fn multiply(
+        &self,
+        (a, a_pitch): (*const f32, isize),
+        n_rows: usize,
+        (out, pitch): (*mut f32, usize),
+        adds: bool,
+    ) {
+        let kernel = kernel(false);
+        let across = packed_width(self.n_columns) / kernel.lanes;
+        for row in (0..n_rows).step_by(kernel.heights[2]) {
+            let n_rows = kernel.heights[2].min(n_rows - row);
+            let height = kernel.heights.iter().filter(|height| **height < n_rows).count();
+            let tile = RegisterTile {
+                a: a.wrapping_offset(row as isize * a_pitch),
+                a_pitch,
+                b: self.first,
+                b_pitch: 0,
+                laid: std::ptr::null_mut(),
+                depth: self.depth,
+                out: out.wrapping_add(row * pitch),
+                pitch,
+                n_rows,
+                n_columns: self.n_columns,
+                adds,
+            };
+            // SAFETY: the instruction set is there; the rest as promised by the caller.
+            unsafe { kernel.tiles[height][across - 1](&tile) };
+        }
+    }
 }
 
 /// How `b` comes to the tiles.

@@ -55,7 +55,7 @@ fn product(batch: &[usize], [m, k, n]: [usize; 3], dtype: DType, lies: [Lies; 2]
     case.numbers(dtype, a_len, 1);
     case.numbers(dtype, b_len, 2);
     case.args.matmul = Some(MatmulArgs { batch: batch.into(), m, k, n, a, b, panels: None });
-    let acc = case.push(InstOp::Acc, if dtype == DType::U8 { DType::U32 } else { dtype }, Scope::Outer);
+    let acc = case.push(InstOp::Acc(0), if dtype == DType::U8 { DType::U32 } else { dtype }, Scope::Outer);
     (case, acc)
 }
 
@@ -307,7 +307,7 @@ fn operands_are_read_by_lists_of_axes() {
                 case.numbers(dtype, n_elems, 2);
                 case.args.matmul = Some(MatmulArgs { batch: vec![2], m, k, n, a, b, panels: None });
                 let acc = if dtype.is_float() { DType::F32 } else { dtype };
-                let acc = case.push(InstOp::Acc, acc, Scope::Outer);
+                let acc = case.push(InstOp::Acc(0), acc, Scope::Outer);
                 case.store_all(acc);
                 case.check();
                 // Windows as rows times windows as columns: both by lists, rows in either order.
@@ -320,7 +320,7 @@ fn operands_are_read_by_lists_of_axes() {
                 case.numbers(dtype, n_elems, 2);
                 case.args.matmul = Some(MatmulArgs { batch: vec![2], m: rows, k, n, a, b, panels: None });
                 let acc = if dtype.is_float() { DType::F32 } else { dtype };
-                let acc = case.push(InstOp::Acc, acc, Scope::Outer);
+                let acc = case.push(InstOp::Acc(0), acc, Scope::Outer);
                 case.store_all(acc);
                 case.check();
             }
@@ -340,7 +340,7 @@ fn windows_may_be_the_transposed_operand() {
             case.numbers(DType::F32, m * k, 1);
             case.numbers(DType::F32, n_elems, 2);
             case.args.matmul = Some(MatmulArgs { batch: vec![1], m, k, n, a, b: b.clone(), panels: None });
-            let acc = case.push(InstOp::Acc, DType::F32, Scope::Outer);
+            let acc = case.push(InstOp::Acc(0), DType::F32, Scope::Outer);
             case.store_all(acc);
             case.check();
         }

@@ -99,7 +99,7 @@ impl Evaluation<'_> {
                 if inside { element(input, (base + index * gather.stride) as usize) } else { 0 }
             }
             InstOp::Const(idx) => constants[args.consts[*idx as usize] as usize],
-            InstOp::Acc => self.acc(outer),
+            InstOp::Acc(_) => self.acc(outer),
             // A case is one launch: nothing ran before it.
             InstOp::Failed => 0,
             InstOp::Unary(row, x) => {

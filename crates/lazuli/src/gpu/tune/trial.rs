@@ -231,7 +231,7 @@ pub fn plan(class: &Class) -> Plan {
         inputs: vec![class.a.dtype, class.b.dtype],
         outputs: vec![DType::F32],
         accesses: vec![AccessForm::Linear],
-        insts: vec![Inst { op: InstOp::Acc, dtype: DType::F32, scope: Scope::Outer }],
+        insts: vec![Inst { op: InstOp::Acc(0), dtype: DType::F32, scope: Scope::Outer }],
         stores: vec![Store { value: 0, output: 0, access: 0 }],
         ..Body::default()
     };

@@ -18,7 +18,10 @@ impl Fuser<'_> {
             let draft = &self.drafts[*d as usize];
             (!draft.level_is_fixed, std::cmp::Reverse(draft.level), draft.form == Form::Map)
         });
-        by_weight.retain(|d| self.takes(*d, idx));
+        // A chained product neither checks nor commits: it has several maps, and what is committed is one value.
+        let is_placed = matches!(self.graph.op(idx), Op::Commit) || self.checks.may_fail[idx as usize];
+        let is_chained = |draft: u32| matches!(self.drafts[draft as usize].form, Form::Attention(_));
+        by_weight.retain(|d| self.takes(*d, idx) && !(is_placed && is_chained(*d)));
         let group =
             by_weight.iter().find_map(|group| self.try_group(*group, idx, inputs, &by_weight, drafts, free_level));
         let (group, apart, level) = group?;
@@ -104,6 +107,10 @@ impl Fuser<'_> {
         match draft.form {
             Form::Map | Form::Matmul(_) => is_as_many(draft.domain),
             Form::Reduce { first, split } => is_as_many(first) || (!split && is_as_many(self.graph.inputs(first)[0])),
+            Form::Attention(number) => {
+                let softmax = self.chained[number as usize].softmax;
+                is_as_many(draft.domain) || softmax.is_some_and(|softmax| is_as_many(softmax.max))
+            }
             Form::Routine(_) => false,
         }
     }

@@ -10,8 +10,10 @@
 
 mod choose_group;
 mod load;
+mod chained;
 
 use super::Limits;
+use super::attention::ChainedProduct;
 use super::checks::Checks;
 use super::edges::{AskedGraph, Edge, OperandOf};
 use super::groups::{CatPart, Form, Group, Groups, StoredNode};
@@ -100,22 +102,31 @@ pub fn fuse(graph: &AskedGraph, limits: &Limits, checks: &Checks, commits: Commi
         uses[*output as usize] += 1;
         wanted[*output as usize] = true;
     }
+    let (chained, order) = graph.chained();
+    let mut part_of: Vec<Option<ChainedPart>> = vec![None; n_nodes];
+    for (number, found) in chained.iter().enumerate() {
+        let inside = found.interior.iter().chain(&found.row_nodes);
+        inside.for_each(|idx| part_of[*idx as usize] = Some(ChainedPart::Inside));
+        part_of[found.root as usize] = Some(ChainedPart::Root(number as u32));
+    }
+    let nothing = Availability::Inline { cost: 0, n_loads: 0, level: 0 };
     let mut fuser = Fuser {
+        chained,
+        part_of,
         graph,
         limits,
         checks,
         commits,
         uses,
         wanted,
-        states: Vec::with_capacity(n_nodes),
+        states: vec![nothing; n_nodes],
         stored: vec![false; n_nodes],
         reasons: vec![None; n_nodes],
         only_contracted: only_contracted(graph),
         drafts: Vec::new(),
     };
-    for idx in 0..n_nodes as NodeIdx {
-        let state = fuser.place(idx);
-        fuser.states.push(state);
+    for idx in order {
+        fuser.states[idx as usize] = fuser.place(idx);
         if fuser.is_routine(idx) {
             fuser.store(idx, "a hand-written kernel is not fused with others");
         }
@@ -126,7 +137,19 @@ pub fn fuse(graph: &AskedGraph, limits: &Limits, checks: &Checks, commits: Commi
     fuser.finish()
 }
 
+/// What a node is to the chained products of a graph.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum ChainedPart {
+    /// Computed by the kernel of one or several of them.
+    Inside,
+    /// The outer product of this one.
+    Root(u32),
+}
+
 struct Fuser<'a> {
+    chained: Vec<ChainedProduct>,
+    /// Per node.
+    part_of: Vec<Option<ChainedPart>>,
     graph: &'a AskedGraph<'a>,
     limits: &'a Limits,
     checks: &'a Checks,
@@ -164,6 +187,12 @@ impl Fuser<'_> {
 
     /// Where a node is made.
     fn place(&mut self, idx: NodeIdx) -> Availability {
+        match self.part_of[idx as usize] {
+            Some(ChainedPart::Root(number)) => return self.place_chained(idx, number),
+            // Nobody asks for it before the root is placed.
+            Some(ChainedPart::Inside) => return Availability::Inline { cost: 0, n_loads: 0, level: 0 },
+            None => {}
+        }
         let inputs = self.graph.inputs(idx);
         match self.graph.op(idx) {
             Op::Data => {

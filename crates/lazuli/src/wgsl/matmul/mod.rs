@@ -94,7 +94,7 @@ impl<'a> MatmulShader<'a> {
     ) -> MatmulShader<'a> {
         let four = (shape.variant.cols != Cols::One).then_some(VecAxis { axis: args.outer.len() - 1, aligned: true });
         let modes = schedule::modes(context.body, args, four);
-        let acc = context.body.insts.iter().find(|i| matches!(i.op, InstOp::Acc));
+        let acc = context.body.insts.iter().find(|i| matches!(i.op, InstOp::Acc(_)));
         let lane = acc.map_or(Lane::F32, |i| i.dtype.lane());
         let mut uses = match sums {
             DispatchSums::Parts => context.uses(args, &[]),
@@ -355,7 +355,7 @@ impl<'a> MatmulShader<'a> {
             Spot { outer: at, coordinates: side_by_side(names, along), suffix: suffix.to_string(), ..Spot::default() };
         let sum = ShaderValue { text: sum.to_string(), lane: self.lane, four };
         for (reg, inst) in body.insts.iter().enumerate() {
-            if let InstOp::Acc = inst.op {
+            if let InstOp::Acc(_) = inst.op {
                 here.values[reg] = Some(sum.clone().reinterpreted(inst.dtype.lane()));
             }
         }

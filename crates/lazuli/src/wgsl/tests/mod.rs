@@ -48,6 +48,7 @@ fn limits() -> Limits {
         min_rows: 256,
         panels: None,
         max_list_elems: 0,
+        max_chained_depth: 0,
         custom_may_fail: false,
         fuse: true,
     }

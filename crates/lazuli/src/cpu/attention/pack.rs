@@ -1,0 +1,149 @@
+//! The operands of a chained product in the order in which micro-kernels read them: panels of columns, rows that lie
+//! dense, narrow numbers widened.
+
+use std::ops::Range;
+
+use super::{AttentionRun, ScoreBlock, TaskRoom};
+use crate::cpu::gemm::{packed_width, turn};
+use crate::cpu::load;
+use crate::cpu::runs::ElementRuns;
+use crate::dtype::DType;
+use crate::kernel::AttentionOperand;
+
+impl AttentionRun<'_> {
+    /// Packs what inner products and the outer one read of some columns.
+    ///
+    /// # Safety
+    /// Operands are within their memory, and the room holds a chunk.
+    pub unsafe fn pack_columns(&self, batch: usize, columns: Range<usize>, room: TaskRoom) {
+        let args = self.args();
+        let n = columns.len();
+        // SAFETY: operands are within their memory, and the room holds a chunk.
+        unsafe {
+            for (i, inner) in args.inner.iter().enumerate() {
+                let lies = &inner.b;
+                let mut column = 0;
+                while column < n {
+                    let width = packed_width(n - column);
+                    let from = self.at(lies, batch, columns.start + column);
+                    let to = room.columns[i].wrapping_add(column * inner.depth);
+                    let size = (inner.depth, width.min(n - column));
+                    self.pack(2 * i + 1, from, (lies.along, lies.place), size, (to, width), room);
+                    column += width;
+                }
+            }
+            let operand = 2 * args.inner.len();
+            let mut value = 0;
+            while value < args.n_values {
+                let width = packed_width(args.n_values - value);
+                let lies = &args.values;
+                let from = self.at(lies, batch, columns.start) + value as isize * lies.along;
+                let to = room.values.wrapping_add(value * n);
+                let size = (n, width.min(args.n_values - value));
+                self.pack(operand, from, (lies.place, lies.along), size, (to, width), room);
+                value += width;
+            }
+        }
+    }
+
+    /// Packs the rows of a block where they do not lie dense as floats.
+    ///
+    /// # Safety
+    /// As for [`pack_columns`](AttentionRun::pack_columns).
+    pub unsafe fn pack_rows(&self, block: ScoreBlock, room: TaskRoom) {
+        for (i, inner) in self.args().inner.iter().enumerate() {
+            if self.work.dtypes[2 * i] != DType::F32 || inner.a.along != 1 {
+                let from = self.at(&inner.a, block.batch, block.row);
+                let (steps, size) = ((inner.a.place, inner.a.along), (block.n_rows, inner.depth));
+                // SAFETY: as promised by the caller.
+                unsafe { self.pack(2 * i, from, steps, size, (room.rows[i], inner.depth), room) };
+            }
+        }
+    }
+
+    /// The rows of a block, and from one to the next.
+    pub fn row_operand(&self, i: usize, block: ScoreBlock, room: TaskRoom) -> (*const f32, isize) {
+        let inner = &self.args().inner[i];
+        if self.work.dtypes[2 * i] != DType::F32 || inner.a.along != 1 {
+            return (room.rows[i].cast_const(), inner.depth as isize);
+        }
+        let at = self.at(&inner.a, block.batch, block.row);
+        (self.bound[0].inputs[2 * i].cast::<f32>().wrapping_offset(at), inner.a.place)
+    }
+
+    /// The element of an operand at a place of a batch index.
+    pub fn at(&self, lies: &AttentionOperand, mut batch: usize, place: usize) -> isize {
+        let mut at = lies.offset + place as isize * lies.place;
+        for (size, stride) in self.args().batch.iter().zip(&lies.batch).rev() {
+            at += (batch % size) as isize * stride;
+            batch /= size;
+        }
+        at
+    }
+
+    /// Copies a matrix of an operand, as floats, into rows `pitch` apart, filled up with zeros.
+    unsafe fn pack(
+        &self,
+        operand: usize,
+        from: isize,
+        steps: (isize, isize),
+        (n_rows, n_columns): (usize, usize),
+        (to, pitch): (*mut f32, usize),
+        room: TaskRoom,
+    ) {
+        let (base, dtype) = (self.bound[0].inputs[operand], self.work.dtypes[operand]);
+        // SAFETY: as promised by the caller.
+        unsafe {
+            match dtype {
+                DType::F32 if steps.1 == 1 => {
+                    for row in 0..n_rows {
+                        let from = base.cast::<f32>().offset(from + row as isize * steps.0);
+                        from.copy_to_nonoverlapping(to.add(row * pitch), n_columns);
+                    }
+                }
+                DType::F32 => turn(base.cast::<f32>().offset(from), steps, (n_rows, n_columns), to, pitch),
+                _ if steps.1 == 1 => {
+                    for row in 0..n_rows {
+                        let walk = ElementRuns::strided([(n_columns, 1)].into_iter(), from + row as isize * steps.0);
+                        let lanes = std::slice::from_raw_parts_mut(to.add(row * pitch).cast(), n_columns);
+                        load::fill(&walk, base, dtype, 0, lanes);
+                    }
+                }
+                _ => {
+                    // Some columns as rows, which are then turned.
+                    for column in (0..n_columns).step_by(16) {
+                        let n = 16.min(n_columns - column);
+                        for j in 0..n {
+                            let at = from + (column + j) as isize * steps.1;
+                            let walk = ElementRuns::strided([(n_rows, steps.0)].into_iter(), at);
+                            let lanes = std::slice::from_raw_parts_mut(room.wide.add(j * n_rows).cast(), n_rows);
+                            load::fill(&walk, base, dtype, 0, lanes);
+                        }
+                        turn(room.wide, (1, n_rows as isize), (n_rows, n), to.add(column), pitch);
+                    }
+                }
+            }
+            if pitch > n_columns {
+                (0..n_rows).for_each(|row| to.add(row * pitch + n_columns).write_bytes(0, pitch - n_columns));
+            }
+        }
+    }
+
+    /// Whether all values of some columns are finite.
+    pub fn values_are_finite(&self, batch: usize, columns: Range<usize>) -> bool {
+        let args = self.args();
+        let operand = 2 * args.inner.len();
+        let (base, dtype) = (self.bound[0].inputs[operand], self.work.dtypes[operand]);
+        let mut lanes = vec![0u32; args.n_values];
+        columns.into_iter().all(|column| {
+            let walk = ElementRuns::strided(
+                [(args.n_values, args.values.along)].into_iter(),
+                self.at(&args.values, batch, column),
+            );
+            // SAFETY: the values are within their memory.
+            unsafe { load::fill(&walk, base, dtype, 0, &mut lanes) };
+            // x · 0 is 0 for what is finite and NaN for all else, and so is their sum.
+            lanes.iter().map(|lane| f32::from_bits(*lane) * 0.0).sum::<f32>() == 0.0
+        })
+    }
+}
