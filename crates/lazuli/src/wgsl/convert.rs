@@ -2,6 +2,7 @@
 //! and put together by integer arithmetic, because `pack2x16float` may flush or round as a driver likes. Knows dtypes;
 //! nothing of memory or instructions.
 
+use super::tree::{ShaderExpr, ShaderType, call, literal};
 use crate::dtype::{DType, Lane};
 
 /// Functions that the expressions below call.
@@ -53,15 +54,6 @@ fn f32_to_u8(x: f32) -> u32 {
 }
 ";
 
-/// The name of a lane's type.
-pub fn lane_name(lane: Lane) -> &'static str {
-    match lane {
-        Lane::F32 => "f32",
-        Lane::I32 => "i32",
-        Lane::U32 => "u32",
-    }
-}
-
 /// How an element of `from` becomes one of `to`, as an expression over `$x`; None if no bit of its lane changes.
 /// See `InstOp::Cast` for what casts mean.
 pub fn cast(from: DType, to: DType) -> Option<&'static str> {
@@ -87,20 +79,20 @@ pub fn cast(from: DType, to: DType) -> Option<&'static str> {
     }
 }
 
-/// A packed element's bits, in the low end of `$x`, as a lane.
-pub fn unpack(dtype: DType, bits: &str) -> String {
+/// A packed element's bits, all others zero, as a lane.
+pub fn unpack(dtype: DType, bits: ShaderExpr) -> ShaderExpr {
     match dtype {
-        DType::F16 => format!("f16_to_f32({bits})"),
-        DType::BF16 => format!("bf16_to_f32({bits})"),
-        _ => bits.to_string(),
+        DType::F16 => call("f16_to_f32", [bits], ShaderType::One(Lane::F32)),
+        DType::BF16 => call("bf16_to_f32", [bits], ShaderType::One(Lane::F32)),
+        _ => bits,
     }
 }
 
 /// A lane as the bits of a packed element, all others zero.
-pub fn pack(dtype: DType, lane: &str) -> String {
+pub fn pack(dtype: DType, lane: ShaderExpr) -> ShaderExpr {
     match dtype {
-        DType::F16 => format!("f32_to_f16({lane})"),
-        DType::BF16 => format!("f32_to_bf16({lane})"),
-        _ => format!("({lane} & 0xffu)"),
+        DType::F16 => call("f32_to_f16", [lane], ShaderType::One(Lane::U32)),
+        DType::BF16 => call("f32_to_bf16", [lane], ShaderType::One(Lane::U32)),
+        _ => lane & literal("0xffu", Lane::U32),
     }
 }

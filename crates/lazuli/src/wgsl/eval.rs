@@ -1,23 +1,16 @@
 //! Instructions as WGSL: one `let` each, a scalar or a vector of four. Rows bring their own expressions; where an
 //! expression is more than operators, a function applies it to each component. Knows bodies; not the loops around them.
 
-use super::convert::{self, lane_name};
+use super::convert;
 use super::index::{Accesses, At, LoadedElems, Spot};
-use super::memory::{LANES, LaunchMemory};
+use super::memory::LaunchMemory;
 use super::schedule::VecLoad;
 use super::shader::Shader;
+use super::tree::{
+    ShaderExpr, ShaderFn, ShaderType, Statement, call, lane_name, literal, named, select, template, word,
+};
 use crate::dtype::Lane;
 use crate::kernel::{InstOp, Reg, Store};
-
-/// A value while it is computed.
-#[derive(Clone, Debug)]
-pub struct ShaderValue {
-    /// The name of a variable, or an expression as short.
-    pub text: String,
-    pub lane: Lane,
-    /// Whether it is a vector of four.
-    pub four: bool,
-}
 
 /// Evaluates a body's instructions at one spot. Clones know what was evaluated before they were made.
 #[derive(Clone)]
@@ -25,7 +18,7 @@ pub struct Eval<'a> {
     pub accesses: Accesses<'a>,
     pub memory: &'a LaunchMemory,
     pub spot: Spot,
-    pub values: Vec<Option<ShaderValue>>,
+    pub values: Vec<Option<ShaderExpr>>,
     found: Vec<Option<LoadedElems>>,
 }
 
@@ -59,7 +52,7 @@ impl<'a> Eval<'a> {
     }
 
     /// The value of a register that has one.
-    pub fn value(&self, reg: Reg) -> &ShaderValue {
+    pub fn value(&self, reg: Reg) -> &ShaderExpr {
         self.values[reg as usize].as_ref().expect("evaluated before it is used")
     }
 
@@ -74,23 +67,11 @@ impl<'a> Eval<'a> {
         let output = self.accesses.body.inputs.len() + store.output as usize;
         let value = self.value(store.value).clone();
         match &found.at {
-            At::One(at) => {
-                let line = self.memory.store(shader, output, at, &value.text);
-                shader.line(line);
-            }
-            At::Run(at) => {
-                let lines = self.memory.store4(shader, output, at, &value.as_four());
-                lines.iter().for_each(|line| shader.line(line));
-            }
-            At::Four(at) => {
-                let lines = self.memory.store_four(shader, output, at, &value.as_four());
-                lines.iter().for_each(|line| shader.line(line));
-            }
+            At::One(at) => self.memory.store(shader, output, at, value),
+            At::Run(at) => self.memory.store4(shader, output, at, value.as_four()),
+            At::Four(at) => self.memory.store_four(shader, output, at, value.as_four()),
             At::Lanes(at) => {
-                for (at, lane) in at.iter().zip(LANES) {
-                    let line = self.memory.store(shader, output, at, &value.lane_text(lane));
-                    shader.line(line);
-                }
+                (0..4).for_each(|k| self.memory.store(shader, output, &at[k], value.component(k)));
             }
             At::Turned { .. } => unreachable!("bug: only loads are turned"),
         }
@@ -105,158 +86,152 @@ impl<'a> Eval<'a> {
         found
     }
 
-    fn inst(&mut self, shader: &mut Shader, reg: Reg) -> ShaderValue {
+    fn inst(&mut self, shader: &mut Shader, reg: Reg) -> ShaderExpr {
         let body = self.accesses.body;
         let inst = &body.insts[reg as usize];
         let lane = inst.dtype.lane();
         let operand = |r: &Reg| self.value(*r).clone();
         let lane_of = |r: &Reg| body.insts[*r as usize].dtype.lane();
-        let (text, four) = match &inst.op {
+        let mut value = match &inst.op {
             InstOp::Load { input, access } => self.load(shader, *input, *access),
             InstOp::Valid { access } => {
                 let found = self.find(shader, *access);
-                found.map(|at| if found.masked { format!("{at}.y") } else { "1u".to_string() }, "u32")
+                found.map(|at| if found.masked { at.component(1) } else { 1.into() })
             }
             InstOp::Index { access } => {
                 let found = self.find(shader, *access);
-                let index = |at: &str| if found.masked { format!("{at}.x") } else { at.to_string() };
-                let (text, four) = found.map(index, "u32");
-                match (lane, four) {
-                    (Lane::I32, false) => (format!("bitcast<i32>({text})"), four),
-                    (Lane::I32, true) => (format!("bitcast<vec4<i32>>({text})"), four),
-                    _ => (text, four),
-                }
+                found.map(|at| at.component(0)).reinterpreted(lane)
             }
             InstOp::Gather { input, access, index, gather } => self.gather(shader, *input, *access, *index, *gather),
-            InstOp::Const(idx) => (reinterpreted(Lane::U32, lane, &shader.constant(*idx)), false),
-            InstOp::Failed => ("status[0]".to_string(), false),
+            InstOp::Const(idx) => shader.constant(*idx).reinterpreted(lane),
+            InstOp::Failed => word("status").at(literal("0", Lane::I32)),
             InstOp::Acc(_) | InstOp::Reduce(..) => unreachable!("bug: {:?} is given, not evaluated", inst.op),
             InstOp::Unary(row, x) => {
                 shader.functions(row.wgsl_fns);
                 let text = row.wgsl.replace("$t", lane_name(lane_of(x)));
-                apply(shader, row.name, &text, &["$x"], &[operand(x)], lane)
+                apply(shader, row.name, &text, &["$x"], vec![operand(x)], lane)
             }
             InstOp::Binary(row, x, y) => {
                 shader.functions(row.wgsl_fns);
                 let text = row.wgsl.replace("$t", lane_name(lane_of(x)));
                 // Shifts take any integer on the right.
                 let y = match x == y && !row.commutes && lane_of(x) == Lane::F32 {
-                    true => operand(y).kept_otherwise(shader),
+                    true => kept_otherwise(shader, operand(y)),
                     false => operand(y).reinterpreted(lane_of(x)),
                 };
-                apply(shader, row.name, &text, &["$x", "$y"], &[operand(x), y], lane)
+                apply(shader, row.name, &text, &["$x", "$y"], vec![operand(x), y], lane)
             }
             InstOp::Select(cond, a, b) => {
                 let (cond, a, b) = (operand(cond), operand(a).reinterpreted(lane), operand(b).reinterpreted(lane));
-                if cond.four || a.four || b.four {
-                    (format!("select({}, {}, {} != vec4(0u))", b.as_four(), a.as_four(), cond.as_four()), true)
+                if cond.is_four() || a.is_four() || b.is_four() {
+                    select(b.as_four(), a.as_four(), cond.as_four().differs(ShaderExpr::from(0).as_four()))
                 } else {
-                    (format!("select({}, {}, {} != 0u)", b.text, a.text, cond.text), false)
+                    select(b, a, cond.differs(0))
                 }
             }
             InstOp::Cast(x) => {
                 let from = body.insts[*x as usize].dtype;
                 let Some(text) = convert::cast(from, inst.dtype) else { return operand(x) };
                 shader.functions(convert::FUNCTIONS);
-                let name = format!("{}_as_{}", from, inst.dtype);
-                apply(shader, &name, text, &["$x"], &[operand(x)], lane)
+                apply(shader, &format!("{}_as_{}", from, inst.dtype), text, &["$x"], vec![operand(x)], lane)
             }
             InstOp::Custom(op, args) => {
-                let args: Vec<ShaderValue> = args.iter().map(operand).collect();
+                let args: Vec<ShaderExpr> = args.iter().map(operand).collect();
                 let name = custom(shader, reg, &op.0.name, &op.0.wgsl, args.len());
                 let holes: Vec<String> = (0..args.len()).map(|i| format!("${i}$")).collect();
                 let holes: Vec<&str> = holes.iter().map(|h| h.as_str()).collect();
-                apply(shader, &name, &format!("{name}({})", holes.join(", ")), &holes, &args, lane)
+                apply(shader, &name, &format!("{name}({})", holes.join(", ")), &holes, args, lane)
             }
         };
-        let mut value = ShaderValue { text, lane, four };
         if self.accesses.kept[reg as usize] {
-            value = value.kept(shader);
+            value = kept(shader, value);
         }
-        let name = format!("r{reg}{}", self.spot.suffix);
-        shader.line(format!("let {name} = {};", without_parens(&value.text)));
-        ShaderValue { text: name, ..value }
+        shader.define(format!("r{reg}{}", self.spot.suffix), value)
     }
 
-    fn load(&mut self, shader: &mut Shader, input: u16, access: u16) -> (String, bool) {
+    fn load(&mut self, shader: &mut Shader, input: u16, access: u16) -> ShaderExpr {
         let found = self.find(shader, access);
         let idx = input as usize;
-        let dtype = self.accesses.body.inputs[idx];
-        let lane = lane_name(dtype.lane());
+        let lane = self.accesses.body.inputs[idx].lane();
         if found.masked {
-            let read = self.memory.load(shader, idx, "at.x");
-            let name = format!("load_in{input}_if");
-            shader.functions(&format!(
-                "fn {name}(at: vec2<u32>) -> {lane} {{\n    if (at.y == 0u) {{ return {lane}(0); }}\n    \
-                 return {read};\n}}\n"
-            ));
-            return found.map(|at| format!("{name}({at})"), lane);
+            let (name, at) = (format!("load_in{input}_if"), named("at", ShaderType::Vec(2, Lane::U32)));
+            let read = self.memory.load(shader, idx, at.component(0));
+            let body = vec![nothing_if(at.component(1).equals(0), lane), Statement::Return(Some(read))];
+            let (arguments, gives) = (vec![("at".to_string(), at.ty())], ShaderType::One(lane));
+            shader.function(ShaderFn { name: name.clone(), arguments, gives, body });
+            return found.map(|at| call(&name, [at], gives));
         }
+        let four = ShaderType::four(lane);
         match &found.at {
-            At::One(at) => (self.memory.load(shader, idx, at), false),
-            At::Run(at) => (self.memory.load4(shader, idx, at), true),
-            At::Four(at) => (self.memory.load_four(shader, idx, at), true),
+            At::One(at) => self.memory.load(shader, idx, at),
+            At::Run(at) => self.memory.load4(shader, idx, at),
+            At::Four(at) => self.memory.load_four(shader, idx, at.clone()),
             At::Lanes(at) => {
-                let each: Vec<String> = at.iter().map(|at| self.memory.load(shader, idx, at)).collect();
-                (format!("vec4<{lane}>({})", each.join(", ")), true)
+                let each: Vec<ShaderExpr> = at.iter().map(|at| self.memory.load(shader, idx, at)).collect();
+                four.make(each)
             }
             At::Turned { first, step } => {
                 let column = |c: usize| format!("turned{input}_{access}_{c}");
                 if self.spot.row == 0 {
                     for c in 0..4 {
-                        let at = if c == 0 { first.clone() } else { format!("{first} + {c}u * {step}") };
-                        let read = self.memory.load4(shader, idx, &at);
-                        shader.line(format!("let {} = {read};", column(c)));
+                        let at = if c == 0 { first.clone() } else { first + ShaderExpr::from(c) * step };
+                        let read = self.memory.load4(shader, idx, at);
+                        shader.define(column(c), read);
                     }
                 }
-                let each = [0, 1, 2, 3].map(|c| format!("{}{}", column(c), LANES[self.spot.row]));
-                (format!("vec4<{lane}>({})", each.join(", ")), true)
+                four.make((0..4).map(|c| named(column(c), four).component(self.spot.row)))
             }
         }
     }
 
-    fn gather(&mut self, shader: &mut Shader, input: u16, access: u16, index: Reg, gather: u16) -> (String, bool) {
+    fn gather(&mut self, shader: &mut Shader, input: u16, access: u16, index: Reg, gather: u16) -> ShaderExpr {
         let found = self.find(shader, access);
+        let lane = self.accesses.body.inputs[input as usize].lane();
+        let name = self.gather_function(shader, input, gather, found.masked);
         let index = self.value(index).reinterpreted(Lane::U32);
-        let lane = lane_name(self.accesses.body.inputs[input as usize].lane());
+        let read = |at: &ShaderExpr, k: usize| call(&name, [at.clone(), index.component(k)], ShaderType::One(lane));
+        let lanes = match &found.at {
+            At::One(at) if !index.is_four() => return read(at, 0),
+            At::One(at) => [0; 4].map(|_| at.clone()),
+            At::Run(at) => [0, 1, 2, 3].map(|k| at.plus(k)),
+            At::Four(at) => [0, 1, 2, 3].map(|k| at * 4 + k),
+            At::Lanes(at) => at.clone(),
+            At::Turned { .. } => unreachable!("bug: only loads are turned"),
+        };
+        ShaderType::four(lane).make((0..4).map(|k| read(&lanes[k], k)))
+    }
+
+    /// The function that looks up an index: its name.
+    fn gather_function(&self, shader: &mut Shader, input: u16, gather: u16, masked: bool) -> String {
+        let lane = self.accesses.body.inputs[input as usize].lane();
         let args = self.accesses.args.gathers[gather as usize];
         let bound = shader.param(&format!("g{gather}_bound"), args.bound);
         let stride = shader.signed_param(&format!("g{gather}_stride"), args.stride);
         let check = shader.param(&format!("g{gather}_check"), args.check as usize);
-        let (at, skip) = match found.masked {
-            true => ("at.x", format!("if (at.y == 0u) {{ return {lane}(0); }}\n    ")),
-            false => ("at", String::new()),
-        };
-        let elsewhere = match self.accesses.args.index_range {
-            Some((first, n)) => {
-                let (first, n) = (shader.param("first_served", first), shader.param("n_served", n));
-                format!("if (index - {first} >= {n}) {{ return {lane}(0); }}\n    ")
-            }
-            None => String::new(),
-        };
-        let at_type = if found.masked { "vec2<u32>" } else { "u32" };
-        let read = self.memory.load(shader, input as usize, &format!("{at} + index * {stride}"));
+        let at = named("at", if masked { ShaderType::Vec(2, Lane::U32) } else { ShaderType::One(Lane::U32) });
+        let index = word("index");
+        let mut body = Vec::new();
+        if masked {
+            body.push(nothing_if(at.component(1).equals(0), lane));
+        }
+        let fails = Statement::Do(call("fail", [check, index.clone()], ShaderType::Nothing));
+        body.push(Statement::If(vec![(Some(index.at_least(bound)), vec![fails, returns_nothing(lane)])]));
+        if let Some((first, n)) = self.accesses.args.index_range {
+            let (first, n) = (shader.param("first_served", first), shader.param("n_served", n));
+            body.push(nothing_if((&index - first).at_least(n), lane));
+        }
+        let read = self.memory.load(shader, input as usize, at.component(0) + &index * stride);
+        body.push(Statement::Return(Some(read)));
         shader.functions(FAIL);
-        let name = format!("gather{gather}");
-        shader.functions(&format!(
-            "fn {name}(at: {at_type}, index: u32) -> {lane} {{\n    {skip}if (index >= {bound}) {{\n        \
-             fail({check}, index);\n        return {lane}(0);\n    }}\n    {elsewhere}return {read};\n}}\n"
-        ));
-        let lanes: [String; 4] = match &found.at {
-            At::One(at) if !index.four => return (format!("{name}({at}, {})", index.text), false),
-            At::One(at) => [0; 4].map(|_| at.clone()),
-            At::Run(at) => [0, 1, 2, 3].map(|k| super::memory::plus(at, k)),
-            At::Four(at) => [0, 1, 2, 3].map(|k| format!("({at}) * 4u + {k}u")),
-            At::Lanes(at) => at.clone(),
-            At::Turned { .. } => unreachable!("bug: only loads are turned"),
-        };
-        let call = |k: usize| format!("{name}({}, {})", lanes[k], index.lane_text(LANES[k]));
-        (format!("vec4<{lane}>({})", [0, 1, 2, 3].map(call).join(", ")), true)
+        let (name, gives) = (format!("gather{gather}"), ShaderType::One(lane));
+        let arguments = vec![("at".to_string(), at.ty()), ("index".to_string(), index.ty())];
+        shader.function(ShaderFn { name: name.clone(), arguments, gives, body });
+        name
     }
 
     /// The condition under which what is looked up here is this launch's to store; None if it all is. What is out of
     /// range is everybody's.
-    pub fn index_range(&self, shader: &mut Shader) -> Option<String> {
+    pub fn index_range(&self, shader: &mut Shader) -> Option<ShaderExpr> {
         let Accesses { args, body, .. } = self.accesses;
         let (first, n) = args.index_range?;
         let gather = body.insts.iter().find_map(|inst| match inst.op {
@@ -264,11 +239,19 @@ impl<'a> Eval<'a> {
             _ => None,
         });
         let (index, gather) = gather?;
-        let index = self.value(index).reinterpreted(Lane::U32).text;
+        let index = self.value(index).reinterpreted(Lane::U32);
         let bound = shader.param(&format!("g{gather}_bound"), args.gathers[gather as usize].bound);
         let (first, n) = (shader.param("first_served", first), shader.param("n_served", n));
-        Some(format!("({index} - {first} < {n} || {index} >= {bound})"))
+        Some((&index - first).less(n).or(index.at_least(bound)))
     }
+}
+
+fn returns_nothing(lane: Lane) -> Statement {
+    Statement::Return(Some(ShaderType::One(lane).make([literal("0", Lane::I32)])))
+}
+
+fn nothing_if(condition: ShaderExpr, lane: Lane) -> Statement {
+    Statement::If(vec![(Some(condition), vec![returns_nothing(lane)])])
 }
 
 /// Notes an index out of range. The least one that failed is kept, so that runs agree.
@@ -291,114 +274,73 @@ fn also_kept_f32x4(x: vec4<f32>) -> vec4<f32> {
 }
 ";
 
-impl ShaderValue {
-    /// As a vector of four.
-    pub fn as_four(&self) -> String {
-        if self.four { self.text.clone() } else { format!("vec4({})", self.text) }
-    }
+/// The same float, though no compiler can tell: see [`keep`](super::keep).
+pub fn kept(shader: &mut Shader, value: ShaderExpr) -> ShaderExpr {
+    through(shader, value, "kept_f32")
+}
 
-    /// One of four.
-    pub fn lane_text(&self, lane: &str) -> String {
-        if self.four { format!("{}{lane}", self.text) } else { self.text.clone() }
-    }
+/// The same, kept in another way: done twice, one way is no more than done once, and x − x, which is NaN for some x,
+/// would be forgotten of an x that is kept.
+pub fn kept_otherwise(shader: &mut Shader, value: ShaderExpr) -> ShaderExpr {
+    through(shader, value, "also_kept_f32")
+}
 
-    /// The same float, though no compiler can tell: see [`keep`](super::keep).
-    pub fn kept(self, shader: &mut Shader) -> ShaderValue {
-        self.through(shader, "kept_f32")
-    }
-
-    /// The same, kept in another way: done twice, one way is no more than done once, and x − x, which is NaN for some x,
-    /// would be forgotten of an x that is kept.
-    pub fn kept_otherwise(self, shader: &mut Shader) -> ShaderValue {
-        self.through(shader, "also_kept_f32")
-    }
-
-    fn through(self, shader: &mut Shader, function: &str) -> ShaderValue {
-        shader.functions(KEPT);
-        let four = if self.four { "x4" } else { "" };
-        ShaderValue { text: format!("{function}{four}({})", without_parens(&self.text)), ..self }
-    }
-
-    /// The same bits as another lane.
-    pub fn reinterpreted(&self, to: Lane) -> ShaderValue {
-        if self.lane == to {
-            return self.clone();
-        }
-        let text = match self.four {
-            true => format!("bitcast<vec4<{}>>({})", lane_name(to), self.text),
-            false => reinterpreted(self.lane, to, &self.text),
-        };
-        ShaderValue { text, lane: to, four: self.four }
-    }
+fn through(shader: &mut Shader, value: ShaderExpr, function: &str) -> ShaderExpr {
+    shader.functions(KEPT);
+    let (ty, four) = (value.ty(), if value.is_four() { "x4" } else { "" });
+    call(format!("{function}{four}"), [value], ty)
 }
 
 impl LoadedElems {
-    /// What `f` makes of each index, as one value of this type or a vector of four.
-    fn map(&self, f: impl Fn(&str) -> String, lane: &str) -> (String, bool) {
-        match &self.at {
-            At::One(at) => (f(at), false),
-            At::Run(at) => {
-                let each = [0, 1, 2, 3].map(|k| f(&super::memory::plus(at, k)));
-                (format!("vec4<{lane}>({})", each.join(", ")), true)
-            }
-            At::Four(at) => {
-                let each = [0, 1, 2, 3].map(|k| f(&format!("({at}) * 4u + {k}u")));
-                (format!("vec4<{lane}>({})", each.join(", ")), true)
-            }
-            At::Lanes(at) => {
-                let each: Vec<String> = at.iter().map(|at| f(at)).collect();
-                (format!("vec4<{lane}>({})", each.join(", ")), true)
-            }
+    /// What `f` makes of each index: one value, or a vector of four.
+    fn map(&self, f: impl Fn(ShaderExpr) -> ShaderExpr) -> ShaderExpr {
+        let at = |k: usize| match &self.at {
+            At::One(at) => at.clone(),
+            At::Run(at) => at.plus(k),
+            At::Four(at) => at * 4 + k,
+            At::Lanes(at) => at[k].clone(),
             At::Turned { .. } => unreachable!("bug: only loads are turned"),
+        };
+        match self.at {
+            At::One(_) => f(at(0)),
+            _ => {
+                let each = [0, 1, 2, 3].map(|k| f(at(k)));
+                ShaderType::four(each[0].lane()).make(each)
+            }
         }
     }
 }
 
-/// An expression without the parentheses around all of it, if there are some.
-pub fn without_parens(text: &str) -> &str {
-    let Some(inside) = text.strip_prefix('(').and_then(|t| t.strip_suffix(')')) else { return text };
-    let mut depth = 0i32;
-    let closes_early = inside.chars().any(|c| {
-        depth += (c == '(') as i32 - (c == ')') as i32;
-        depth < 0
-    });
-    if closes_early { text } else { inside }
-}
-
-fn reinterpreted(from: Lane, to: Lane, text: &str) -> String {
-    if from == to { text.to_string() } else { format!("bitcast<{}>({text})", lane_name(to)) }
-}
-
-/// An expression applied to values, and whether it gives a vector of four. `holes` are the expression's names for them.
+/// An expression applied to values: a vector of four if one of them is. `holes` are the expression's names for them.
 pub fn apply(
     shader: &mut Shader,
     name: &str,
     text: &str,
     holes: &[&str],
-    values: &[ShaderValue],
+    values: Vec<ShaderExpr>,
     gives: Lane,
-) -> (String, bool) {
-    let fill = |with: &dyn Fn(usize) -> String| {
-        holes.iter().enumerate().fold(text.to_string(), |text, (i, hole)| text.replace(hole, &with(i)))
-    };
-    if values.iter().all(|v| !v.four) {
-        return (fill(&|i| values[i].text.clone()), false);
+) -> ShaderExpr {
+    let (one, four) = (ShaderType::One(gives), ShaderType::four(gives));
+    if values.iter().all(|v| !v.is_four()) {
+        return template(text.to_string(), holes, values, one);
     }
+    let name = format!("{name}_{}x4", lane_name(values[0].lane()));
+    let values: Vec<ShaderExpr> = values.iter().map(ShaderExpr::as_four).collect();
     if is_operators(text, holes) {
-        return (fill(&|i| values[i].as_four()), true);
+        return template(text.to_string(), holes, values, four);
     }
-    let gives = lane_name(gives);
-    let name = format!("{name}_{}x4", lane_name(values[0].lane));
-    let arguments: Vec<String> =
-        values.iter().enumerate().map(|(i, v)| format!("x{i}: vec4<{}>", lane_name(v.lane))).collect();
-    let each = LANES.map(|lane| fill(&|i| format!("x{i}{lane}")));
-    shader.functions(&format!(
-        "fn {name}({}) -> vec4<{gives}> {{\n    return vec4<{gives}>({});\n}}\n",
-        arguments.join(", "),
-        each.join(", ")
-    ));
-    let values: Vec<String> = values.iter().map(ShaderValue::as_four).collect();
-    (format!("{name}({})", values.join(", ")), true)
+    let arguments: Vec<ShaderExpr> = values.iter().enumerate().map(|(i, v)| named(format!("x{i}"), v.ty())).collect();
+    let each = |k: usize| {
+        let lanes = arguments.iter().map(|x| x.component(k)).collect();
+        template(text.to_string(), holes, lanes, one)
+    };
+    shader.function(ShaderFn {
+        name: name.clone(),
+        arguments: arguments.iter().map(|x| (x.to_string(), x.ty())).collect(),
+        gives: four,
+        body: vec![Statement::Return(Some(four.make((0..4).map(each))))],
+    });
+    call(name, values, four)
 }
 
 /// Whether an expression is made of operators alone, which take vectors as they take scalars.
@@ -413,8 +355,13 @@ fn custom(shader: &mut Shader, reg: Reg, name: &str, text: &str, n_args: usize) 
     let name = format!("custom{reg}_{plain}");
     // From the last on, so that `$1` is not found in `$10`.
     let text = (0..n_args).rev().fold(text.to_string(), |text, i| text.replace(&format!("${i}"), &format!("x{i}")));
-    let arguments: Vec<String> = (0..n_args).map(|i| format!("x{i}: f32")).collect();
-    shader.functions(&format!("fn {name}({}) -> f32 {{\n    return {text};\n}}\n", arguments.join(", ")));
+    let one = ShaderType::One(Lane::F32);
+    shader.function(ShaderFn {
+        name: name.clone(),
+        arguments: (0..n_args).map(|i| (format!("x{i}"), one)).collect(),
+        gives: one,
+        body: vec![Statement::Return(Some(template(text, &[], Vec::new(), one)))],
+    });
     name
 }
 

@@ -1,20 +1,21 @@
 //! Where an access finds its elements, as WGSL over the coordinates of the index space. Arithmetic is u32 and wraps,
 //! so that negative strides need nothing of their own. Knows index maps; nothing of memory or instructions.
 
-use super::memory::plus;
 use super::schedule::{self, VecLoad};
 use super::shader::Shader;
+use super::tree::{ShaderExpr, ShaderFn, ShaderType, Statement, call, word};
+use crate::dtype::Lane;
 use crate::kernel::{AccessForm, Args, Body, Order};
 use crate::view::View;
 
-/// Where in the index space instructions are evaluated: names for the coordinates.
-#[derive(Clone, Debug, Default)]
+/// Where in the index space instructions are evaluated: its coordinates.
+#[derive(Clone, Debug)]
 pub struct Spot {
     /// The row-major number of the outer index, and of the inner one.
-    pub outer: String,
-    pub inner: String,
+    pub outer: ShaderExpr,
+    pub inner: ShaderExpr,
     /// The coordinates, outer then inner: for the first of four elements, or for each of the four.
-    pub coordinates: Vec<Vec<String>>,
+    pub coordinates: Vec<Vec<ShaderExpr>>,
     /// Put after every name, to tell copies of unrolled code apart.
     pub suffix: String,
     /// The same for what the outer index decides.
@@ -25,6 +26,21 @@ pub struct Spot {
     pub ahead: Option<usize>,
 }
 
+impl Spot {
+    /// An outer index without coordinates, whose names have this suffix.
+    pub fn new(outer: ShaderExpr, suffix: &str) -> Spot {
+        Spot {
+            outer,
+            inner: 0.into(),
+            coordinates: vec![Vec::new()],
+            suffix: suffix.to_string(),
+            outer_suffix: suffix.to_string(),
+            row: 0,
+            ahead: None,
+        }
+    }
+}
+
 /// The element or elements an access gives.
 #[derive(Clone, Debug)]
 pub struct LoadedElems {
@@ -33,20 +49,20 @@ pub struct LoadedElems {
     pub masked: bool,
 }
 
-/// Indices, as expressions.
+/// Indices.
 #[derive(Clone, Debug)]
 pub enum At {
     /// One for all.
-    One(String),
+    One(ShaderExpr),
     /// The first of four side by side, a multiple of four.
-    Run(String),
+    Run(ShaderExpr),
     /// The same, counted in fours.
-    Four(String),
+    Four(ShaderExpr),
     /// Four.
-    Lanes([String; 4]),
+    Lanes([ShaderExpr; 4]),
     /// One row of a block that is turned: the first element of the block, a multiple of four, and how far the first
     /// elements of its columns are apart.
-    Turned { first: String, step: String },
+    Turned { first: ShaderExpr, step: ShaderExpr },
 }
 
 /// The accesses of one launch.
@@ -79,16 +95,19 @@ impl Accesses<'_> {
             true if self.args.outer.is_empty() => self.offset(shader, access),
             true => {
                 let n_inner = shader.param("n_inner", self.args.inner.iter().product());
-                format!("{} + {} * {n_inner}", self.offset(shader, access), spot.outer)
+                self.offset(shader, access) + &spot.outer * n_inner
             }
             false if schedule::is_same_for_all(&self.args.accesses[access as usize], outer.end) => {
                 self.offset(shader, access)
             }
-            false => self.sum(shader, access, &spot.coordinates[0], outer),
+            false => {
+                let offset = self.offset(shader, access);
+                self.sum(shader, access, offset, &spot.coordinates[0], outer)
+            }
         };
-        shader.line(format!("let base{access}{} = {base};", spot.outer_suffix));
+        let base = shader.define(format!("base{access}{}", spot.outer_suffix), base);
         if spot.ahead.is_some() && self.counts_fours(access) {
-            shader.line(format!("let fours{access}{0} = base{access}{0} >> 2u;", spot.outer_suffix));
+            shader.define(format!("fours{access}{}", spot.outer_suffix), base >> 2);
         }
     }
 
@@ -104,83 +123,69 @@ impl Accesses<'_> {
     /// Writes where an access finds its elements.
     pub fn find(&self, shader: &mut Shader, access: u16, spot: &Spot) -> LoadedElems {
         let mode = self.modes[access as usize];
-        let suffix = &spot.suffix;
         let rank = self.args.accesses[access as usize].shape().rank();
-        if let AccessForm::Chain { masked, .. } = self.body.accesses[access as usize] {
-            let function = self.chain(shader, access);
-            let mut call = |lane: usize, name: String| {
-                shader.line(format!("let {name} = {function}({});", lane_coordinates(spot, lane, rank).join(", ")));
-                name
+        let is_chain = matches!(self.body.accesses[access as usize], AccessForm::Chain { .. });
+        let name = |letter: &str| format!("at{access}{letter}{}", spot.suffix);
+        let index = |shader: &mut Shader, lane: usize, name: String| {
+            let at = match is_chain {
+                true => self.chain(shader, access, lane_coordinates(spot, lane, rank)),
+                false => self.index(shader, access, spot, lane, rank),
             };
-            let at = match mode {
-                VecLoad::Splat => At::One(call(0, format!("at{access}{suffix}"))),
-                _ => At::Lanes([0, 1, 2, 3].map(|k| call(k, format!("at{access}{}{suffix}", LETTERS[k])))),
-            };
-            return LoadedElems { at, masked };
-        }
-        let first = |lane: usize, name: String, shader: &mut Shader| {
-            let at = self.index(shader, access, spot, lane, rank);
-            shader.line(format!("let {name} = {at};"));
-            name
+            shader.define(name, at)
         };
-        let name = format!("at{access}{suffix}");
         let at = match mode {
             VecLoad::Transposed => {
                 // The other rows are found where the first one is.
                 let name = format!("at{access}");
-                let first = if spot.row == 0 { first(0, name, shader) } else { name };
+                let first = if spot.row == 0 { index(shader, 0, name) } else { word(name) };
                 At::Turned { first, step: self.stride(shader, access, rank - 1) }
             }
-            VecLoad::Splat => At::One(first(0, name, shader)),
+            VecLoad::Splat => At::One(index(shader, 0, name(""))),
+            _ if is_chain => At::Lanes([0, 1, 2, 3].map(|k| index(shader, k, name(LETTERS[k])))),
             VecLoad::Contiguous => match spot.ahead.filter(|_| self.counts_fours(access)) {
                 Some(ahead) => {
                     let suffix = &spot.outer_suffix;
                     let name = format!("four{access}{suffix}");
                     if ahead == 0 {
-                        shader.line(format!("let {name} = fours{access}{suffix} + ({} >> 2u);", spot.inner));
+                        shader.define(&name, word(format!("fours{access}{suffix}")) + (&spot.inner >> 2));
                     }
-                    At::Four(plus(&name, ahead))
+                    At::Four(word(name).plus(ahead))
                 }
-                None => At::Run(first(0, name, shader)),
+                None => At::Run(index(shader, 0, name(""))),
             },
-            VecLoad::Gathered => {
-                At::Lanes([0, 1, 2, 3].map(|k| first(k, format!("at{access}{}{suffix}", LETTERS[k]), shader)))
-            }
+            VecLoad::Gathered => At::Lanes([0, 1, 2, 3].map(|k| index(shader, k, name(LETTERS[k])))),
             VecLoad::Strided => {
-                let at = first(0, name, shader);
+                let at = index(shader, 0, name(""));
                 let step = self.step(shader, access);
                 At::Lanes([0, 1, 2, 3].map(|k| match (k, &step) {
-                    (0, _) => at.clone(),
-                    (_, None) => plus(&at, k),
-                    (1, Some(step)) => format!("{at} + {step}"),
-                    (_, Some(step)) => format!("{at} + {k}u * {step}"),
+                    (0, _) | (_, None) => at.plus(k),
+                    (1, Some(step)) => &at + step,
+                    (_, Some(step)) => &at + ShaderExpr::from(k) * step,
                 }))
             }
         };
-        LoadedElems { at, masked: false }
+        LoadedElems {
+            at,
+            masked: matches!(self.body.accesses[access as usize], AccessForm::Chain { masked: true, .. }),
+        }
     }
 
     /// The index of one lane, for accesses by strides.
-    fn index(&self, shader: &mut Shader, access: u16, spot: &Spot, lane: usize, rank: usize) -> String {
+    fn index(&self, shader: &mut Shader, access: u16, spot: &Spot, lane: usize, rank: usize) -> ShaderExpr {
         let n_outer = self.args.outer.len();
-        let inner = self.is_inner(access);
+        let start = match self.is_inner(access) {
+            true => word(format!("base{access}{}", spot.outer_suffix)),
+            false => self.offset(shader, access),
+        };
         if rank == 0 {
-            return self.offset(shader, access);
+            return start;
         }
-        if self.by_position(access) {
-            return match inner {
-                true => format!("base{access}{} + {}", spot.outer_suffix, spot.inner),
-                false => format!("{} + {}", self.offset(shader, access), spot.outer),
-            };
-        }
-        let coordinates = lane_coordinates(spot, lane, rank);
-        match inner {
-            false => self.sum(shader, access, &coordinates, 0..n_outer),
-            true => {
-                let terms: Vec<String> =
-                    (n_outer..rank).map(|axis| self.term(shader, access, axis, &coordinates[axis])).collect();
-                format!("base{access}{} + {}", spot.outer_suffix, terms.join(" + "))
-            }
+        let coordinates = || lane_coordinates(spot, lane, rank);
+        match (self.by_position(access), self.is_inner(access)) {
+            (true, true) => start + &spot.inner,
+            (true, false) => start + &spot.outer,
+            (false, false) => self.sum(shader, access, start, &coordinates(), 0..n_outer),
+            (false, true) => self.sum(shader, access, start, &coordinates(), n_outer..rank),
         }
     }
 
@@ -190,7 +195,7 @@ impl Accesses<'_> {
     }
 
     /// From one of four elements to the next; None if that is 1.
-    fn step(&self, shader: &mut Shader, access: u16) -> Option<String> {
+    fn step(&self, shader: &mut Shader, access: u16) -> Option<ShaderExpr> {
         let by_columns = self.is_inner(access) && self.body.order == Order::OuterFast;
         if self.by_position(access) && !by_columns {
             return None;
@@ -202,19 +207,19 @@ impl Accesses<'_> {
         self.args.accesses[access as usize].views().last().expect("never empty")
     }
 
-    fn offset(&self, shader: &mut Shader, access: u16) -> String {
+    fn offset(&self, shader: &mut Shader, access: u16) -> ShaderExpr {
         shader.signed_param(&format!("a{access}_offset"), self.view(access).offset)
     }
 
-    fn stride(&self, shader: &mut Shader, access: u16, axis: usize) -> String {
+    fn stride(&self, shader: &mut Shader, access: u16, axis: usize) -> ShaderExpr {
         shader.signed_param(&format!("a{access}_stride{axis}"), self.view(access).strides[axis])
     }
 
-    fn term(&self, shader: &mut Shader, access: u16, axis: usize, coordinate: &str) -> String {
+    fn term(&self, shader: &mut Shader, access: u16, axis: usize, coordinate: &ShaderExpr) -> ShaderExpr {
         if self.modes[access as usize] == VecLoad::Contiguous && axis == self.four_axis(access) {
-            return coordinate.to_string();
+            return coordinate.clone();
         }
-        format!("{coordinate} * {}", self.stride(shader, access, axis))
+        coordinate * self.stride(shader, access, axis)
     }
 
     /// The axis along which four elements lie.
@@ -225,22 +230,32 @@ impl Accesses<'_> {
         }
     }
 
-    fn sum(&self, shader: &mut Shader, access: u16, coordinates: &[String], axes: std::ops::Range<usize>) -> String {
-        let mut text = self.offset(shader, access);
-        for axis in axes {
-            text = format!("{text} + {}", self.term(shader, access, axis, &coordinates[axis]));
-        }
-        text
+    /// `start`, and what the coordinates of these axes add to it.
+    fn sum(
+        &self,
+        shader: &mut Shader,
+        access: u16,
+        start: ShaderExpr,
+        coordinates: &[ShaderExpr],
+        axes: std::ops::Range<usize>,
+    ) -> ShaderExpr {
+        axes.fold(start, |sum, axis| sum + self.term(shader, access, axis, &coordinates[axis]))
     }
 
-    /// The function that leads coordinates through a chain of views; its name.
-    fn chain(&self, shader: &mut Shader, access: u16) -> String {
+    /// A call of the function that leads coordinates through a chain of views: the index, and 1 if there is an element.
+    fn chain(&self, shader: &mut Shader, access: u16, at: Vec<ShaderExpr>) -> ShaderExpr {
         let map = &self.args.accesses[access as usize];
         let views = map.views();
         let rank = map.shape().rank();
-        let mut lines: Vec<String> = Vec::new();
-        let mut coordinates: Vec<String> = (0..rank).map(|axis| format!("c{axis}")).collect();
-        let mut inside: Vec<String> = Vec::new();
+        let mut body = Vec::new();
+        let mut define = |name: String, value: ShaderExpr| {
+            let ty = value.ty();
+            body.push(Statement::Let(name.clone(), value));
+            super::tree::named(name, ty)
+        };
+        let mut coordinates: Vec<ShaderExpr> = (0..rank).map(|axis| word(format!("c{axis}"))).collect();
+        let mut index = word("i0");
+        let mut inside: Vec<ShaderExpr> = Vec::new();
         for (v, view) in views.iter().enumerate().rev() {
             let mut number = |name: &str, axis: usize, value: isize| {
                 shader.signed_param(&format!("a{access}_v{v}_{name}{axis}"), value)
@@ -248,73 +263,71 @@ impl Accesses<'_> {
             let n_axes = view.shape.rank();
             if v + 1 < views.len() {
                 // Counted row-major through this view's shape.
-                coordinates = (0..n_axes).map(|axis| format!("v{v}_{axis}")).collect();
-                let mut rest = format!("i{}", v + 1);
-                for axis in (0..n_axes).rev() {
-                    if axis == 0 {
-                        lines.push(format!("let v{v}_0 = {rest};"));
-                        break;
-                    }
+                coordinates = vec![index.clone(); n_axes];
+                let mut rest = index;
+                for axis in (1..n_axes).rev() {
                     let size = number("size", axis, view.shape[axis] as isize);
-                    lines.push(format!("let d{v}_{axis} = divide({rest}, {size});"));
-                    lines.push(format!("let v{v}_{axis} = d{v}_{axis}.y;"));
-                    rest = format!("d{v}_{axis}.x");
+                    let both = define(format!("d{v}_{axis}"), divide(rest, size));
+                    coordinates[axis] = define(format!("v{v}_{axis}"), both.component(1));
+                    rest = both.component(0);
+                }
+                if n_axes > 0 {
+                    coordinates[0] = define(format!("v{v}_0"), rest);
                 }
             }
             if let Some(mask) = &view.mask {
                 for axis in 0..n_axes {
                     let low = number("low", axis, mask[axis].0 as isize);
                     let n = number("n", axis, mask[axis].1 as isize - mask[axis].0 as isize);
-                    inside.push(format!("({} - {low} < {n})", coordinates[axis]));
+                    inside.push((&coordinates[axis] - low).less(n));
                 }
             }
-            let mut at = number("offset", 0, view.offset);
+            let mut sum = number("offset", 0, view.offset);
             for axis in 0..n_axes {
-                at = format!("{at} + {} * {}", coordinates[axis], number("stride", axis, view.strides[axis]));
+                sum = sum + &coordinates[axis] * number("stride", axis, view.strides[axis]);
             }
-            lines.push(format!("let i{v} = {at};"));
+            index = define(format!("i{v}"), sum);
         }
         shader.functions(DIVIDE);
-        let masked = map.is_masked();
-        let (gives, result) = match masked {
-            true if inside.is_empty() => ("vec2<u32>", "vec2<u32>(i0, 1u)".to_string()),
-            // Not `&&`, which is a branch each: a dozen accesses would be hundreds.
-            true => ("vec2<u32>", format!("vec2<u32>(i0, u32({}))", inside.join(" & "))),
-            false => ("u32", "i0".to_string()),
+        let (one, pair) = (ShaderType::One(Lane::U32), ShaderType::Vec(2, Lane::U32));
+        // Not `&&`, which is a branch each: a dozen accesses would be hundreds.
+        let is_there = inside.into_iter().reduce(|all, one| all & one);
+        let result = match map.is_masked() {
+            true => pair.make([index, is_there.map_or(1.into(), |is_there| one.make([is_there]))]),
+            false => index,
         };
-        let name = format!("access{access}");
-        let arguments: Vec<String> = (0..rank).map(|axis| format!("c{axis}: u32")).collect();
-        shader.functions(&format!(
-            "fn {name}({}) -> {gives} {{\n    {}\n    return {result};\n}}\n",
-            arguments.join(", "),
-            lines.join("\n    ")
-        ));
-        name
+        let (name, gives) = (format!("access{access}"), result.ty());
+        body.push(Statement::Return(Some(result)));
+        let arguments = (0..rank).map(|axis| (format!("c{axis}"), one)).collect();
+        shader.function(ShaderFn { name: name.clone(), arguments, gives, body });
+        call(name, at, gives)
     }
 }
 
 /// The coordinates of one of four elements.
-fn lane_coordinates(spot: &Spot, lane: usize, rank: usize) -> Vec<String> {
+fn lane_coordinates(spot: &Spot, lane: usize, rank: usize) -> Vec<ShaderExpr> {
     let lanes = &spot.coordinates;
     lanes[lane.min(lanes.len() - 1)].iter().take(rank).cloned().collect()
 }
 
 /// Writes the coordinates of a row-major position: `names` from the first axis to the last.
-pub fn split(shader: &mut Shader, position: &str, names: &[String], sizes: &[String]) {
-    if let [only] = names {
-        shader.line(format!("let {only} = {position};"));
-    }
+pub fn split(shader: &mut Shader, position: &ShaderExpr, names: &[String], sizes: &[ShaderExpr]) -> Vec<ShaderExpr> {
     shader.functions(DIVIDE);
-    let mut rest = position.to_string();
+    let mut rest = position.clone();
+    let mut coordinates = vec![rest.clone(); names.len()];
     for axis in (1..names.len()).rev() {
-        let both = format!("split_{}", names[axis]);
-        shader.line(format!("let {both} = divide({rest}, {});", sizes[axis]));
-        shader.line(format!("let {} = {both}.y;", names[axis]));
-        rest = format!("{both}.x");
+        let both = shader.define(format!("split_{}", names[axis]), divide(rest, sizes[axis].clone()));
+        coordinates[axis] = shader.define(&names[axis], both.component(1));
+        rest = both.component(0);
     }
-    if names.len() > 1 {
-        shader.line(format!("let {} = {rest};", names[0]));
+    if let Some(name) = names.first() {
+        coordinates[0] = shader.define(name, rest);
     }
+    coordinates
+}
+
+fn divide(x: ShaderExpr, by: ShaderExpr) -> ShaderExpr {
+    call("divide", [x, by], ShaderType::Vec(2, Lane::U32))
 }
 
 /// Quotient and rest without a division of integers, which few devices have. The float quotient is off by at most

@@ -6,11 +6,11 @@ use std::ops::Range;
 
 use super::Pass;
 use super::cut::Context;
-use super::eval::{Eval, without_parens};
+use super::eval::Eval;
 use super::index::{Accesses, Spot, split};
-use super::memory::plus;
 use super::schedule::{self, VecAxis};
 use super::shader::Shader;
+use super::tree::{ShaderExpr, all, min, word};
 use crate::kernel::{AccessForm, Args, InstOp};
 
 /// Invocations of a workgroup.
@@ -52,30 +52,27 @@ fn pass(
     let per = if four.is_some() { 4 } else { 1 };
     let mut shader = Shader::new(context.comment(), &args.consts, group);
     let (first, end) = (shader.param("start", positions.start), shader.param("end", positions.end));
-    shader.count_groups();
-    let each = if per * vecs_per_thread > 1 { format!(" * {}u", per * vecs_per_thread) } else { String::new() };
+    let invocation = shader.count_groups() * group + word("lane");
     // Where each invocation's values end up is decided last: a branch around all of it would cost some drivers more
     // than what those beyond the end do in vain. They do the last element again and store nothing.
-    shader.line(format!("let wanted = {first} + (group_idx * {group}u + lane){each};"));
+    let wanted = shader.define("wanted", first + invocation.times(per * vecs_per_thread));
     if schedule::has_gathers(context.body) {
         // Unless what they do in vain could fail.
-        shader.line(format!("if (wanted >= {end}) {{ return; }}"));
+        shader.return_if(wanted.at_least(&end));
     }
     let mut evals: Vec<Eval> = Vec::new();
     for idx in 0..vecs_per_thread {
         let suffix = suffix(idx);
-        let wanted = plus("wanted", idx * per);
-        shader.line(format!("let i{suffix} = min({wanted}, {end} - {per}u);"));
-        let spot = spot(&mut shader, &accesses, &format!("i{suffix}"), four, &suffix);
+        let position = shader.define(format!("i{suffix}"), min(wanted.plus(idx * per), &end - per));
+        let spot = spot(&mut shader, &accesses, position, four, &suffix);
         let mut eval = Eval::new(accesses, &memory, spot);
         eval.need(&mut shader, context.body.stores.iter().map(|s| s.value));
         evals.push(eval);
     }
     for (idx, eval) in evals.iter_mut().enumerate() {
-        let wanted = plus("wanted", idx * per);
-        let index_range =
-            eval.index_range(&mut shader).map_or(String::new(), |index_range| format!(" && {index_range}"));
-        store_if(&mut shader, context, std::slice::from_mut(eval), &format!("{wanted} < {end}{index_range}"));
+        let inside = wanted.plus(idx * per).less(&end);
+        let inside = all([inside].into_iter().chain(eval.index_range(&mut shader)));
+        store_if(&mut shader, context, std::slice::from_mut(eval), inside);
     }
     shader.finish(context.label(), &memory, positions.len().div_ceil(per * vecs_per_thread * group))
 }
@@ -88,62 +85,55 @@ fn block_pass(context: &Context, args: &Args, four: VecAxis, axis: usize) -> Pas
     let accesses = Accesses { body: context.body, args, modes: &modes, kept: &kept };
     let mut shader = Shader::new(context.comment(), &args.consts, TILE * TILE);
     let n_axes = args.outer.len();
-    let sizes: Vec<String> = (0..n_axes).map(|a| shader.param(&format!("outer{a}"), args.outer[a])).collect();
+    let sizes: Vec<ShaderExpr> = (0..n_axes).map(|a| shader.param(&format!("outer{a}"), args.outer[a])).collect();
 
     // The workgroup's tile, then this invocation's block of it.
-    let in_tiles =
-        |a: usize| if a == axis || a == four.axis { args.outer[a].div_ceil(4 * TILE) } else { args.outer[a] };
-    let tiles: Vec<String> = (0..n_axes).map(|a| shader.param(&format!("tiles{a}"), in_tiles(a))).collect();
+    let in_block = |a: usize| a == axis || a == four.axis;
+    let in_tiles = |a: usize| if in_block(a) { args.outer[a].div_ceil(4 * TILE) } else { args.outer[a] };
+    let tiles: Vec<ShaderExpr> = (0..n_axes).map(|a| shader.param(&format!("tiles{a}"), in_tiles(a))).collect();
     let names: Vec<String> = (0..n_axes).map(|a| format!("tile{a}")).collect();
-    shader.count_groups();
-    split(&mut shader, "group_idx", &names, &tiles);
+    let group_idx = shader.count_groups();
+    let tiles = split(&mut shader, &group_idx, &names, &tiles);
+    let lane = word("lane");
+    let mut wanted = Vec::new();
     for a in 0..n_axes {
-        let part = if a == axis { format!("lane / {TILE}u") } else { format!("lane % {TILE}u") };
-        let text =
-            if a == axis || a == four.axis { format!("(tile{a} * {TILE}u + {part}) * 4u") } else { names[a].clone() };
-        shader.line(format!("let wanted{a} = {text};"));
+        let part = if a == axis { &lane / TILE } else { &lane % TILE };
+        let position = if in_block(a) { (&tiles[a] * TILE + part) * 4 } else { tiles[a].clone() };
+        wanted.push(shader.define(format!("wanted{a}"), position));
     }
     // Those beyond the end do the last block again and store nothing.
-    let clamp = |a: usize| match a == axis || a == four.axis {
-        true => format!("min(wanted{a}, {} - 4u)", sizes[a]),
-        false => format!("min(wanted{a}, {} - 1u)", sizes[a]),
-    };
-    (0..n_axes).for_each(|a| shader.line(format!("let o{a} = {};", clamp(a))));
-    let inside: Vec<String> = (0..n_axes).map(|a| format!("wanted{a} < {}", sizes[a])).collect();
-    let position = (1..n_axes).fold("o0".to_string(), |at, a| format!("({at} * {} + o{a})", sizes[a]));
-    shader.line(format!("let i = {};", without_parens(&position)));
+    let last = |a: usize| &sizes[a] - if in_block(a) { 4 } else { 1 };
+    let first: Vec<ShaderExpr> =
+        (0..n_axes).map(|a| shader.define(format!("o{a}"), min(&wanted[a], last(a)))).collect();
+    let inside = all((0..n_axes).map(|a| wanted[a].less(&sizes[a])));
+    let position = (1..n_axes).fold(first[0].clone(), |at, a| at * &sizes[a] + &first[a]);
+    let position = shader.define("i", position);
     let apart = shader.param("row_elems", args.outer[axis + 1..].iter().product());
 
     let mut evals: Vec<Eval> = Vec::new();
     for row in 0..4 {
         let suffix = suffix(row);
-        let mut names: Vec<String> = (0..n_axes).map(|a| format!("o{a}")).collect();
+        let (mut coordinates, mut outer) = (first.clone(), position.clone());
         if row > 0 {
-            names[axis] = format!("o{axis}{suffix}");
-            shader.line(format!("let {} = o{axis} + {row}u;", names[axis]));
-            shader.line(format!("let i{suffix} = i + {row}u * {apart};"));
+            coordinates[axis] = shader.define(format!("o{axis}{suffix}"), &first[axis] + row);
+            outer = shader.define(format!("i{suffix}"), &position + ShaderExpr::from(row) * &apart);
         }
-        let spot = Spot {
-            outer: format!("i{suffix}"),
-            coordinates: side_by_side(names, Some(four.axis)),
-            outer_suffix: suffix.clone(),
-            suffix,
-            row,
-            ..Spot::default()
-        };
+        let coordinates = side_by_side(coordinates, Some(four.axis));
+        let spot = Spot { coordinates, row, ..Spot::new(outer, &suffix) };
         let mut eval = Eval::new(accesses, &memory, spot);
         eval.need(&mut shader, context.body.stores.iter().map(|s| s.value));
         evals.push(eval);
     }
-    store_if(&mut shader, context, &mut evals, &inside.join(" && "));
+    store_if(&mut shader, context, &mut evals, inside);
     shader.finish(context.label(), &memory, (0..n_axes).map(in_tiles).product())
 }
 
 /// Writes all stores, under a condition.
-fn store_if(shader: &mut Shader, context: &Context, evals: &mut [Eval], condition: &str) {
+fn store_if(shader: &mut Shader, context: &Context, evals: &mut [Eval], condition: Option<ShaderExpr>) {
+    let Some(condition) = condition else { unreachable!("bug: a map without an end") };
     let stores = &context.body.stores;
     evals.iter_mut().for_each(|eval| stores.iter().for_each(|store| eval.place(shader, store)));
-    shader.open(format!("if ({condition})"));
+    shader.open_if(condition);
     evals.iter_mut().for_each(|eval| stores.iter().for_each(|store| eval.store(shader, store)));
     shader.close();
 }
@@ -154,46 +144,40 @@ fn suffix(idx: usize) -> String {
 }
 
 /// Writes the coordinates of a row-major outer position, if anything needs them.
-pub fn spot(shader: &mut Shader, accesses: &Accesses, position: &str, four: Option<VecAxis>, suffix: &str) -> Spot {
+pub fn spot(
+    shader: &mut Shader,
+    accesses: &Accesses,
+    position: ShaderExpr,
+    four: Option<VecAxis>,
+    suffix: &str,
+) -> Spot {
     let outer = &accesses.args.outer;
-    let mut spot = Spot {
-        outer: position.to_string(),
-        suffix: suffix.to_string(),
-        outer_suffix: suffix.to_string(),
-        ..Spot::default()
-    };
+    let mut spot = Spot::new(position.clone(), suffix);
     if !needs_coordinates(accesses) {
-        spot.coordinates = vec![Vec::new()];
         return spot;
     }
-    let sizes: Vec<String> =
+    let sizes: Vec<ShaderExpr> =
         outer.iter().enumerate().map(|(axis, n)| shader.param(&format!("outer{axis}"), *n)).collect();
     let names = |letter: &str| (0..outer.len()).map(|axis| format!("o{axis}{letter}{suffix}")).collect::<Vec<_>>();
-    match four {
+    spot.coordinates = match four {
         Some(VecAxis { aligned: false, .. }) => {
-            for (k, letter) in ["x", "y", "z", "w"].into_iter().enumerate() {
-                let position = if k == 0 { position.to_string() } else { format!("({position} + {k}u)") };
-                split(shader, &position, &names(letter), &sizes);
-                spot.coordinates.push(names(letter));
-            }
+            let of_lane = |(k, letter): (usize, &&str)| split(shader, &position.plus(k), &names(letter), &sizes);
+            ["x", "y", "z", "w"].iter().enumerate().map(of_lane).collect()
         }
         four => {
-            split(shader, position, &names(""), &sizes);
-            let along = four.map(|f| f.axis).filter(|axis| *axis < outer.len());
-            spot.coordinates = side_by_side(names(""), along);
+            let first = split(shader, &position, &names(""), &sizes);
+            side_by_side(first, four.map(|f| f.axis).filter(|axis| *axis < outer.len()))
         }
-    }
+    };
     spot
 }
 
 /// The coordinates of four elements side by side along an axis, or of one.
-pub fn side_by_side(first: Vec<String>, along: Option<usize>) -> Vec<Vec<String>> {
+pub fn side_by_side(first: Vec<ShaderExpr>, along: Option<usize>) -> Vec<Vec<ShaderExpr>> {
     let Some(axis) = along else { return vec![first] };
     let lane = |k: usize| {
         let mut coordinates = first.clone();
-        if k > 0 {
-            coordinates[axis] = format!("({} + {k}u)", coordinates[axis]);
-        }
+        coordinates[axis] = first[axis].plus(k);
         coordinates
     };
     (0..4).map(lane).collect()

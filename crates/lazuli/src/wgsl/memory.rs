@@ -2,10 +2,11 @@
 //! and written through them. Packed elements, windows and in-place memory are hidden behind functions named after the
 //! buffer. Knows dtypes and bytes; nothing of index maps or instructions.
 
-use super::convert::{self, lane_name, pack, unpack};
+use super::convert::{self, pack, unpack};
 use super::shader::{Bindings, Shader};
+use super::tree::{Block, ShaderExpr, ShaderFn, ShaderType, Statement, call, literal, named, word};
 use super::{Bind, PassMemory};
-use crate::dtype::DType;
+use crate::dtype::{DType, Lane};
 use crate::target::GpuTarget;
 
 /// How a kernel uses a piece of memory.
@@ -49,7 +50,7 @@ struct SlotMemory {
     name: String,
     size: usize,
     /// What an element of 32 bits is declared as; u32 if uses differ.
-    word: &'static str,
+    word: Lane,
     /// Declared as words, as vectors of four elements, or both (then it is bound twice, to be read).
     narrow: bool,
     wide: bool,
@@ -98,7 +99,7 @@ impl LaunchMemory {
             self.buffer_of.push(usize::MAX);
             return;
         }
-        let word = if one.dtype.size() == 4 { lane_name(one.dtype.lane()) } else { "u32" };
+        let word = if one.dtype.size() == 4 { one.dtype.lane() } else { Lane::U32 };
         let windows = (one.touched.0 / target.max_binding_bytes, one.touched.1 / target.max_binding_bytes);
         let at = self.buffers.iter().position(|b| b.place == one.place);
         let at = at.unwrap_or_else(|| {
@@ -120,7 +121,7 @@ impl LaunchMemory {
         });
         self.buffer_of.push(at);
         let buffer = &mut self.buffers[at];
-        buffer.word = if buffer.word == word { word } else { "u32" };
+        buffer.word = if buffer.word == word { word } else { Lane::U32 };
         buffer.narrow |= one.by_one;
         buffer.wide |= one.by_four;
         buffer.writes |= one.writes;
@@ -161,8 +162,11 @@ impl LaunchMemory {
                     let len = (end - start).next_multiple_of(4);
                     binds.push(Bind { place: buffer.place, start, len, writes: buffer.writes });
                     let access = if buffer.writes { "read_write" } else { "read" };
-                    let (name, element) = (buffer.window_name(wide, window), buffer.element(wide));
-                    lines.push(declare(binds.len(), access, &name, &element));
+                    let element = match buffer.atomic && !wide {
+                        true => "atomic<u32>".to_string(),
+                        false => buffer.element(wide).to_string(),
+                    };
+                    lines.push(declare(binds.len(), access, &buffer.window_name(wide, window), &element));
                 }
             }
         }
@@ -175,141 +179,161 @@ impl LaunchMemory {
         (lines, binds)
     }
 
-    /// An element: the lane at the index that `at` computes.
-    pub fn load(&self, shader: &mut Shader, idx: usize, at: &str) -> String {
+    /// The element at an index, as a lane.
+    pub fn load(&self, shader: &mut Shader, idx: usize, at: impl Into<ShaderExpr>) -> ShaderExpr {
         let (buffer, dtype) = (&self.buffers[self.buffer_of[idx]], self.dtypes[idx]);
-        let lane = lane_name(dtype.lane());
-        if let (Some(name), 4) = (buffer.plain(VecAccess(false)), dtype.size()) {
-            return reinterpret(buffer.word, lane, VecAccess(false), &format!("{name}[{at}]"));
+        if let (Some(memory), 4) = (buffer.plain(VecAccess(false)), dtype.size()) {
+            return memory.at(at).reinterpreted(dtype.lane());
         }
-        let per_word = 4 / dtype.size();
-        let read = buffer.read_word(shader, VecAccess(false), "i");
+        let (per_word, i) = (4 / dtype.size(), word("i"));
+        let read = buffer.read_word(shader, VecAccess(false), &i);
         let value = match per_word {
-            1 => reinterpret(buffer.word, lane, VecAccess(false), &read),
-            _ => {
-                let (last, bits) = (per_word - 1, 32 / per_word);
-                let mask = if bits == 8 { "0xffu" } else { "0xffffu" };
-                unpack(dtype, &format!("({read} >> ((i & {last}u) * {bits}u)) & {mask}"))
-            }
+            1 => read.reinterpreted(dtype.lane()),
+            _ => unpack(dtype, (read >> ((i & (per_word - 1)) * (32 / per_word))) & mask(dtype)),
         };
-        let name = format!("load_{}_{dtype}", buffer.name);
-        shader.functions(convert::FUNCTIONS);
-        shader.functions(&format!("fn {name}(i: u32) -> {lane} {{ return {value}; }}\n"));
-        format!("{name}({at})")
+        let arguments = [("i", word("i").ty())];
+        accessor(shader, format!("load_{}_{dtype}", buffer.name), arguments, value.ty(), returned(value));
+        call(format!("load_{}_{dtype}", buffer.name), [at.into()], ShaderType::One(dtype.lane()))
     }
 
-    /// Four elements from the index on that `at` computes, which is a multiple of four.
-    pub fn load4(&self, shader: &mut Shader, idx: usize, at: &str) -> String {
+    /// Four elements from an index on that is a multiple of four.
+    pub fn load4(&self, shader: &mut Shader, idx: usize, at: impl Into<ShaderExpr>) -> ShaderExpr {
         let (buffer, dtype) = (&self.buffers[self.buffer_of[idx]], self.dtypes[idx]);
-        let lane = lane_name(dtype.lane());
+        let (at, four) = (at.into(), ShaderType::four(dtype.lane()));
         if !buffer.is_declared(true) && buffer.size > 1 {
-            let each: Vec<String> = (0..4).map(|k| self.load(shader, idx, &plus(at, k))).collect();
-            return format!("vec4<{lane}>({})", each.join(", "));
+            return four.make([0, 1, 2, 3].map(|k| self.load(shader, idx, at.plus(k))));
         }
-        if let (Some(name), 4) = (buffer.plain(VecAccess(true)), dtype.size()) {
-            return reinterpret(buffer.word, lane, VecAccess(true), &format!("{name}[{} >> 2u]", grouped(at)));
+        if let (Some(memory), 4) = (buffer.plain(VecAccess(true)), dtype.size()) {
+            return memory.at(at >> 2).reinterpreted(dtype.lane());
         }
-        let read = buffer.read_word(shader, VecAccess(true), "i");
-        let value = match dtype.size() {
-            4 => format!("return {};", reinterpret(buffer.word, lane, VecAccess(true), &read)),
-            2 => {
-                let half = |part: &str| unpack(dtype, part);
-                let each = [half("w.x & 0xffffu"), half("w.x >> 16u"), half("w.y & 0xffffu"), half("w.y >> 16u")];
-                format!("let w = {read};\n    return vec4<f32>({});", each.join(", "))
+        let read = buffer.read_word(shader, VecAccess(true), &word("i"));
+        let body = match dtype.size() {
+            4 => returned(read.reinterpreted(dtype.lane())),
+            size => {
+                let w = named("w", read.ty());
+                let parts = [0, 1, 2, 3].map(|k| unpack(dtype, part(&w, size, k)));
+                vec![Statement::Let("w".to_string(), read), Statement::Return(Some(four.make(parts)))]
             }
-            _ => format!(
-                "let w = {read};\n    return vec4<u32>(w & 0xffu, (w >> 8u) & 0xffu, (w >> 16u) & 0xffu, w >> 24u);"
-            ),
         };
         let name = format!("load4_{}_{dtype}", buffer.name);
-        shader.functions(convert::FUNCTIONS);
-        shader.functions(&format!("fn {name}(i: u32) -> vec4<{lane}> {{\n    {value}\n}}\n"));
-        format!("{name}({at})")
+        accessor(shader, name.clone(), [("i", word("i").ty())], four, body);
+        call(name, [at], four)
     }
 
     /// The same for an index that counts fours.
-    pub fn load_four(&self, shader: &mut Shader, idx: usize, at: &str) -> String {
+    pub fn load_four(&self, shader: &mut Shader, idx: usize, at: ShaderExpr) -> ShaderExpr {
         let (buffer, dtype) = (&self.buffers[self.buffer_of[idx]], self.dtypes[idx]);
         match (buffer.plain(VecAccess(true)), dtype.size()) {
-            (Some(name), 4) if buffer.is_declared(true) => {
-                reinterpret(buffer.word, lane_name(dtype.lane()), VecAccess(true), &format!("{name}[{at}]"))
-            }
-            _ => self.load4(shader, idx, &format!("({at}) * 4u")),
+            (Some(memory), 4) if buffer.is_declared(true) => memory.at(at).reinterpreted(dtype.lane()),
+            _ => self.load4(shader, idx, at * 4),
         }
     }
 
-    /// The statement that writes an element.
-    pub fn store(&self, shader: &mut Shader, idx: usize, at: &str, value: &str) -> String {
+    /// Writes an element.
+    pub fn store(&self, shader: &mut Shader, idx: usize, at: impl Into<ShaderExpr>, value: impl Into<ShaderExpr>) {
         let (buffer, dtype) = (&self.buffers[self.buffer_of[idx]], self.dtypes[idx]);
-        let lane = lane_name(dtype.lane());
-        if let (Some(name), 4) = (buffer.plain(VecAccess(false)), dtype.size()) {
-            return format!("{name}[{at}] = {};", reinterpret(lane, buffer.word, VecAccess(false), value));
+        let value = value.into();
+        if let (Some(memory), 4) = (buffer.plain(VecAccess(false)), dtype.size()) {
+            return shader.assign(&memory.at(at), value.reinterpreted(buffer.word));
         }
+        let (i, x) = (word("i"), named("x", ShaderType::One(dtype.lane())));
         let write = match 4 / dtype.size() {
             1 => {
-                let value = reinterpret(lane, buffer.word, VecAccess(false), "x");
-                buffer.write_word(shader, VecAccess(false), "i", &|word| format!("{word} = {value};"))
+                let value = x.reinterpreted(buffer.word);
+                buffer.write_word(shader, VecAccess(false), &i, &|place| vec![assigned(place, &value)])
             }
             per_word => {
-                let (last, bits) = (per_word - 1, 32 / per_word);
-                let mask = if bits == 8 { "0xffu" } else { "0xffffu" };
                 // Neighbours in the same word are left alone: they are another invocation's.
-                let write = |word: &str| {
-                    format!("atomicAnd(&{word}, ~({mask} << shift)); atomicOr(&{word}, {} << shift);", pack(dtype, "x"))
+                let shift = word("shift");
+                let write = |place: ShaderExpr| {
+                    let atomic = |name: &str, bits: ShaderExpr| {
+                        Statement::Do(call(name, [place.clone().pointer(), bits], ShaderType::Nothing))
+                    };
+                    let others = (mask(dtype) << &shift).inverted();
+                    vec![atomic("atomicAnd", others), atomic("atomicOr", pack(dtype, x.clone()) << &shift)]
                 };
-                let write = buffer.write_word(shader, VecAccess(false), "i", &write);
-                format!("let shift = (i & {last}u) * {bits}u;\n    {write}")
+                let by = (&i & (per_word - 1)) * (32 / per_word);
+                let mut block = vec![Statement::Let("shift".to_string(), by)];
+                block.extend(buffer.write_word(shader, VecAccess(false), &i, &write));
+                block
             }
         };
         let name = format!("store_{}_{dtype}", buffer.name);
-        shader.functions(convert::FUNCTIONS);
-        shader.functions(&format!("fn {name}(i: u32, x: {lane}) {{\n    {write}\n}}\n"));
-        format!("{name}({at}, {value});")
+        accessor(shader, name.clone(), [("i", i.ty()), ("x", x.ty())], ShaderType::Nothing, write);
+        shader.add(Statement::Do(call(name, [at.into(), value], ShaderType::Nothing)));
     }
 
-    /// The statements that write four elements to an index that counts fours.
-    pub fn store_four(&self, shader: &mut Shader, idx: usize, at: &str, value: &str) -> Vec<String> {
+    /// Writes four elements to an index that counts fours.
+    pub fn store_four(&self, shader: &mut Shader, idx: usize, at: &ShaderExpr, value: ShaderExpr) {
         let (buffer, dtype) = (&self.buffers[self.buffer_of[idx]], self.dtypes[idx]);
         match (buffer.plain(VecAccess(true)), dtype.size()) {
-            (Some(name), 4) if buffer.is_declared(true) => {
-                let value = reinterpret(lane_name(dtype.lane()), buffer.word, VecAccess(true), value);
-                vec![format!("{name}[{at}] = {value};")]
+            (Some(memory), 4) if buffer.is_declared(true) => {
+                shader.assign(&memory.at(at), value.reinterpreted(buffer.word));
             }
-            _ => self.store4(shader, idx, &format!("({at}) * 4u"), value),
+            _ => self.store4(shader, idx, at * 4, value),
         }
     }
 
-    /// The statements that write four elements from a multiple of four on.
-    pub fn store4(&self, shader: &mut Shader, idx: usize, at: &str, value: &str) -> Vec<String> {
+    /// Writes four elements from a multiple of four on.
+    pub fn store4(&self, shader: &mut Shader, idx: usize, at: impl Into<ShaderExpr>, value: ShaderExpr) {
         let (buffer, dtype) = (&self.buffers[self.buffer_of[idx]], self.dtypes[idx]);
-        let lane = lane_name(dtype.lane());
+        let at = at.into();
         if !buffer.is_declared(true) && (buffer.size > 1 || buffer.atomic) {
-            let each = |k: usize| self.store(shader, idx, &plus(at, k), &format!("{value}{}", LANES[k]));
-            return (0..4).map(each).collect();
+            return (0..4).for_each(|k| self.store(shader, idx, at.plus(k), value.component(k)));
         }
-        if let (Some(name), 4) = (buffer.plain(VecAccess(true)), dtype.size()) {
-            return vec![format!(
-                "{name}[{} >> 2u] = {};",
-                grouped(at),
-                reinterpret(lane, buffer.word, VecAccess(true), value)
-            )];
+        if let (Some(memory), 4) = (buffer.plain(VecAccess(true)), dtype.size()) {
+            return shader.assign(&memory.at(at >> 2), value.reinterpreted(buffer.word));
         }
-        let each = LANES.map(|k| pack(dtype, &format!("x{k}")));
+        let x = named("x", ShaderType::four(dtype.lane()));
+        let each = |k: usize| pack(dtype, x.component(k));
         let packed = match dtype.size() {
-            4 => reinterpret(lane, buffer.word, VecAccess(true), "x"),
-            2 => format!("vec2<u32>({} | ({} << 16u), {} | ({} << 16u))", each[0], each[1], each[2], each[3]),
-            _ => format!("{} | ({} << 8u) | ({} << 16u) | ({} << 24u)", each[0], each[1], each[2], each[3]),
+            4 => x.reinterpreted(buffer.word),
+            2 => ShaderType::Vec(2, Lane::U32).make([each(0) | (each(1) << 16), each(2) | (each(3) << 16)]),
+            _ => each(0) | (each(1) << 8) | (each(2) << 16) | (each(3) << 24),
         };
-        let write = buffer.write_word(shader, VecAccess(true), "i", &|word| format!("{word} = {packed};"));
+        let write = buffer.write_word(shader, VecAccess(true), &word("i"), &|place| vec![assigned(place, &packed)]);
         let name = format!("store4_{}_{dtype}", buffer.name);
-        shader.functions(convert::FUNCTIONS);
-        shader.functions(&format!("fn {name}(i: u32, x: vec4<{lane}>) {{\n    {write}\n}}\n"));
-        vec![format!("{name}({at}, {value});")]
+        accessor(shader, name.clone(), [("i", word("i").ty()), ("x", x.ty())], ShaderType::Nothing, write);
+        shader.add(Statement::Do(call(name, [at, value], ShaderType::Nothing)));
     }
 }
 
-/// The components of a vector of four.
-pub const LANES: [&str; 4] = [".x", ".y", ".z", ".w"];
+/// Adds a function through which packed elements, or windows, are reached.
+fn accessor<const N: usize>(
+    shader: &mut Shader,
+    name: String,
+    arguments: [(&str, ShaderType); N],
+    gives: ShaderType,
+    body: Block,
+) {
+    shader.functions(convert::FUNCTIONS);
+    let arguments = arguments.map(|(name, ty)| (name.to_string(), ty)).to_vec();
+    shader.function(ShaderFn { name, arguments, gives, body });
+}
+
+fn returned(value: ShaderExpr) -> Block {
+    vec![Statement::Return(Some(value))]
+}
+
+fn assigned(place: ShaderExpr, value: &ShaderExpr) -> Statement {
+    Statement::Assign(place, "=", value.clone())
+}
+
+/// The bits that a packed element has.
+fn mask(dtype: DType) -> ShaderExpr {
+    literal(if dtype.size() == 1 { "0xffu" } else { "0xffffu" }, Lane::U32)
+}
+
+/// The bits of one of four packed elements, in a word of bytes or two words of half floats.
+fn part(words: &ShaderExpr, size: usize, k: usize) -> ShaderExpr {
+    match (size, k) {
+        (2, _) if k.is_multiple_of(2) => words.component(k / 2) & literal("0xffffu", Lane::U32),
+        (2, _) => words.component(k / 2) >> 16,
+        (_, 0) => words & literal("0xffu", Lane::U32),
+        (_, 3) => words >> 24,
+        _ => (words >> (8 * k)) & literal("0xffu", Lane::U32),
+    }
+}
 
 /// Four elements at a time rather than one word.
 #[derive(Clone, Copy)]
@@ -340,12 +364,12 @@ impl SlotMemory {
         VecAccess(wide.0 && self.size > 1)
     }
 
-    fn element(&self, wide: bool) -> String {
+    /// What an element is read and written as.
+    fn element(&self, wide: bool) -> ShaderType {
         match (self.size, wide) {
-            (_, false) if self.atomic => "atomic<u32>".to_string(),
-            (_, false) => self.word.to_string(),
-            (2, true) => "vec2<u32>".to_string(),
-            (_, true) => format!("vec4<{}>", self.word),
+            (_, false) => ShaderType::One(self.word),
+            (2, true) => ShaderType::Vec(2, Lane::U32),
+            (_, true) => ShaderType::four(self.word),
         }
     }
 
@@ -361,10 +385,13 @@ impl SlotMemory {
         }
     }
 
-    /// Its name, if its one window starts where it does, so that it can be indexed as it is.
-    fn plain(&self, wide: VecAccess) -> Option<String> {
-        (self.windows == (0, 0) && self.size_bytes <= self.window_bytes && !self.atomic)
-            .then(|| self.window_name(wide.0, 0))
+    fn window(&self, wide: bool, window: usize) -> ShaderExpr {
+        named(self.window_name(wide, window), self.element(wide))
+    }
+
+    /// All of it, if its one window starts where it does, so that it can be indexed as it is.
+    fn plain(&self, wide: VecAccess) -> Option<ShaderExpr> {
+        (self.windows == (0, 0) && self.size_bytes <= self.window_bytes && !self.atomic).then(|| self.window(wide.0, 0))
     }
 
     /// Words (or vectors) in a window.
@@ -377,105 +404,82 @@ impl SlotMemory {
         self.window_bytes / per
     }
 
-    /// An expression for the word (or vector) that holds the element at an index.
-    fn read_word(&self, shader: &mut Shader, wide: VecAccess, at: &str) -> String {
-        let declared = self.declared(wide);
-        let read = |name: &str, at: &str| match (self.atomic, declared.0) {
-            (true, false) => format!("atomicLoad(&{name}[{at}])"),
-            _ => format!("{name}[{at}]"),
+    /// The word (or vector) that holds the element at an index.
+    fn read_word(&self, shader: &mut Shader, wide: VecAccess, at: &ShaderExpr) -> ShaderExpr {
+        let declared = self.declared(wide).0;
+        let read = |place: ShaderExpr| match self.atomic && !declared {
+            true => call("atomicLoad", [place.pointer()], ShaderType::One(Lane::U32)),
+            false => place,
         };
         if self.n_windows() == 1 {
-            return read(&self.window_name(declared.0, self.windows.0), &self.word_at(shader, wide, at));
+            return read(self.window(declared, self.windows.0).at(self.word_at(shader, wide, at)));
         }
-        let element = self.element(declared.0);
-        let element = if self.atomic { "u32" } else { &element };
-        let function = format!("word{}_{}", if declared.0 { "4" } else { "" }, self.name);
-        let cases = self.cases(shader, wide, "i", &|name, at| format!("return {};", read(name, at)));
-        shader.functions(&format!("fn {function}(i: u32) -> {element} {{\n{cases}}}\n"));
-        format!("{function}({at})")
+        let name = format!("word{}_{}", if declared { "4" } else { "" }, self.name);
+        let gives = if self.atomic { ShaderType::One(Lane::U32) } else { self.element(declared) };
+        let body = self.cases(shader, wide, &word("i"), &|place| returned(read(place)));
+        let arguments = vec![("i".to_string(), word("i").ty())];
+        shader.function(ShaderFn { name: name.clone(), arguments, gives, body });
+        call(name, [at.clone()], gives)
     }
 
-    /// Statements that do `write` to the word (or vector) that holds the element at an index.
-    fn write_word(&self, shader: &mut Shader, wide: VecAccess, at: &str, write: &dyn Fn(&str) -> String) -> String {
+    /// What does `write` to the word (or vector) that holds the element at an index.
+    fn write_word(
+        &self,
+        shader: &mut Shader,
+        wide: VecAccess,
+        at: &ShaderExpr,
+        write: &dyn Fn(ShaderExpr) -> Block,
+    ) -> Block {
         if self.n_windows() == 1 {
-            let name = self.window_name(self.declared(wide).0, self.windows.0);
-            return write(&format!("{name}[{}]", self.word_at(shader, wide, at)));
+            let window = self.window(self.declared(wide).0, self.windows.0);
+            return write(window.at(self.word_at(shader, wide, at)));
         }
-        let cases = self.cases(shader, wide, at, &|name, at| write(&format!("{name}[{at}]")));
-        cases.trim().to_string()
+        self.cases(shader, wide, at, write)
     }
 
     /// Which word (or vector) it is, counted from the first window that is bound. Indices of elements are 32 bits and
     /// wrap; what lies between windows that are bound together does not.
-    fn word_at(&self, shader: &mut Shader, wide: VecAccess, at: &str) -> String {
-        let per_word = if wide.0 { 4 } else { 4 / self.size };
-        if self.windows == (0, 0) && self.size_bytes <= self.window_bytes {
-            return shifted(at, per_word);
-        }
-        let first = shader.param(&format!("{}_first", self.name), self.windows.0 * self.window_bytes / self.size);
-        shifted(&format!("({at} - {first})"), per_word)
+    fn word_at(&self, shader: &mut Shader, wide: VecAccess, at: &ShaderExpr) -> ShaderExpr {
+        let per_word: usize = if wide.0 { 4 } else { 4 / self.size };
+        let at = match self.windows == (0, 0) && self.size_bytes <= self.window_bytes {
+            true => at.clone(),
+            false => {
+                let first = self.windows.0 * self.window_bytes / self.size;
+                at - shader.param(&format!("{}_first", self.name), first)
+            }
+        };
+        if per_word == 1 { at } else { at >> per_word.ilog2() as usize }
     }
 
     /// A choice of windows by the index of the element.
-    fn cases(&self, shader: &mut Shader, wide: VecAccess, at: &str, act: &dyn Fn(&str, &str) -> String) -> String {
+    fn cases(&self, shader: &mut Shader, wide: VecAccess, at: &ShaderExpr, act: &dyn Fn(ShaderExpr) -> Block) -> Block {
         let word_at = self.word_at(shader, wide, at);
         let wide = self.declared(wide);
         let per_window = self.per_window(wide);
         let bound: Vec<usize> = self.bound_windows().collect();
         let last = bound.len() - 1;
-        let mut text = format!("    let at = {word_at};\n    let window = at / {per_window}u;\n");
+        let (at, window) = (word("at"), word("window"));
+        let mut block =
+            vec![Statement::Let("at".to_string(), word_at), Statement::Let("window".to_string(), &at / per_window)];
+        let act = |idx: usize, at: ShaderExpr| act(self.window(wide.0, bound[idx]).at(at));
         if bound[last] - bound[0] == last {
-            text.push_str("    switch (window) {\n");
-            for (idx, window) in bound.iter().enumerate() {
-                let case = if idx == last { "default".to_string() } else { format!("case {idx}u") };
-                let act = act(&self.window_name(wide.0, *window), &format!("at - {}u", idx * per_window));
-                text.push_str(&format!("        {case}: {{ {act} }}\n"));
-            }
-            text.push_str("    }\n");
-            return text;
+            let cases = (0..=last).map(|idx| act(idx, &at - idx * per_window)).collect();
+            block.push(Statement::Switch(window, cases));
+            return block;
         }
         // How far apart they are is a number, not text.
-        text.push_str(&format!("    let rest = at - window * {per_window}u;\n    "));
-        for (idx, window) in bound.iter().enumerate() {
-            let act = act(&self.window_name(wide.0, *window), "rest");
-            if idx < last {
-                let number = shader.param(&format!("{}_window{idx}", self.name), window - bound[0]);
-                text.push_str(&format!("if (window == {number}) {{ {act} }} else "));
-            } else {
-                text.push_str(&format!("{{ {act} }}\n"));
-            }
-        }
-        text
+        block.push(Statement::Let("rest".to_string(), at - &window * per_window));
+        let mut branch = |idx: usize| {
+            let number =
+                |shader: &mut Shader| shader.param(&format!("{}_window{idx}", self.name), bound[idx] - bound[0]);
+            let condition = (idx < last).then(|| window.equals(number(shader)));
+            (condition, act(idx, word("rest")))
+        };
+        block.push(Statement::If((0..=last).map(&mut branch).collect()));
+        block
     }
 }
 
 fn declare(binding: usize, access: &str, name: &str, element: &str) -> String {
     format!("@group(0) @binding({binding}) var<storage, {access}> {name}: array<{element}>;")
-}
-
-/// A value of one 32-bit type as another.
-fn reinterpret(from: &str, to: &str, wide: VecAccess, value: &str) -> String {
-    match (from == to, wide.0) {
-        (true, _) => value.to_string(),
-        (false, false) => format!("bitcast<{to}>({value})"),
-        (false, true) => format!("bitcast<vec4<{to}>>({value})"),
-    }
-}
-
-/// The index of the word that holds an element.
-fn shifted(at: &str, per_word: usize) -> String {
-    match per_word {
-        1 => at.to_string(),
-        _ => format!("{at} >> {}u", per_word.ilog2()),
-    }
-}
-
-/// An expression that an operator may follow.
-fn grouped(text: &str) -> String {
-    if text.contains(' ') { format!("({text})") } else { text.to_string() }
-}
-
-/// An index and a number.
-pub fn plus(at: &str, k: usize) -> String {
-    if k == 0 { at.to_string() } else { format!("{at} + {k}u") }
 }

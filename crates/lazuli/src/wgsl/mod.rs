@@ -1,6 +1,7 @@
 //! Launches as WGSL: text to compile, numbers to hand over, memory to bind. Prints what the planner has decided, for
 //! the capabilities it is handed; names no device and no API. Whoever runs it sees passes only.
 
+mod tree;
 mod shader;
 mod convert;
 mod memory;

@@ -6,14 +6,16 @@ mod pairs;
 mod online_softmax;
 
 use super::Pass;
-use super::convert::lane_name;
 use super::cut::Context;
-use super::eval::{Eval, ShaderValue, apply, without_parens};
+use super::eval::{Eval, apply, kept_otherwise};
 use super::index::{Accesses, Spot, split};
 use super::map::{side_by_side, spot};
-use super::memory::{LANES, LaunchMemory};
+use super::memory::LaunchMemory;
 use super::schedule::{self, BLOCK_ITERATIONS, OnlineSoftmax, ReduceSchedule, VecLoad};
 use super::shader::Shader;
+use super::tree::{
+    ShaderExpr, ShaderFn, ShaderType, Statement, all, call, lane_name, literal, min, named, select, word,
+};
 use crate::dtype::Lane;
 use crate::kernel::{Args, InstOp, Order, Reg, Scope, Store};
 use crate::ops::ReduceRow;
@@ -131,11 +133,12 @@ impl<'a> Reduction<'a> {
         } else {
             format!("_{}", ["a", "b", "c", "d", "e", "f", "g", "h"][vecs_per_thread])
         };
+        let mut row = word("row");
         if vecs_per_thread > 0 {
-            shader.line(format!("let row{suffix} = row + {}u;", 4 * vecs_per_thread));
+            row = shader.define(format!("row{suffix}"), row + 4 * vecs_per_thread);
         }
         let outer_four = self.shape.four.filter(|_| self.columns);
-        let mut spot = spot(shader, &accesses, &format!("row{suffix}"), outer_four, &suffix);
+        let mut spot = spot(shader, &accesses, row, outer_four, &suffix);
         // Steps of a row that is kept and does not come out even are not a four apart. Where rows are also stored, drivers
         // gain nothing from it.
         let is_even = !(self.shape.kept && self.shape.rest);
@@ -150,14 +153,15 @@ impl<'a> Reduction<'a> {
     }
 
     /// Writes stores, under a condition if there is one.
-    fn store(&self, shader: &mut Shader, eval: &mut Eval, stores: &[&Store], guard: Option<String>) {
+    fn store(&self, shader: &mut Shader, eval: &mut Eval, stores: &[&Store], guard: Option<ShaderExpr>) {
         let guard = guard.filter(|_| !stores.is_empty());
-        if let Some(guard) = &guard {
+        let is_guarded = guard.is_some();
+        if let Some(guard) = guard {
             stores.iter().for_each(|s| eval.place(shader, s));
-            shader.open(format!("if ({guard})"));
+            shader.open_if(guard);
         }
         stores.iter().for_each(|s| eval.store(shader, s));
-        if guard.is_some() {
+        if is_guarded {
             shader.close();
         }
     }
@@ -166,23 +170,23 @@ impl<'a> Reduction<'a> {
     fn write_item(&self, shader: &mut Shader) {
         let ReduceSchedule { items, lanes, .. } = self.shape;
         let n_outer = shader.param("n_outer", self.args.outer.iter().product());
-        shader.count_groups();
+        let (group_idx, lane) = (shader.count_groups(), word("lane"));
         let (item, part) = match (items, lanes) {
-            (1, _) => ("group_idx".to_string(), "lane".to_string()),
-            (_, 1) => (format!("(group_idx * {items}u + lane)"), String::new()),
-            _ if self.columns => (format!("(group_idx * {items}u + lane % {items}u)"), format!("lane / {items}u")),
-            _ => (format!("(group_idx * {items}u + lane / {lanes}u)"), format!("lane % {lanes}u")),
+            (1, _) => (group_idx, lane),
+            (_, 1) => (group_idx * items + &lane, lane),
+            _ if self.columns => (group_idx * items + &lane % items, lane / items),
+            _ => (group_idx * items + &lane / lanes, lane % lanes),
         };
-        let each = if self.per_item() > 1 { format!(" * {}u", self.per_item()) } else { String::new() };
+        let row = item.times(self.per_item());
         if self.repeats_last() {
-            shader.line(format!("let wanted = {item}{each};"));
-            shader.line(format!("let row = min(wanted, {n_outer} - {}u);", self.per_item()));
+            let wanted = shader.define("wanted", row);
+            shader.define("row", min(wanted, n_outer - self.per_item()));
         } else {
-            shader.line(format!("let row = {item}{each};"));
-            shader.line(format!("if (row >= {n_outer}) {{ return; }}"));
+            let row = shader.define("row", row);
+            shader.return_if(row.at_least(n_outer));
         }
         if lanes > 1 {
-            shader.line(format!("let part = {part};"));
+            shader.define("part", part);
         }
     }
 
@@ -201,16 +205,10 @@ impl<'a> Reduction<'a> {
     }
 
     /// The condition under which an invocation stores; None if it always does.
-    fn guard(&self, once_a_row: bool) -> Option<String> {
-        let lanes = self.shape.lanes;
-        let mut conditions = Vec::new();
-        if self.repeats_last() {
-            conditions.push("row == wanted");
-        }
-        if lanes > 1 && once_a_row {
-            conditions.push("part == 0u");
-        }
-        (!conditions.is_empty()).then(|| conditions.join(" && "))
+    fn guard(&self, once_a_row: bool) -> Option<ShaderExpr> {
+        let is_there = self.repeats_last().then(|| word("row").equals(word("wanted")));
+        let is_first = (self.shape.lanes > 1 && once_a_row).then(|| word("part").equals(0));
+        all(is_there.into_iter().chain(is_first))
     }
 
     /// How long the row is, and where its parts end.
@@ -219,8 +217,7 @@ impl<'a> Reduction<'a> {
         let n = if self.context.body.ragged {
             let rows = shader.param("rows_per_piece", self.args.outer[1..].iter().product());
             let limit = shader.param("limit", self.args.limit);
-            shader.line(format!("let n = min({inner}, {limit} - row / {rows} * {inner});"));
-            "n".to_string()
+            shader.define("n", min(&inner, limit - word("row") / rows * &inner))
         } else {
             inner
         };
@@ -228,18 +225,15 @@ impl<'a> Reduction<'a> {
             return;
         }
         let per_chunk = self.shape.lanes * self.per_step() * self.shape.unroll;
-        match self.shape.rest {
-            true => shader.line(format!("let n_whole = {n} / {per_chunk}u * {per_chunk}u;")),
-            false => shader.line(format!("let n_whole = {n};")),
-        }
+        shader.define("n_whole", if self.shape.rest { &n / per_chunk * per_chunk } else { n.clone() });
         if self.shape.scalar_tail {
-            shader.line(format!("let n_by_four = {n} / 4u * 4u;"));
+            shader.define("n_by_four", n / 4 * 4);
         }
     }
 
-    fn n(&self, shader: &mut Shader) -> String {
+    fn n(&self, shader: &mut Shader) -> ShaderExpr {
         match self.context.body.ragged {
-            true => "n".to_string(),
+            true => word("n"),
             false => shader.param("n_inner", self.args.inner.iter().product()),
         }
     }
@@ -260,15 +254,14 @@ impl<'a> Reduction<'a> {
         for row in rows {
             for fold in folds {
                 if let Some(of) = shifted.filter(|of| of.sum == *fold) {
-                    let largest = row.eval.value(of.max).text.clone();
+                    let largest = row.eval.value(of.max).clone();
                     self.scale(shader, of, &largest, &["all"]);
                 }
                 let mut value = self.result(shader, *fold, &row.suffix);
                 if self.kept[*fold as usize] {
                     // Once, before any loop that uses it.
-                    let (name, kept) = (format!("kept{fold}{}", row.suffix), value.kept_otherwise(shader));
-                    shader.line(format!("let {name} = {};", kept.text));
-                    value = ShaderValue { text: name, ..kept };
+                    let kept = kept_otherwise(shader, value);
+                    value = shader.define(format!("kept{fold}{}", row.suffix), kept);
                 }
                 row.eval.values[*fold as usize] = Some(value.clone());
                 row.steps.iter_mut().for_each(|step| step.values[*fold as usize] = Some(value.clone()));
@@ -311,32 +304,25 @@ impl<'a> Reduction<'a> {
                 }
             }
             step.need(shader, folds.iter().map(|r| self.operand(*r)).chain(stores.iter().map(|s| s.value)));
-            let inside = self.shape.rest.then(|| format!("place{} < {n}", step.spot.suffix));
-            let guard: Vec<String> = inside.into_iter().chain(self.guard(false)).collect();
-            let guard = (!guard.is_empty()).then(|| guard.join(" && "));
-            self.store(shader, step, stores, guard);
+            let inside = self.shape.rest.then(|| is_inside(step, &n));
+            self.store(shader, step, stores, all(inside.into_iter().chain(self.guard(false))));
         }
         for fold in folds {
-            let four = self.shape.four.is_some();
-            let values: Vec<ShaderValue> = row.steps.iter().map(|step| self.inside(shader, step, *fold, &n)).collect();
+            let values: Vec<ShaderExpr> = row.steps.iter().map(|step| self.inside(shader, step, *fold, &n)).collect();
             let value = self.in_pairs(shader, *fold, values);
-            let text = if four { value.as_four() } else { value.text };
-            shader.line(format!("let all{fold}{} = {text};", row.suffix));
+            let value = if self.shape.four.is_some() { value.as_four() } else { value };
+            shader.define(format!("all{fold}{}", row.suffix), value);
         }
     }
 
     /// What a step folds: nothing where it is beyond the end of the row.
-    fn inside(&self, shader: &mut Shader, step: &Eval, fold: Reg, n: &str) -> ShaderValue {
+    fn inside(&self, shader: &mut Shader, step: &Eval, fold: Reg, n: &ShaderExpr) -> ShaderExpr {
         let value = step.value(self.operand(fold)).reinterpreted(self.lane(fold));
         if !self.shape.rest {
             return value;
         }
         let none = self.nothing(shader, fold);
-        let condition = format!("place{} < {n}", step.spot.suffix);
-        match value.four {
-            true => ShaderValue { text: format!("select(vec4({none}), {}, {condition})", value.text), ..value },
-            false => ShaderValue { text: format!("select({none}, {}, {condition})", value.text), ..value },
-        }
+        select(if value.is_four() { none.as_four() } else { none }, value, is_inside(step, n))
     }
 
     /// Writes loops over rows side by side that fold and store.
@@ -354,18 +340,19 @@ impl<'a> Reduction<'a> {
                 }
             }
         }
+        let n_whole = word("n_whole");
         let blocked = self.shape.blocks && folds.iter().any(|r| self.rounds(*r));
         let per_chunk = self.shape.lanes * self.per_step() * self.shape.unroll;
         let n_chunks = self.args.inner.iter().product::<usize>().div_ceil(per_chunk);
         if blocked {
             let block = per_chunk * BLOCK_ITERATIONS;
             let n_blocks = n_chunks.div_ceil(BLOCK_ITERATIONS);
-            shader.open_loop(format!("for (var block = 0u; block < n_whole; block += {block}u)"), n_blocks);
+            let start = shader.open_for("block", 0, &n_whole, block, n_blocks);
             for row in rows {
                 folds.iter().for_each(|r| self.declare(shader, "sum", *r, &row.suffix, four));
             }
-            shader.line(format!("let end = min(block + {block}u, n_whole);"));
-            shader.open_loop(format!("for (var j = block; j < end; j += {per_chunk}u)"), n_chunks);
+            let end = shader.define("end", min(&start + block, &n_whole));
+            shader.open_for("j", start, end, per_chunk, n_chunks);
             rows.iter().for_each(|row| self.trip(shader, row, sweep, Take::Unrolled, "sum"));
             shader.close();
             for row in rows {
@@ -376,7 +363,7 @@ impl<'a> Reduction<'a> {
             }
             shader.close();
         } else {
-            shader.open_loop(format!("for (var j = 0u; j < n_whole; j += {per_chunk}u)"), n_chunks);
+            shader.open_for("j", 0, &n_whole, per_chunk, n_chunks);
             rows.iter().for_each(|row| self.trip(shader, row, sweep, Take::Unrolled, "all"));
             shader.close();
         }
@@ -389,27 +376,23 @@ impl<'a> Reduction<'a> {
         let n = self.n(shader);
         if self.shape.rest {
             let per = self.per_step();
-            let end = if self.shape.scalar_tail { "n_by_four" } else { &n };
-            let text = format!("for (var j = n_whole{}; j < {end}; j += {}u)", self.part(per), lanes * per);
-            shader.open_loop(text, self.shape.unroll);
+            let end = if self.shape.scalar_tail { word("n_by_four") } else { n.clone() };
+            let start = self.start_of_part(word("n_whole"), per);
+            shader.open_for("j", start, end, lanes * per, self.shape.unroll);
             rows.iter().for_each(|row| self.trip(shader, row, sweep, Take::Step, "all"));
             shader.close();
         }
         if self.shape.scalar_tail {
-            let text = format!("for (var j = n_by_four{}; j < {n}; j += {lanes}u)", self.part(1));
-            shader.open_loop(text, 3usize.div_ceil(lanes));
+            let start = self.start_of_part(word("n_by_four"), 1);
+            shader.open_for("j", start, n, lanes, 3usize.div_ceil(lanes));
             rows.iter().for_each(|row| self.trip(shader, row, sweep, Take::One, "rest"));
             shader.close();
         }
     }
 
-    /// Where this invocation's part of a row starts, to be added.
-    fn part(&self, per: usize) -> String {
-        match (self.shape.lanes, per) {
-            (1, _) => String::new(),
-            (_, 1) => " + part".to_string(),
-            _ => format!(" + part * {per}u"),
-        }
+    /// Where this invocation's part starts, of what starts at `start`.
+    fn start_of_part(&self, start: ShaderExpr, per: usize) -> ShaderExpr {
+        if self.shape.lanes == 1 { start } else { start + word("part").times(per) }
     }
 
     /// How many steps one pass through a loop's body makes.
@@ -441,38 +424,31 @@ impl<'a> Reduction<'a> {
         let number = if step > 0 { format!("_{step}") } else { String::new() };
         let suffix = format!("{}{number}", row.suffix);
         let per = self.per_step();
-        let part = if take == Take::Unrolled { self.part(per) } else { String::new() };
-        let by = match step * self.shape.lanes * per {
-            0 => String::new(),
-            by => format!(" + {by}u"),
-        };
-        let mut position = format!("j{part}{by}");
-        if self.shape.kept {
-            position = position.trim_start_matches("j").trim_start_matches(" + ").to_string();
-            if position.is_empty() {
-                position = "0u".to_string();
-            }
-        }
+        // A row that is kept starts at 0, every iteration of a loop at `j`.
+        let has_part = take == Take::Unrolled && self.shape.lanes > 1;
+        let part = has_part.then(|| word("part").times(per));
+        let by = Some(step * self.shape.lanes * per).filter(|by| *by > 0).map(ShaderExpr::from);
+        let start = (!self.shape.kept).then(|| word("j"));
+        let is_start = part.is_none() && by.is_none() && start.is_some();
+        let terms = start.into_iter().chain(part).chain(by);
+        let mut position = terms.reduce(|sum, term| sum + term).unwrap_or(0.into());
         if self.shape.kept && self.shape.rest {
             // Beyond the end the last elements are read again; they count for nothing.
             let n = self.n(shader);
-            shader.line(format!("let place{suffix} = {position};"));
-            position = format!("min(place{suffix}, {n} - {per}u)");
+            position = min(shader.define(format!("place{suffix}"), position), n - per);
         }
-        if position != "j" {
-            shader.line(format!("let at{suffix} = {position};"));
-            position = format!("at{suffix}");
+        if !is_start {
+            position = shader.define(format!("at{suffix}"), position);
         }
         let inner = &self.args.inner;
-        let names: Vec<String> = match inner.len() {
-            1 => vec![position.clone()],
-            n => (0..n).map(|axis| format!("j{axis}{suffix}")).collect(),
-        };
-        if inner.len() > 1 {
-            let sizes: Vec<String> =
+        let names = if inner.len() == 1 {
+            vec![position.clone()]
+        } else {
+            let names: Vec<String> = (0..inner.len()).map(|axis| format!("j{axis}{suffix}")).collect();
+            let sizes: Vec<ShaderExpr> =
                 inner.iter().enumerate().map(|(axis, n)| shader.param(&format!("inner{axis}"), *n)).collect();
-            split(shader, &position, &names, &sizes);
-        }
+            split(shader, &position, &names, &sizes)
+        };
         let mut coordinates = row.eval.spot.coordinates[0].clone();
         coordinates.extend(names);
         // Without coordinates of the outer axes nothing asks for any.
@@ -511,104 +487,99 @@ impl<'a> Reduction<'a> {
         self.lane(fold) == Lane::F32 && self.row(fold).ulps > 0.0
     }
 
-    fn accumulator(&self, name: &str, fold: Reg, suffix: &str, four: bool) -> ShaderValue {
-        ShaderValue { text: format!("{name}{fold}{suffix}"), lane: self.lane(fold), four }
+    fn accumulator(&self, name: &str, fold: Reg, suffix: &str, four: bool) -> ShaderExpr {
+        let lane = self.lane(fold);
+        let ty = if four { ShaderType::four(lane) } else { ShaderType::One(lane) };
+        named(format!("{name}{fold}{suffix}"), ty)
     }
 
     /// The value that changes nothing.
-    fn nothing(&self, shader: &mut Shader, fold: Reg) -> String {
+    fn nothing(&self, shader: &mut Shader, fold: Reg) -> ShaderExpr {
         let (row, lane) = (self.row(fold), self.lane(fold));
-        let lane_text = lane_name(lane);
         let bits = row.cpu.get(lane).map_or(0, |loops| loops[0].identity);
-        let function = format!("{}_of_none_{lane_text}", row.name);
+        let name = format!("{}_of_none_{}", row.name, lane_name(lane));
+        let gives = ShaderType::One(lane);
         // Not a constant: infinities may not be.
-        shader.functions(&format!(
-            "fn {function}() -> {lane_text} {{ var bits = {bits:#x}u; return bitcast<{lane_text}>(bits); }}\n"
-        ));
-        format!("{function}()")
+        let constant = Statement::Var("bits".to_string(), literal(format!("{bits:#x}u"), Lane::U32));
+        let result = call(format!("bitcast<{gives}>"), [word("bits")], gives);
+        let body = vec![constant, Statement::Return(Some(result))];
+        shader.function(ShaderFn { name: name.clone(), arguments: Vec::new(), gives, body });
+        call(name, [], gives)
     }
 
     /// Declares an accumulator that nothing has been folded into.
     fn declare(&self, shader: &mut Shader, name: &str, fold: Reg, suffix: &str, four: bool) {
         let nothing = self.nothing(shader, fold);
-        let start = if four { format!("vec4({nothing})") } else { nothing };
-        shader.line(format!("var {name}{fold}{suffix} = {start};"));
-    }
-
-    fn combine(&self, shader: &mut Shader, fold: Reg, x: &ShaderValue, y: &ShaderValue) -> (String, bool) {
-        let (row, lane) = (self.row(fold), self.lane(fold));
-        shader.functions(row.wgsl_fns);
-        let text = row.wgsl.replace("$t", lane_name(lane));
-        apply(shader, row.name, &text, &["$x", "$y"], &[x.reinterpreted(lane), y.reinterpreted(lane)], lane)
+        let start = if four { nothing.as_four() } else { nothing };
+        shader.variable(format!("{name}{fold}{suffix}"), start);
     }
 
     /// Two values as one.
-    fn combined(&self, shader: &mut Shader, fold: Reg, x: &ShaderValue, y: &ShaderValue) -> ShaderValue {
-        let (text, four) = self.combine(shader, fold, x, y);
-        ShaderValue { text, lane: self.lane(fold), four }
+    fn combined(&self, shader: &mut Shader, fold: Reg, x: &ShaderExpr, y: &ShaderExpr) -> ShaderExpr {
+        let (row, lane) = (self.row(fold), self.lane(fold));
+        shader.functions(row.wgsl_fns);
+        let text = row.wgsl.replace("$t", lane_name(lane));
+        apply(shader, row.name, &text, &["$x", "$y"], vec![x.reinterpreted(lane), y.reinterpreted(lane)], lane)
     }
 
-    fn fold_into(&self, shader: &mut Shader, fold: Reg, name: &str, suffix: &str, value: &ShaderValue) {
+    fn fold_into(&self, shader: &mut Shader, fold: Reg, name: &str, suffix: &str, value: &ShaderExpr) {
         let into = self.accumulator(name, fold, suffix, self.shape.four.is_some() && name != "rest");
-        let (text, _) = self.combine(shader, fold, &into, value);
-        shader.line(format!("{} = {};", into.text, without_parens(&text)));
+        let both = self.combined(shader, fold, &into, value);
+        shader.assign(&into, both);
     }
 
     /// What an accumulator holds of the row: where its four are of one row, all of them.
-    fn across(&self, shader: &mut Shader, fold: Reg, name: &str, suffix: &str) -> ShaderValue {
+    fn across(&self, shader: &mut Shader, fold: Reg, name: &str, suffix: &str) -> ShaderExpr {
         let four = self.shape.four.is_some();
         let whole = self.accumulator(name, fold, suffix, four);
         if !four || self.columns {
             return whole;
         }
-        let component = |lane: &str| ShaderValue { text: format!("{}{lane}", whole.text), four: false, ..whole };
-        self.in_pairs(shader, fold, LANES.map(component).to_vec())
+        self.in_pairs(shader, fold, (0..4).map(|k| whole.component(k)).collect())
     }
 
     /// What has been folded, by all invocations of the row.
-    fn result(&self, shader: &mut Shader, fold: Reg, suffix: &str) -> ShaderValue {
+    fn result(&self, shader: &mut Shader, fold: Reg, suffix: &str) -> ShaderExpr {
         let mut value = self.across(shader, fold, "all", suffix);
         if self.shape.scalar_tail {
             value = self.combined(shader, fold, &value, &self.accumulator("rest", fold, suffix, false));
         }
         if self.shape.lanes > 1 {
-            return self.shared(shader, fold, suffix, &value);
+            return self.shared(shader, fold, suffix, value);
         }
-        let name = format!("r{fold}{suffix}");
-        shader.line(format!("let {name} = {};", without_parens(&value.text)));
-        ShaderValue { text: name, ..value }
+        shader.define(format!("r{fold}{suffix}"), value)
     }
 
     /// Folds the values of a row's invocations through workgroup memory, half of them at a time.
-    fn shared(&self, shader: &mut Shader, fold: Reg, suffix: &str, value: &ShaderValue) -> ShaderValue {
+    fn shared(&self, shader: &mut Shader, fold: Reg, suffix: &str, value: ShaderExpr) -> ShaderExpr {
         let ReduceSchedule { items, lanes, .. } = self.shape;
-        let lane = lane_name(value.lane);
-        let (name, element) = match value.four {
-            true => (format!("sh_{lane}x4"), format!("vec4<{lane}>")),
-            false => (format!("sh_{lane}"), lane.to_string()),
-        };
-        shader.global(format!("var<workgroup> {name}: array<{element}, {}>;", items * lanes));
+        let name = format!("sh_{}{}", lane_name(value.lane()), if value.is_four() { "x4" } else { "" });
+        let shared = shader.shared(&name, items * lanes, value.ty());
+        let (lane, part) = (word("lane"), word("part"));
+        let own = shared.at(&lane);
+        shader.assign(&own, value);
+        shader.barrier();
+        let half = shader.open_halving("half", lanes / 2, lanes.ilog2() as usize);
         let (first, apart) = match (items, self.columns) {
-            (1, _) => ("0u".to_string(), "half".to_string()),
-            (_, true) => (format!("lane % {items}u"), format!("half * {items}u")),
-            (_, false) => ("lane - part".to_string(), "half".to_string()),
+            (1, _) => (0.into(), half.clone()),
+            (_, true) => (&lane % items, &half * items),
+            (_, false) => (&lane - &part, half.clone()),
         };
-        shader.line(format!("{name}[lane] = {};", without_parens(&value.text)));
-        shader.line("workgroupBarrier();");
-        let n_halves = lanes.ilog2() as usize;
-        shader.open_loop(format!("for (var half = {}u; half > 0u; half >>= 1u)", lanes / 2), n_halves);
-        shader.open("if (part < half)");
-        let cell = |at: &str| ShaderValue { text: format!("{name}[{at}]"), ..value.clone() };
-        let (text, _) = self.combine(shader, fold, &cell("lane"), &cell(&format!("lane + {apart}")));
-        shader.line(format!("{name}[lane] = {};", without_parens(&text)));
+        shader.open_if(part.less(half));
+        let both = self.combined(shader, fold, &own, &shared.at(lane + apart));
+        shader.assign(&own, both);
         shader.close();
-        shader.line("workgroupBarrier();");
+        shader.barrier();
         shader.close();
-        let result = format!("r{fold}{suffix}");
-        shader.line(format!("let {result} = {name}[{first}];"));
-        shader.line("workgroupBarrier();");
-        ShaderValue { text: result, ..value.clone() }
+        let result = shader.define(format!("r{fold}{suffix}"), shared.at(first));
+        shader.barrier();
+        result
     }
+}
+
+/// Whether a step of a row that is kept is not beyond its end.
+fn is_inside(step: &Eval, n: &ShaderExpr) -> ShaderExpr {
+    word(format!("place{}", step.spot.suffix)).less(n)
 }
 
 /// Whether an access is used for inner values.

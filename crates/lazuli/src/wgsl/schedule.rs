@@ -2,8 +2,8 @@
 //! read for them, how a reduction is shared out. The only file where sizes and strides change a text; everything else
 //! that varies is a parameter.
 
-use super::convert::lane_name;
 use super::shader::Iterations;
+use super::tree::lane_name;
 use crate::dtype::Lane;
 use crate::kernel::{AccessForm, Args, Body, Inst, InstOp, Order, Reg};
 use crate::ops::{RegisterStep, UnaryRow, WGSL_COMMON};

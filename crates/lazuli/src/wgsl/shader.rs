@@ -1,10 +1,11 @@
-//! A shader in the making: its uniform block, the functions it may call, the lines of `main`. Knows how WGSL is laid
-//! out; nothing of kernels. Functions that nobody calls are left out of the text.
+//! A shader in the making: its uniform block, the functions it may call, the statements of `main`, block by block. Knows
+//! how WGSL is laid out; nothing of kernels. Functions that nobody calls are left out of the text.
 
 use std::fmt::Write;
 use std::sync::Arc;
 
 use super::memory::LaunchMemory;
+use super::tree::{self, Block, CallText, Loop, ShaderExpr, ShaderFn, ShaderType, Statement, named, word};
 use super::{Bind, Pass};
 use crate::ops::WGSL_COMMON;
 
@@ -18,18 +19,19 @@ pub struct Shader {
     params: Vec<(String, u32)>,
     globals: Vec<String>,
     functions: Vec<Function>,
-    lines: Vec<ShaderLine>,
-    /// Per block that is open, how often it is run in all, at most.
-    times: Vec<usize>,
-    /// Iterations of the loops of `main`.
-    iterations: usize,
+    /// The statements of the innermost block that is open.
+    block: Block,
+    /// The blocks around it, each with what the block inside it will be.
+    around: Vec<(Block, Opened)>,
 }
 
-/// A line of `main`.
-struct ShaderLine {
-    text: String,
-    /// How often it is run in all, at most.
-    times: usize,
+/// What a block becomes when it is closed.
+enum Opened {
+    If(ShaderExpr),
+    /// Another branch of the statement before.
+    Else(Option<ShaderExpr>),
+    For(Box<Loop>),
+    Text(String, Option<usize>),
 }
 
 /// A WGSL function.
@@ -46,23 +48,23 @@ impl Shader {
         shader
     }
 
-    /// The expression for the bits of a constant, by its place in `consts`.
-    pub fn constant(&self, idx: u16) -> String {
-        format!("params.c{idx}")
+    /// The bits of a constant, by its place in `consts`.
+    pub fn constant(&self, idx: u16) -> ShaderExpr {
+        word(format!("params.c{idx}"))
     }
 
-    /// The expression for a number of the launch. The same name may be asked for again.
-    pub fn param(&mut self, name: &str, value: usize) -> String {
+    /// A number of the launch. The same name may be asked for again.
+    pub fn param(&mut self, name: &str, value: usize) -> ShaderExpr {
         self.signed_param(name, value as isize)
     }
 
     /// The same for a number that may be negative: as u32 it wraps, and so does the arithmetic it is used in.
-    pub fn signed_param(&mut self, name: &str, value: isize) -> String {
+    pub fn signed_param(&mut self, name: &str, value: isize) -> ShaderExpr {
         match self.params.iter().find(|p| p.0 == name) {
             Some(known) => debug_assert_eq!(known.1, value as u32, "{name}"),
             None => self.params.push((name.to_string(), value as u32)),
         }
-        format!("params.{name}")
+        word(format!("params.{name}"))
     }
 
     /// Adds a declaration outside of `main`, once.
@@ -72,7 +74,13 @@ impl Shader {
         }
     }
 
-    /// Adds functions, each of which starts a line with `fn`. Those that are known already stay as they are.
+    /// An array that the invocations of a workgroup share.
+    pub fn shared(&mut self, name: &str, n: usize, element: ShaderType) -> ShaderExpr {
+        self.global(format!("var<workgroup> {name}: array<{element}, {n}>;"));
+        named(name, element)
+    }
+
+    /// Adds functions of a library, each of which starts a line with `fn`. Those that are known already stay as they are.
     pub fn functions(&mut self, text: &str) {
         for text in split_functions(text) {
             let name = name_of(text).to_string();
@@ -82,67 +90,170 @@ impl Shader {
         }
     }
 
-    /// Adds a line to `main`.
-    pub fn line(&mut self, text: impl AsRef<str>) {
-        let text = format!("{:1$}{2}", "", 4 * (self.times.len() + 1), text.as_ref());
-        self.lines.push(ShaderLine { text, times: self.times() });
+    /// Adds a function, unless one of its name is known.
+    pub fn function(&mut self, function: ShaderFn) {
+        if !self.functions.iter().any(|f| f.name == function.name) {
+            let text = function.to_string().trim().to_string();
+            self.functions.push(Function { name: function.name, text });
+        }
     }
 
-    /// Adds a line that opens a block, which is not a loop.
-    pub fn open(&mut self, text: impl AsRef<str>) {
-        debug_assert!(own_trips(text.as_ref()) == 0, "the iterations of a loop are counted: {}", text.as_ref());
-        let times = self.times();
-        self.line(format!("{} {{", text.as_ref()));
-        self.times.push(times);
+    /// Adds a statement to the innermost block.
+    pub fn add(&mut self, statement: Statement) {
+        self.block.push(statement);
     }
 
-    /// Adds a line that opens a loop whose body is run so many times in all, at most: within a loop, by all iterations of
-    /// that one together.
-    pub fn open_loop(&mut self, text: impl AsRef<str>, times: usize) {
-        // Drivers that count iterations count the one that finds the end, each time that the loop is entered.
-        self.iterations = self.iterations.saturating_add(times).saturating_add(self.times());
-        self.line(format!("{} {{", text.as_ref()));
-        self.times.push(times);
+    /// `let name = value;`
+    pub fn define(&mut self, name: impl Into<String>, value: impl Into<ShaderExpr>) -> ShaderExpr {
+        let (name, value) = (name.into(), value.into());
+        let defined = named(name.clone(), value.ty());
+        self.add(Statement::Let(name, value));
+        defined
+    }
+
+    /// `var name = value;`
+    pub fn variable(&mut self, name: impl Into<String>, value: impl Into<ShaderExpr>) -> ShaderExpr {
+        let (name, value) = (name.into(), value.into());
+        let variable = named(name.clone(), value.ty());
+        self.add(Statement::Var(name, value));
+        variable
+    }
+
+    /// An array of zeros that each invocation has for itself.
+    pub fn zeros(&mut self, name: &str, n: usize, element: ShaderType) -> ShaderExpr {
+        self.add(Statement::Zeroed(name.to_string(), n, element));
+        named(name, element)
+    }
+
+    /// `place = value;`
+    pub fn assign(&mut self, place: &ShaderExpr, value: impl Into<ShaderExpr>) {
+        self.add(Statement::Assign(place.clone(), "=", value.into()));
+    }
+
+    /// `place += value;`
+    pub fn add_to(&mut self, place: &ShaderExpr, value: impl Into<ShaderExpr>) {
+        self.add(Statement::Assign(place.clone(), "+=", value.into()));
+    }
+
+    /// `if (condition) { return; }`
+    pub fn return_if(&mut self, condition: ShaderExpr) {
+        self.add(Statement::If(vec![(Some(condition), vec![Statement::Return(None)])]));
+    }
+
+    /// Waits for all invocations of the workgroup.
+    pub fn barrier(&mut self) {
+        self.add(Statement::Barrier);
+    }
+
+    fn open_block(&mut self, opened: Opened) {
+        self.around.push((std::mem::take(&mut self.block), opened));
+    }
+
+    /// Opens a block that is run if a condition holds.
+    pub fn open_if(&mut self, condition: ShaderExpr) {
+        self.open_block(Opened::If(condition));
+    }
+
+    /// Opens the block that is run if none before it is, after [`Shader::close`]; under a condition if there is one.
+    pub fn open_else(&mut self, condition: Option<ShaderExpr>) {
+        self.open_block(Opened::Else(condition));
+    }
+
+    /// Opens a loop: `name` goes from `start` to below `end`, by `step`. Its body is run so many times in all, at most:
+    /// within a loop, by all iterations of that one together.
+    pub fn open_for(
+        &mut self,
+        name: &str,
+        start: impl Into<ShaderExpr>,
+        end: impl Into<ShaderExpr>,
+        step: usize,
+        times: usize,
+    ) -> ShaderExpr {
+        let (condition, next) = (word(name).less(end), ("+=", step.into()));
+        self.open_block(Opened::For(Box::new(Loop {
+            name: name.to_string(),
+            start: start.into(),
+            condition,
+            next,
+            times,
+        })));
+        word(name)
+    }
+
+    /// Opens a loop in which `name` is halved from `start` on, down to one.
+    pub fn open_halving(&mut self, name: &str, start: usize, times: usize) -> ShaderExpr {
+        let (condition, next) = (word(name).more(0), (">>=", 1.into()));
+        self.open_block(Opened::For(Box::new(Loop {
+            name: name.to_string(),
+            start: start.into(),
+            condition,
+            next,
+            times,
+        })));
+        word(name)
     }
 
     /// Closes the innermost block.
     pub fn close(&mut self) {
-        self.times.pop();
-        self.line("}");
+        let Some((around, opened)) = self.around.pop() else { unreachable!("bug: no block is open") };
+        let block = std::mem::replace(&mut self.block, around);
+        match (opened, self.block.last_mut()) {
+            (Opened::If(condition), _) => self.add(Statement::If(vec![(Some(condition), block)])),
+            (Opened::Else(condition), Some(Statement::If(branches))) => branches.push((condition, block)),
+            (Opened::Else(_), _) => unreachable!("bug: an else without its if"),
+            (Opened::For(head), _) => self.add(Statement::For(head, block)),
+            (Opened::Text(head, times), _) => self.add(Statement::TextBlock(head, times, block)),
+        }
     }
 
-    fn times(&self) -> usize {
-        self.times.last().copied().unwrap_or(1)
+    /// Adds a line to `main`.
+    pub fn line(&mut self, text: impl AsRef<str>) {
+        self.add(Statement::Text(text.as_ref().to_string()));
     }
 
-    /// Starts `main`: the number of its workgroup in `group_idx`, counted row-major through the dispatch. Whoever
-    /// writes what follows must leave out the groups that are beyond the end.
-    pub fn count_groups(&mut self) {
-        self.line("let group_idx = group.x + n_groups.x * (group.y + n_groups.y * group.z);");
+    /// Adds a line that opens a block, which is not a loop.
+    pub fn open(&mut self, text: impl AsRef<str>) {
+        self.open_block(Opened::Text(text.as_ref().to_string(), None));
+    }
+
+    /// Adds a line that opens a loop whose body is run so many times in all, at most.
+    pub fn open_loop(&mut self, text: impl AsRef<str>, times: usize) {
+        self.open_block(Opened::Text(text.as_ref().to_string(), Some(times)));
+    }
+
+    /// Starts `main`: the number of its workgroup, counted row-major through the dispatch. Whoever writes what follows must
+    /// leave out the groups that are beyond the end.
+    pub fn count_groups(&mut self) -> ShaderExpr {
+        let [x, y, z] = ["group.x", "group.y", "group.z"].map(word);
+        self.define("group_idx", x + word("n_groups.x") * (y + word("n_groups.y") * z))
     }
 
     /// The finished dispatch.
     pub fn finish(self, label: String, memory: &LaunchMemory, n_groups: usize) -> Pass {
+        debug_assert!(self.around.is_empty(), "a block is open: {label}");
         let (declarations, binds) = memory.bindings();
         let text = self.text(&declarations);
-        let iterations = self.iterations.saturating_add(self.trips_of_calls());
+        let iterations = self.iterations();
         let params = self.params.iter().map(|p| p.1).collect();
         Pass { label, text, consts: self.consts, params, binds, n_groups, iterations }
     }
 
-    /// Iterations of the loops of all functions that `main` calls.
-    fn trips_of_calls(&self) -> usize {
-        let of_functions = Iterations::of(self.functions.iter().map(|f| (&*f.name, &*f.text)));
-        let of_line = |line: &ShaderLine| of_functions.of_calls(&line.text).saturating_mul(line.times);
-        self.lines.iter().map(of_line).fold(0, usize::saturating_add)
+    /// Iterations of all loops, those of functions that `main` calls included.
+    fn iterations(&self) -> usize {
+        let functions = Iterations::of(self.functions.iter().map(|f| (&*f.name, &*f.text)));
+        let (mut in_functions, mut in_main) = (0usize, 0usize);
+        let mut found = |value: &ShaderExpr, times: usize| {
+            value.for_each_call(&mut |call| {
+                in_functions = in_functions.saturating_add(functions.of_call(call).saturating_mul(times));
+            });
+        };
+        tree::count(&self.block, 1, &mut found, &mut |n| in_main = in_main.saturating_add(n));
+        in_main.saturating_add(in_functions)
     }
 
     fn text(&self, declarations: &[String]) -> Arc<str> {
         let mut main = String::new();
-        for line in &self.lines {
-            main.push_str(&line.text);
-            main.push('\n');
-        }
+        tree::print_block(&self.block, 1, &mut main);
         let mut text = String::new();
         if !self.comment.is_empty() {
             let _ = writeln!(text, "// {}", self.comment);
@@ -157,7 +268,7 @@ impl Shader {
         for line in declarations.iter().chain(&self.globals) {
             let _ = writeln!(text, "{line}");
         }
-        for function in self.called(&main) {
+        for function in self.called() {
             let _ = writeln!(text, "\n{}", function.text);
         }
         let _ = write!(
@@ -171,18 +282,39 @@ impl Shader {
     }
 
     /// The functions that `main` calls, itself or through others, in the order they were added.
-    fn called(&self, main: &str) -> Vec<&Function> {
+    fn called(&self) -> Vec<&Function> {
         let mut is_called = vec![false; self.functions.len()];
-        let mut texts = vec![main];
+        let mut texts: Vec<&str> = Vec::new();
+        let mut found = |value: &ShaderExpr, _: usize| {
+            value.for_each_call(&mut |call| {
+                for (function, called) in self.functions.iter().zip(&mut is_called) {
+                    if !*called && call.n_calls(&function.name) > 0 {
+                        *called = true;
+                        texts.push(&function.text);
+                    }
+                }
+            });
+        };
+        tree::count(&self.block, 1, &mut found, &mut |_| {});
         while let Some(text) = texts.pop() {
             for (function, called) in self.functions.iter().zip(&mut is_called) {
-                if !*called && calls(text, &function.name) {
+                if !*called && CallText::Text(text).n_calls(&function.name) > 0 {
                     *called = true;
                     texts.push(&function.text);
                 }
             }
         }
         self.functions.iter().zip(is_called).filter(|f| f.1).map(|f| f.0).collect()
+    }
+}
+
+impl CallText<'_> {
+    /// How often it calls the function of this name.
+    fn n_calls(self, name: &str) -> usize {
+        match self {
+            CallText::Name(called) => (called == name) as usize,
+            CallText::Text(text) => calls_of(text, name).count(),
+        }
     }
 }
 
@@ -220,7 +352,11 @@ impl<'a> Iterations<'a> {
 
     /// Those of the calls in a text.
     pub fn of_calls(&self, text: &str) -> usize {
-        let of_one = |(name, iterations): &(&str, usize)| calls_of(text, name).count().saturating_mul(*iterations);
+        self.of_call(CallText::Text(text))
+    }
+
+    fn of_call(&self, call: CallText) -> usize {
+        let of_one = |(name, iterations): &(&str, usize)| call.n_calls(name).saturating_mul(*iterations);
         self.functions.iter().map(of_one).fold(0, usize::saturating_add)
     }
 }
@@ -259,12 +395,7 @@ fn name_of(function: &str) -> &str {
     &after[..after.find('(').unwrap_or(after.len())]
 }
 
-/// Whether `text` calls the function of this name.
-fn calls(text: &str, name: &str) -> bool {
-    calls_of(text, name).next().is_some()
-}
-
-/// Where it does.
+/// Where a text calls the function of this name.
 fn calls_of<'t>(text: &'t str, name: &'t str) -> impl Iterator<Item = usize> + 't {
     let is_call = move |at: &usize| {
         let before = text[..*at].chars().next_back();

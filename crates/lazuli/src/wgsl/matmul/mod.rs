@@ -8,18 +8,21 @@ mod subgroup;
 mod team;
 pub mod variants;
 
-use super::convert::lane_name;
 use super::cut::Context;
-use super::eval::{Eval, ShaderValue};
+use super::eval::Eval;
 use super::index::{Accesses, Spot, split};
 use super::map::side_by_side;
 use super::memory::{LaunchMemory, Use};
 use super::schedule::{self, VecAxis, VecLoad};
 use super::shader::Shader;
+use super::tree::{ShaderExpr, ShaderType, lane_name, named, word};
 use super::{Pass, PassMemory, ShaderProgram};
 use crate::dtype::{DType, Lane};
 use crate::kernel::{Args, AxisList, InstOp, MatmulArgs, OperandArgs, Reg, Scope};
 use variants::{Cols, K_UNROLL, MatmulShape, Read, Share};
+
+/// The components of a vector of four.
+const LANES: [&str; 4] = [".x", ".y", ".z", ".w"];
 
 /// Instructions up to which what follows the sums is written out for each value of a tile; beyond, it is a loop.
 const WRITTEN_OUT: usize = 64;
@@ -174,9 +177,9 @@ impl<'a> MatmulShader<'a> {
         if n_axes > 0 {
             shader.line(format!("let batch = tile / ({across} * {down});"));
             shader.line(format!("let of_batch = tile % ({across} * {down});"));
-            let sizes: Vec<String> =
+            let sizes: Vec<ShaderExpr> =
                 (0..n_axes).map(|axis| shader.param(&format!("batch{axis}"), self.matmul.batch[axis])).collect();
-            split(shader, "batch", &batch_names(n_axes), &sizes);
+            split(shader, &word("batch"), &batch_names(n_axes), &sizes);
         }
         shader.line(format!("let strip = {of_batch} / ({wide}u * {down}) * {wide}u;"));
         shader.line(format!("let of_strip = {of_batch} % ({wide}u * {down});"));
@@ -206,7 +209,7 @@ impl<'a> MatmulShader<'a> {
     }
 
     /// The number of this invocation's tile: `tile`, or `number` where tiles are counted once for every part of k.
-    fn write_number(&self, shader: &mut Shader, group: usize, tiles: &str) {
+    fn write_number(&self, shader: &mut Shader, group: usize, tiles: &ShaderExpr) {
         shader.count_groups();
         let number = if self.sums == DispatchSums::Parts { "number" } else { "tile" };
         match self.shape.variant.team {
@@ -238,6 +241,12 @@ impl<'a> MatmulShader<'a> {
     fn value_type(&self) -> String {
         let lane = lane_name(self.lane);
         if self.shape.variant.cols == Cols::One { lane.to_string() } else { format!("vec4<{lane}>") }
+    }
+
+    /// What is called so and holds a value.
+    fn value(&self, name: &str) -> ShaderExpr {
+        let is_one = self.shape.variant.cols == Cols::One;
+        named(name, if is_one { ShaderType::One(self.lane) } else { ShaderType::four(self.lane) })
     }
 
     /// Which part of k is summed up.
@@ -290,7 +299,7 @@ impl<'a> MatmulShader<'a> {
         let body = self.context.body;
         let kept = self.context.kept();
         let accesses = Accesses { body, args: self.args, modes: &self.modes, kept: &kept };
-        let mut eval = Eval::new(accesses, &self.memory, Spot { coordinates: vec![Vec::new()], ..Spot::default() });
+        let mut eval = Eval::new(accesses, &self.memory, Spot::new(0.into(), ""));
         if self.sums != DispatchSums::Parts {
             let uniform = (0..body.insts.len() as Reg).filter(|r| body.insts[*r as usize].scope == Scope::Uniform);
             eval.need(shader, uniform);
@@ -339,24 +348,22 @@ impl<'a> MatmulShader<'a> {
         shader.line(format!("let {at} = ({}{row}) * params.n + {col};", self.rows_before()));
         if self.sums == DispatchSums::Parts {
             let n_elems = shader.param("n_elems", self.args.outer.iter().product());
-            let at = format!("part * {n_elems} + {at}");
-            let lines = match four {
-                true => self.memory.store4(shader, self.scratch_idx(), &at, sum),
-                false => vec![self.memory.store(shader, self.scratch_idx(), &at, sum)],
+            let at = word("part") * n_elems + word(at);
+            return match four {
+                true => self.memory.store4(shader, self.scratch_idx(), at, self.value(sum)),
+                false => self.memory.store(shader, self.scratch_idx(), at, self.value(sum)),
             };
-            lines.iter().for_each(|line| shader.line(line));
-            return;
         }
         let mut here = eval.clone();
         let mut names = batch_names(self.matmul.batch.len());
         names.extend([row.to_string(), col.to_string()]);
         let along = four.then_some(names.len() - 1);
-        here.spot =
-            Spot { outer: at, coordinates: side_by_side(names, along), suffix: suffix.to_string(), ..Spot::default() };
-        let sum = ShaderValue { text: sum.to_string(), lane: self.lane, four };
+        let coordinates = side_by_side(names.into_iter().map(word).collect(), along);
+        here.spot = Spot { coordinates, outer_suffix: String::new(), ..Spot::new(word(at), suffix) };
+        let sum = self.value(sum);
         for (reg, inst) in body.insts.iter().enumerate() {
             if let InstOp::Acc(_) = inst.op {
-                here.values[reg] = Some(sum.clone().reinterpreted(inst.dtype.lane()));
+                here.values[reg] = Some(sum.reinterpreted(inst.dtype.lane()));
             }
         }
         here.need(shader, body.stores.iter().map(|s| s.value));
@@ -395,7 +402,7 @@ fn batch_names(n: usize) -> Vec<String> {
 
 /// Where an operand's matrix of this batch starts.
 fn operand_start(shader: &mut Shader, name: &str, lies: &OperandArgs) -> String {
-    let mut text = shader.signed_param(&format!("{name}_offset"), lies.offset);
+    let mut text = shader.signed_param(&format!("{name}_offset"), lies.offset).to_string();
     for (axis, list) in lies.batch.iter().enumerate() {
         let by = place(shader, name, &format!("batch{axis}"), list, &format!("batch_{axis}"));
         text = format!("{text} + {by}");

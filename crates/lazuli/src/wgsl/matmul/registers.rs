@@ -2,12 +2,10 @@
 //! invocations may share the sums of one tile: each then takes its part of every block of k, and they add up what they
 //! have through workgroup memory.
 
-use super::super::convert::lane_name;
-use super::super::eval::ShaderValue;
-use super::super::memory::LANES;
 use super::super::shader::Shader;
+use super::super::tree::{ShaderExpr, ShaderType, lane_name, named};
 use super::variants::{Cols, K_BLOCK, K_UNROLL, Read, Share, Variant};
-use super::{MatmulShader, operand_start, place, stride_in_fours, write_count, write_count_on};
+use super::{LANES, MatmulShader, operand_start, place, stride_in_fours, write_count, write_count_on};
 use crate::kernel::AxisList;
 
 impl MatmulShader<'_> {
@@ -193,14 +191,13 @@ impl MatmulShader<'_> {
 
     /// Reads the elements of `a` for `n` steps. Gives, per row of the tile, an expression for each step.
     fn write_a(&self, shader: &mut Shader, n: usize) -> Vec<Vec<String>> {
-        let lane = self.context.body.inputs[0].lane();
-        let as_lane = |text: String, four: bool| ShaderValue { text, lane, four }.reinterpreted(self.lane).text;
+        let as_lane = |value: ShaderExpr| value.reinterpreted(self.lane);
         let mut rows = Vec::new();
         for r in 0..self.shape.variant.rows {
             let row = match (self.shape.a, n) {
                 (Read::AlongK, 2..) => {
                     let at = self.a_along_k(shader, r);
-                    let value = as_lane(self.memory.load4(shader, 0, &at), true);
+                    let value = as_lane(self.memory.load4(shader, 0, &at));
                     shader.line(format!("let x{r} = {value};"));
                     (0..n).map(|i| format!("x{r}{}", LANES[i])).collect()
                 }
@@ -208,7 +205,7 @@ impl MatmulShader<'_> {
                     let first = r / 4 * 4;
                     for i in (0..n).filter(|_| r == first) {
                         let at = self.a_at(shader, r, i);
-                        let value = as_lane(self.memory.load4(shader, 0, &at), true);
+                        let value = as_lane(self.memory.load4(shader, 0, &at));
                         shader.line(format!("let x{r}_{i} = {value};"));
                     }
                     (0..n).map(|i| format!("x{first}_{i}{}", LANES[r % 4])).collect()
@@ -216,7 +213,7 @@ impl MatmulShader<'_> {
                 _ => {
                     for i in 0..n {
                         let at = self.a_at(shader, r, i);
-                        let value = as_lane(self.memory.load(shader, 0, &at), false);
+                        let value = as_lane(self.memory.load(shader, 0, &at));
                         shader.line(format!("let x{r}_{i} = {value};"));
                     }
                     (0..n).map(|i| format!("x{r}_{i}")).collect()
@@ -270,21 +267,22 @@ impl MatmulShader<'_> {
         let lane = self.context.body.inputs[1].lane();
         let four = self.shape.variant.cols != Cols::One;
         let text = match self.shape.b {
-            Read::Across => self.memory.load4(shader, 1, &at),
+            Read::Across => self.memory.load4(shader, 1, &at).to_string(),
             read => {
                 let one = |j: usize| match (read, n, j) {
                     (Read::AlongK, 2.., _) => format!("w{c}_{j}{}", LANES[i]),
-                    (_, _, 0) => self.memory.load(shader, 1, &at),
+                    (_, _, 0) => self.memory.load(shader, 1, &at).to_string(),
                     _ => match &across {
-                        Some(across) => self.memory.load(shader, 1, &format!("{at} + {j}u * {across}")),
-                        None => self.memory.load(shader, 1, &format!("{at} + b{c}_side{j}")),
+                        Some(across) => self.memory.load(shader, 1, &format!("{at} + {j}u * {across}")).to_string(),
+                        None => self.memory.load(shader, 1, &format!("{at} + b{c}_side{j}")).to_string(),
                     },
                 };
                 let each: Vec<String> = (0..self.shape.variant.cols.per_value()).map(one).collect();
                 if four { format!("vec4<{}>({})", lane_name(lane), each.join(", ")) } else { each.concat() }
             }
         };
-        ShaderValue { text, lane, four }.reinterpreted(self.lane).text
+        let ty = if four { ShaderType::four(lane) } else { ShaderType::One(lane) };
+        named(text, ty).reinterpreted(self.lane).to_string()
     }
 }
 

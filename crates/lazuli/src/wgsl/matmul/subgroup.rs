@@ -2,11 +2,10 @@
 //! each reads some and hands them to the others. A driver that runs on the CPU reads memory lane by lane, but hands a
 //! value from one lane to all in one instruction: this is twice as fast there as reading everything alone.
 
-use super::super::eval::ShaderValue;
-use super::super::memory::LANES;
 use super::super::shader::Shader;
+use super::super::tree::{ShaderExpr, ShaderType, call};
 use super::variants::Read;
-use super::{MatmulShader, place};
+use super::{LANES, MatmulShader, place};
 
 impl MatmulShader<'_> {
     /// Where the rows of `a` start that this invocation reads: of every `n_lanes` rows of the tile one.
@@ -38,9 +37,8 @@ impl MatmulShader<'_> {
     }
 
     /// `n` steps of the row that this invocation reads of those from `first` on.
-    fn own_row(&self, shader: &mut Shader, first: usize, n: usize) -> String {
-        let lane = self.context.body.inputs[0].lane();
-        let text = match (self.shape.a, n) {
+    fn own_row(&self, shader: &mut Shader, first: usize, n: usize) -> ShaderExpr {
+        let value = match (self.shape.a, n) {
             (Read::AlongK, 2..) => {
                 let at = self.a_along_k(shader, first);
                 self.memory.load4(shader, 0, &at)
@@ -54,10 +52,10 @@ impl MatmulShader<'_> {
                     let at = self.a_at(shader, first, i);
                     self.memory.load(shader, 0, &at)
                 };
-                let each: Vec<String> = (0..n).map(one).collect();
-                format!("vec4({})", each.join(", "))
+                let each: Vec<ShaderExpr> = (0..n).map(one).collect();
+                call("vec4", each, ShaderType::four(self.context.body.inputs[0].lane()))
             }
         };
-        ShaderValue { text, lane, four: n > 1 }.reinterpreted(self.lane).text
+        value.reinterpreted(self.lane)
     }
 }

@@ -2,12 +2,10 @@
 //! then every invocation takes from there what its tile needs. In workgroup memory four rows (or columns) of one step
 //! lie side by side, step after step.
 
-use super::super::convert::lane_name;
-use super::super::eval::ShaderValue;
-use super::super::memory::LANES;
 use super::super::shader::Shader;
+use super::super::tree::lane_name;
 use super::variants::{K_BLOCK, Read, Variant};
-use super::{MatmulShader, operand_start, place};
+use super::{LANES, MatmulShader, operand_start, place};
 use crate::kernel::{AxisList, OperandArgs};
 
 /// One of the two matrices, seen along the axis that the result has too (`across`) and along k.
@@ -142,7 +140,7 @@ impl MatmulShader<'_> {
                 for j in 0..4 {
                     let at = at(shader, j);
                     let value = self.memory.load4(shader, side.input, &format!("from_k + {at}"));
-                    shader.line(format!("v{j} = {};", self.as_lane(side.input, value, true)));
+                    shader.line(format!("v{j} = {};", value.reinterpreted(self.lane)));
                 }
             }
             Read::Across => {
@@ -152,13 +150,13 @@ impl MatmulShader<'_> {
                     None => place(shader, name, side.across.0, side.across.1, &first),
                 };
                 let value = self.memory.load4(shader, side.input, &format!("from_k + {first}"));
-                shader.line(format!("v0 = {};", self.as_lane(side.input, value, true)));
+                shader.line(format!("v0 = {};", value.reinterpreted(self.lane)));
             }
             Read::Each => {
                 let one = |j: usize| {
                     let at = at(shader, j);
                     let value = self.memory.load(shader, side.input, &format!("from_k + {at}"));
-                    self.as_lane(side.input, value, false)
+                    value.reinterpreted(self.lane).to_string()
                 };
                 let each: Vec<String> = (0..4).map(one).collect();
                 shader.line(format!("v0 = {four_type}({});", each.join(", ")));
@@ -175,11 +173,5 @@ impl MatmulShader<'_> {
             false => shader.line(format!("sh_{name}[step * {fours}u + four] = v0;")),
         }
         shader.close();
-    }
-
-    /// What was read of an input, as the lane that is summed up.
-    fn as_lane(&self, input: usize, text: String, four: bool) -> String {
-        let lane = self.context.body.inputs[input].lane();
-        ShaderValue { text, lane, four }.reinterpreted(self.lane).text
     }
 }

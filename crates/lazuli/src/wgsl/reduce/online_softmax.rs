@@ -4,9 +4,10 @@
 use super::pairs::Pairs;
 use super::{Reduction, Row, Take};
 use crate::dtype::Lane;
-use crate::wgsl::eval::{Eval, ShaderValue, without_parens};
+use crate::wgsl::eval::Eval;
 use crate::wgsl::schedule::OnlineSoftmax;
 use crate::wgsl::shader::Shader;
+use crate::wgsl::tree::{ShaderExpr, ShaderType, literal, named, select, template};
 
 /// By how much the largest may grow before what is subtracted follows. Small, so that nothing large is subtracted from
 /// what counts most, which would cost digits; not nothing, so that it follows a few times, not at every step.
@@ -17,7 +18,7 @@ const LOWEST: &str = "-3.4028235e38";
 impl<'a> Reduction<'a> {
     /// Declares what is subtracted.
     pub fn declare_shift(&self, shader: &mut Shader, of: OnlineSoftmax) {
-        shader.line(format!("var shift{} = {LOWEST};", of.sum));
+        shader.variable(shift(of).to_string(), literal(LOWEST, Lane::F32));
     }
 
     /// The body of a loop over `j`; `into` is what is folded into, beside `all`.
@@ -34,14 +35,14 @@ impl<'a> Reduction<'a> {
         self.fold_into(shader, of.max, into, "", &largest);
 
         let sum = of.sum;
-        let top = self.across(shader, of.max, into, "");
-        shader.line(format!("let top{sum} = {};", without_parens(&top.text)));
-        shader.line(format!("let next{sum} = select(shift{sum}, top{sum}, top{sum} > shift{sum} + {SLACK});"));
+        let (shift, top) = (shift(of), self.across(shader, of.max, into, ""));
+        let top = shader.define(format!("top{sum}"), top);
+        let has_grown = top.more(&shift + literal(SLACK, Lane::F32));
+        let next = shader.define(format!("next{sum}"), select(&shift, top, has_grown));
         let sums: &[&str] = if into == "all" { &["all"] } else { &["all", into] };
-        self.scale(shader, of, &format!("next{sum}"), sums);
-        shader.line(format!("shift{sum} = next{sum};"));
+        self.scale(shader, of, &next, sums);
+        shader.assign(&shift, next);
 
-        let shift = ShaderValue { text: format!("shift{sum}"), lane: Lane::F32, four: false };
         let mut pairs = Pairs::new(sum);
         for step in &mut steps {
             step.values[of.max as usize] = Some(shift.clone());
@@ -52,11 +53,20 @@ impl<'a> Reduction<'a> {
     }
 
     /// Makes sums of exponentials less `shift` sums of exponentials less `other`.
-    pub fn scale(&self, shader: &mut Shader, of: OnlineSoftmax, other: &str, sums: &[&str]) {
+    pub fn scale(&self, shader: &mut Shader, of: OnlineSoftmax, other: &ShaderExpr, sums: &[&str]) {
         let sum = of.sum;
         shader.functions(of.exp.wgsl_fns);
-        let exp = of.exp.wgsl.replace("$t", "f32").replace("$x", &format!("shift{sum} - {other}"));
-        shader.line(format!("let scale{sum} = {exp};"));
-        sums.iter().for_each(|name| shader.line(format!("{name}{sum} = {name}{sum} * scale{sum};")));
+        let text = of.exp.wgsl.replace("$t", "f32");
+        let exp = template(text, &["$x"], vec![shift(of) - other], ShaderType::One(Lane::F32));
+        let scale = shader.define(format!("scale{sum}"), exp);
+        for name in sums {
+            let of_rows = self.accumulator(name, sum, "", self.shape.four.is_some() && *name != "rest");
+            shader.assign(&of_rows, &of_rows * &scale);
+        }
     }
+}
+
+/// What is subtracted meanwhile.
+fn shift(of: OnlineSoftmax) -> ShaderExpr {
+    named(format!("shift{}", of.sum), ShaderType::One(Lane::F32))
 }

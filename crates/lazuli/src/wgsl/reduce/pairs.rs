@@ -2,14 +2,14 @@
 
 use super::Reduction;
 use crate::kernel::Reg;
-use crate::wgsl::eval::{ShaderValue, without_parens};
 use crate::wgsl::shader::Shader;
+use crate::wgsl::tree::ShaderExpr;
 
 /// Values that are folded two by two as they come.
 pub struct Pairs {
     pub fold: Reg,
     /// What is not folded yet, and how many values it is made of: fewer and fewer.
-    held: Vec<(ShaderValue, usize)>,
+    held: Vec<(ShaderExpr, usize)>,
     n_names: usize,
 }
 
@@ -22,13 +22,12 @@ impl Pairs {
 
 impl Reduction<'_> {
     /// Takes one more value. What can be folded is, at once: drivers keep the order, and few registers.
-    pub fn pair(&self, shader: &mut Shader, pairs: &mut Pairs, suffix: &str, value: &ShaderValue) {
+    pub fn pair(&self, shader: &mut Shader, pairs: &mut Pairs, suffix: &str, value: &ShaderExpr) {
         let (mut folded, mut n_values) = (value.clone(), 1);
         while let Some((other, _)) = pairs.held.pop_if(|(_, n)| *n == n_values) {
             let both = self.combined(shader, pairs.fold, &other, &folded);
-            let name = format!("pair{}_{}{suffix}", pairs.fold, pairs.n_names);
-            shader.line(format!("let {name} = {};", without_parens(&both.text)));
-            (folded, n_values) = (ShaderValue { text: name, ..both }, 2 * n_values);
+            folded = shader.define(format!("pair{}_{}{suffix}", pairs.fold, pairs.n_names), both);
+            n_values *= 2;
             pairs.n_names += 1;
         }
         pairs.held.push((folded, n_values));
@@ -42,9 +41,9 @@ impl Reduction<'_> {
     }
 
     /// Values that are all there, folded.
-    pub fn in_pairs(&self, shader: &mut Shader, fold: Reg, mut values: Vec<ShaderValue>) -> ShaderValue {
+    pub fn in_pairs(&self, shader: &mut Shader, fold: Reg, mut values: Vec<ShaderExpr>) -> ShaderExpr {
         while values.len() > 1 {
-            let pair = |pair: &[ShaderValue]| match pair {
+            let pair = |pair: &[ShaderExpr]| match pair {
                 [x, y] => self.combined(shader, fold, x, y),
                 _ => pair[0].clone(),
             };

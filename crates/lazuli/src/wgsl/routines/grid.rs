@@ -9,6 +9,7 @@ use crate::wgsl::Pass;
 use crate::wgsl::cut::MAX_ELEMS;
 use crate::wgsl::memory::{LaunchMemory, StatusUse, Use};
 use crate::wgsl::shader::Shader;
+use crate::wgsl::tree::{ShaderExpr, ShaderFn, ShaderType, Statement, call, word};
 
 /// Invocations of a workgroup.
 const GROUP: usize = 64;
@@ -145,10 +146,10 @@ impl RoutineLaunch<'_> {
             let n = part.n_invocations();
             let mut shader = Shader::new(format!("{name}: {what}"), &[], group);
             let end = shader.param("n", n);
-            shader.count_groups();
-            shader.line(format!("let i = group_idx * {group}u + lane;"));
-            shader.line(format!("if (i >= {end}) {{ return; }}"));
-            coordinates(&mut shader, axes, &part);
+            let invocation = shader.count_groups() * group + word("lane");
+            let i = shader.define("i", invocation);
+            shader.return_if(i.at_least(end));
+            coordinates(&mut shader, i, axes, &part);
             if reaches.iter().any(|reach| reach.places.is_some()) {
                 serve(&mut shader, &part);
             }
@@ -197,21 +198,31 @@ impl RoutineLaunch<'_> {
 fn serve(shader: &mut Shader, part: &GridPart) {
     let first = shader.param("first_served", part.index_range.start);
     let n = shader.param("n_served", part.index_range.len());
-    shader.functions(&format!("fn is_served(place: u32) -> bool {{ return place - {first} < {n}; }}\n"));
+    let place = word("place");
+    shader.function(ShaderFn {
+        name: "is_served".to_string(),
+        arguments: vec![("place".to_string(), place.ty())],
+        gives: ShaderType::Bool,
+        body: vec![Statement::Return(Some((place - first).less(n)))],
+    });
+}
+
+/// Whether this part serves a place.
+pub fn is_served(place: &ShaderExpr) -> ShaderExpr {
+    call("is_served", [place.clone()], ShaderType::Bool)
 }
 
 /// Writes the coordinates of invocation `i`.
-fn coordinates(shader: &mut Shader, axes: &[GridAxis], part: &GridPart) {
-    let mut rest = "i".to_string();
+fn coordinates(shader: &mut Shader, i: ShaderExpr, axes: &[GridAxis], part: &GridPart) {
+    let mut rest = i;
     for (idx, (name, _)) in axes.iter().enumerate().rev() {
         let first = shader.param(&format!("first_{name}"), part.axes[idx].start);
         if idx == 0 {
-            shader.line(format!("let {name} = {first} + {rest};"));
+            shader.define(*name, first + rest);
             break;
         }
         let n = shader.param(&format!("n_{name}"), part.axes[idx].len());
-        shader.line(format!("let {name} = {first} + {rest} % {n};"));
-        shader.line(format!("let i_{name} = {rest} / {n};"));
-        rest = format!("i_{name}");
+        shader.define(*name, first + &rest % &n);
+        rest = shader.define(format!("i_{name}"), rest / n);
     }
 }

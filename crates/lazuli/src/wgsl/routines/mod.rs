@@ -13,6 +13,7 @@ mod tests;
 
 use super::memory::Use;
 use super::shader::Shader;
+use super::tree::{ShaderExpr, word};
 use super::{PassMemory, ShaderProgram};
 use crate::dtype::DType;
 use crate::kernel::{RoutineArgs, RoutineKernel};
@@ -43,10 +44,10 @@ struct RoutineLaunch<'a> {
     target: &'a GpuTarget,
 }
 
-/// The expression for the element `at` of a line, given its `outer` and `inner` index.
-fn element(lines: Lines, shader: &mut Shader, at: &str) -> String {
+/// The element `at` of the line with this `outer` index and the first `inner` one.
+fn element(lines: Lines, shader: &mut Shader, at: &ShaderExpr) -> ShaderExpr {
     let (n, step) = (shader.param("line_len", lines.n), shader.param("line_step", lines.inner));
-    format!("(outer * {n} + {at}) * {step} + inner")
+    (word("outer") * n + at) * step
 }
 
 impl RoutineLaunch<'_> {

@@ -4,12 +4,14 @@
 //! The time is linear in the pairs, and nothing depends on which invocation runs first.
 
 use super::RoutineLaunch;
-use super::grid::{GridAccess, GridAxis};
+use super::grid::{GridAccess, GridAxis, is_served};
 use super::scratch;
-use super::sort::{PingPong, SortBatch};
+use super::sort::{PingPong, SortBatch, key_of, place_of};
+use crate::dtype::Lane;
 use crate::wgsl::Pass;
 use crate::wgsl::memory::{LaunchMemory, Use};
 use crate::wgsl::shader::Shader;
+use crate::wgsl::tree::{ShaderExpr, ShaderType, min, word};
 
 /// Bits of a digit: an invocation keeps a count for each digit, in memory of its own.
 const DIGIT_BITS: usize = 4;
@@ -93,37 +95,40 @@ impl RadixTiles<'_> {
         GridAccess::at(memory, &[2 * inner.1 * lines.n, 2 * lines.n, 2 * self.len]).run(2 * self.len)
     }
 
-    /// Opens the loop over the pairs of tile `at`, each with its number in `pair`, its `key` and its `digit`.
-    fn open_tile(&self, shader: &mut Shader, memory: &LaunchMemory, shift: usize) {
+    /// Opens the loop over the pairs of tile `at`: gives the pair, its key and its digit.
+    fn open_tile(&self, shader: &mut Shader, memory: &LaunchMemory, shift: usize) -> [ShaderExpr; 3] {
         let (n, len) = (shader.param("line_len", self.batch.lines.n), shader.param("tile_len", self.len));
-        let first = self.batch.pair(shader, &format!("at * {len}"));
-        shader.line(format!("let first = {first};"));
-        shader.line(format!("let last = first + min({len}, {n} - at * {len});"));
-        shader.open_loop("for (var pair = first; pair < last; pair++)", self.len);
-        let key = memory.load(shader, 0, "2u * pair");
+        let start = word("at") * &len;
+        let first = self.batch.pair(shader, &start);
+        let first = shader.define("first", first);
+        let last = shader.define("last", &first + min(len, n - start));
+        let pair = shader.open_for("pair", first, last, 1, self.len);
+        let key = memory.load(shader, 0, key_of(&pair));
         let shift = shader.param("shift", shift);
-        shader.line(format!("let key = {key};"));
-        shader.line(format!("let digit = (key >> {shift}) & {}u;", N_DIGITS - 1));
+        let key = shader.define("key", key);
+        let digit = shader.define("digit", (&key >> shift) & (N_DIGITS - 1));
+        [pair, key, digit]
     }
 
-    /// Opens the loop over digits, with the number of the tile's word for each in `word`.
-    fn open_digits(&self, shader: &mut Shader) {
+    /// Opens the loop over digits: gives the digit and the number of the tile's word for it.
+    fn open_digits(&self, shader: &mut Shader) -> [ShaderExpr; 2] {
         let (n, beside) = (shader.param("n_tiles", self.n), shader.param("beside", self.batch.inner.1));
-        shader.open_loop(format!("for (var digit = 0u; digit < {N_DIGITS}u; digit++)"), N_DIGITS);
-        shader.line(format!("let word = ((outer * {beside} + inner) * {N_DIGITS}u + digit) * {n} + at;"));
+        let digit = shader.open_for("digit", 0, N_DIGITS, 1, N_DIGITS);
+        let line = word("outer") * beside + word("inner");
+        let number = shader.define("word", (line * N_DIGITS + &digit) * n + word("at"));
+        [digit, number]
     }
 
     /// How often each digit occurs in each tile.
     fn count(&self, job: &RoutineLaunch, side: PingPong, shift: usize) -> Vec<Pass> {
         let reaches = [self.pairs(side), self.of_tiles(job, true)];
         job.passes("count digits", &self.axes(), &reaches, |shader, memory| {
-            shader.line(format!("var counts_of: array<u32, {N_DIGITS}>;"));
-            self.open_tile(shader, memory, shift);
-            shader.line("counts_of[digit]++;");
+            let counts = shader.zeros("counts_of", N_DIGITS, ShaderType::One(Lane::U32));
+            let [_, _, digit] = self.open_tile(shader, memory, shift);
+            shader.add_to(&counts.at(digit), 1);
             shader.close();
-            self.open_digits(shader);
-            let store = memory.store(shader, 1, "word", "counts_of[digit]");
-            shader.line(store);
+            let [digit, number] = self.open_digits(shader);
+            memory.store(shader, 1, number, counts.at(digit));
             shader.close();
         })
     }
@@ -139,13 +144,12 @@ impl RadixTiles<'_> {
         let words = GridAccess::at(self.words(job, level, "counts", false), &[n, block]).run(block);
         let sums = GridAccess::at(self.words(job, level + 1, "sums", true), &[n.div_ceil(block), 1]);
         let mut passes = job.passes("sum counts", &axes, &[words, sums], |shader, memory| {
-            open_block(shader, n, block, "0u");
-            let word = memory.load(shader, 0, "word");
-            shader.line(format!("sum += {word};"));
+            let [number, sum] = open_block(shader, n, block, 0.into());
+            let count = memory.load(shader, 0, number);
+            shader.add_to(&sum, count);
             shader.close();
             let n_blocks = shader.param("n_blocks", n.div_ceil(block));
-            let store = memory.store(shader, 1, &format!("line * {n_blocks} + block"), "sum");
-            shader.line(store);
+            memory.store(shader, 1, word("line") * n_blocks + word("block"), sum);
         });
         passes.extend(self.scan(job, level + 1));
         passes.extend(self.scan_blocks(job, level, true));
@@ -164,15 +168,14 @@ impl RadixTiles<'_> {
         job.passes("scan counts", &axes, &reaches, |shader, memory| {
             let n_blocks = shader.param("n_blocks", n.div_ceil(block));
             let start = match has_starts {
-                true => memory.load(shader, 1, &format!("line * {n_blocks} + block")),
-                false => "0u".to_string(),
+                true => memory.load(shader, 1, word("line") * n_blocks + word("block")),
+                false => 0.into(),
             };
-            open_block(shader, n, block, &start);
-            let word = memory.load(shader, 0, "word");
-            shader.line(format!("let count = {word};"));
-            let store = memory.store(shader, 0, "word", "sum");
-            shader.line(store);
-            shader.line("sum += count;");
+            let [number, sum] = open_block(shader, n, block, start);
+            let count = memory.load(shader, 0, &number);
+            let count = shader.define("count", count);
+            memory.store(shader, 0, number, &sum);
+            shader.add_to(&sum, count);
             shader.close();
         })
     }
@@ -183,21 +186,19 @@ impl RadixTiles<'_> {
         let to = GridAccess::at(batch.pairs(side.other(), true), &[2 * batch.inner.1 * n, 2 * n, 0]);
         let reaches = [self.pairs(side), self.of_tiles(job, false), to.run(2).anywhere(n, 2)];
         job.passes("move pairs", &self.axes(), &reaches, |shader, memory| {
-            shader.line(format!("var next_of: array<u32, {N_DIGITS}>;"));
-            self.open_digits(shader);
-            let word = memory.load(shader, 1, "word");
-            shader.line(format!("next_of[digit] = {word};"));
+            let next_of = shader.zeros("next_of", N_DIGITS, ShaderType::One(Lane::U32));
+            let [digit, number] = self.open_digits(shader);
+            let start = memory.load(shader, 1, number);
+            shader.assign(&next_of.at(digit), start);
             shader.close();
-            self.open_tile(shader, memory, shift);
-            shader.line("let to = next_of[digit];");
-            shader.line("next_of[digit] = to + 1u;");
-            shader.open("if (is_served(to))");
-            let (to, place) = (batch.pair(shader, "to"), memory.load(shader, 0, "2u * pair + 1u"));
-            shader.line(format!("let pair_to = {to};"));
-            for (at, value) in [("2u * pair_to", "key"), ("2u * pair_to + 1u", &*place)] {
-                let store = memory.store(shader, 2, at, value);
-                shader.line(store);
-            }
+            let [pair, key, digit] = self.open_tile(shader, memory, shift);
+            let to = shader.define("to", next_of.at(&digit));
+            shader.assign(&next_of.at(digit), &to + 1);
+            shader.open_if(is_served(&to));
+            let (to, place) = (batch.pair(shader, &to), memory.load(shader, 0, place_of(&pair)));
+            let to = shader.define("pair_to", to);
+            memory.store(shader, 2, key_of(&to), key);
+            memory.store(shader, 2, place_of(&to), place);
             shader.close();
             shader.close();
         })
@@ -209,11 +210,12 @@ fn scan_block(job: &RoutineLaunch) -> usize {
     SCAN_BLOCK.min(job.target.max_iterations - 1).max(2)
 }
 
-/// Opens the loop over the words of `block` of `line`, with a `sum` that starts so.
-fn open_block(shader: &mut Shader, n: usize, block: usize, start: &str) {
+/// Opens the loop over the words of `block` of `line`: gives the number of the word, and a sum that starts so.
+fn open_block(shader: &mut Shader, n: usize, block: usize, start: ShaderExpr) -> [ShaderExpr; 2] {
     let (n, len) = (shader.param("n_words", n), shader.param("block_len", block));
-    shader.line(format!("let first = line * {n} + block * {len};"));
-    shader.line(format!("let last = first + min({len}, {n} - block * {len});"));
-    shader.line(format!("var sum = {start};"));
-    shader.open_loop("for (var word = first; word < last; word++)", block);
+    let from = word("block") * &len;
+    let first = shader.define("first", word("line") * &n + &from);
+    let last = shader.define("last", &first + min(len, n - from));
+    let sum = shader.variable("sum", start);
+    [shader.open_for("word", first, last, 1, block), sum]
 }

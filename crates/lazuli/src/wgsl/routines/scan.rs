@@ -9,6 +9,7 @@ use super::{RoutineLaunch, element, scratch};
 use crate::shape::Lines;
 use crate::wgsl::memory::Use;
 use crate::wgsl::shader::Shader;
+use crate::wgsl::tree::{ShaderExpr, min, select, word};
 use crate::wgsl::{Pass, ShaderProgram};
 
 /// Elements of a block at least.
@@ -94,21 +95,23 @@ impl Scan {
         GridAccess::at(self.kept(writes), &[self.lines.inner * per_line, self.words, per_line]).run(self.words)
     }
 
-    /// The expression for the first word of an invocation's sum among those that are kept.
-    fn kept_at(&self, shader: &mut Shader) -> String {
+    /// The first word of an invocation's sum among those that are kept.
+    fn kept_at(&self, shader: &mut Shader) -> ShaderExpr {
         let (step, n_blocks) = (shader.param("line_step", self.lines.inner), shader.param("n_blocks", self.n_blocks));
-        format!("((outer * {step} + inner) * {n_blocks} + block) * {}u", self.words)
+        ((word("outer") * step + word("inner")) * n_blocks + word("block")) * self.words
     }
 
-    /// Opens a loop over the positions of a step that the block has.
-    fn open_step(&self, shader: &mut Shader, step: &Range<usize>) {
+    /// Opens a loop over the elements of a step that the block has; gives the element.
+    fn open_step(&self, shader: &mut Shader, step: &Range<usize>) -> ShaderExpr {
         let (last, n_last) = (self.n_blocks - 1, self.lines.n - (self.n_blocks - 1) * self.block);
         let (last, n_last) = (shader.param("last_block", last), shader.param("n_last", n_last));
         let (start, end) = (shader.param("step_start", step.start), shader.param("step_end", step.end));
-        shader.line(format!("let end = select({end}, min({end}, {n_last}), block == {last});"));
-        let block = shader.param("block", self.block);
-        shader.open_loop(format!("for (var k = {start}; k < end; k++)"), step.len());
-        shader.line(format!("let at = block * {block} + k;"));
+        let block = word("block");
+        let end = shader.define("end", select(&end, min(&end, n_last), block.equals(last)));
+        let block_len = shader.param("block", self.block);
+        let k = shader.open_for("k", start, end, 1, step.len());
+        let at = shader.define("at", block * block_len + k);
+        element(self.lines, shader, &at) + word("inner")
     }
 
     /// The total of every block, as far as this step.
@@ -121,10 +124,9 @@ impl Scan {
             if step.start > 0 {
                 sum.resume(shader, memory, 1, &kept_at);
             }
-            self.open_step(shader, &step);
-            let element = element(self.lines, shader, "at");
-            let x = memory.load(shader, 0, &element);
-            sum.add(shader, &x);
+            let element = self.open_step(shader, &step);
+            let x = memory.load(shader, 0, element);
+            sum.add(shader, x);
             shader.close();
             sum.save(shader, memory, 1, &kept_at);
         })
@@ -138,14 +140,14 @@ impl Scan {
             let sum = Sum::of(job.routine.outputs[0], shader);
             let n_blocks = shader.param("n_blocks", self.n_blocks);
             sum.start(shader);
-            shader.open_loop(format!("for (var block = 0u; block < {n_blocks}; block++)"), self.n_blocks);
-            shader.line(format!("let at = (line * {n_blocks} + block) * {}u;", self.words));
-            shader.line("let before = sum;");
-            sum.add_saved(shader, memory, 0, "at");
-            shader.line("let after = sum;");
-            shader.line("sum = before;");
-            sum.save(shader, memory, 0, "at");
-            shader.line("sum = after;");
+            let block = shader.open_for("block", 0, &n_blocks, 1, self.n_blocks);
+            let at = shader.define("at", (word("line") * n_blocks + block) * self.words);
+            let before = shader.define("before", sum.variable());
+            sum.add_saved(shader, memory, 0, &at);
+            let after = shader.define("after", sum.variable());
+            shader.assign(&sum.variable(), before);
+            sum.save(shader, memory, 0, &at);
+            shader.assign(&sum.variable(), after);
             shader.close();
         })
     }
@@ -166,13 +168,11 @@ impl Scan {
                 0 => sum.add_saved(shader, memory, 2, &kept_at),
                 _ => sum.resume(shader, memory, 2, &kept_at),
             }
-            self.open_step(shader, &step);
-            let element = element(self.lines, shader, "at");
-            shader.line(format!("let element = {element};"));
-            let x = memory.load(shader, 0, "element");
-            sum.add(shader, &x);
-            let store = memory.store(shader, 1, "element", sum.value());
-            shader.line(store);
+            let element = self.open_step(shader, &step);
+            let element = shader.define("element", element);
+            let x = memory.load(shader, 0, &element);
+            sum.add(shader, x);
+            memory.store(shader, 1, element, sum.value());
             shader.close();
             if goes_on {
                 sum.save(shader, memory, 2, &kept_at);

@@ -4,14 +4,16 @@
 
 use std::ops::Range;
 
-use super::grid::GridAccess;
-use super::sort::{PingPong, SortBatch};
+use super::grid::{GridAccess, is_served};
+use super::sort::{PingPong, SortBatch, key_of, place_of};
 use super::sum::Sum;
 use super::{RoutineLaunch, scratch};
+use crate::dtype::Lane;
 use crate::shape::Lines;
 use crate::wgsl::eval::FAIL;
 use crate::wgsl::memory::{LaunchMemory, Use};
 use crate::wgsl::shader::Shader;
+use crate::wgsl::tree::{ShaderExpr, ShaderFn, ShaderType, Statement, call, literal, min, named, select, word};
 use crate::wgsl::{Pass, ShaderProgram};
 
 /// Terms that an invocation adds up at most.
@@ -36,7 +38,7 @@ pub fn scatter_add(job: &RoutineLaunch) -> ShaderProgram {
         // An index out of range was noted; the bound stands for it, and is the largest key.
         passes.extend(batch.fill(job, job.input(1, "index"), |shader, index| {
             let bound = shader.param("bound", bound);
-            format!("min(bitcast<u32>({index}), {bound})")
+            min(index.reinterpreted(Lane::U32), bound)
         }));
         let n_bits = (usize::BITS - bound.leading_zeros()).max(1) as usize;
         let (sorted, side) = batch.radix_sort(job, n_bits);
@@ -54,9 +56,8 @@ pub fn scatter_add(job: &RoutineLaunch) -> ShaderProgram {
 fn copy(job: &RoutineLaunch) -> Vec<Pass> {
     let reaches = [job.input(0, "x"), job.output()].map(|memory| GridAccess::at(memory, &[1]));
     job.passes("copy", &[("at", job.args.output_shape.n_elems())], &reaches, |shader, memory| {
-        let x = memory.load(shader, 0, "at");
-        let store = memory.store(shader, 1, "at", &x);
-        shader.line(store);
+        let x = memory.load(shader, 0, word("at"));
+        memory.store(shader, 1, word("at"), x);
     })
 }
 
@@ -66,11 +67,11 @@ fn check(job: &RoutineLaunch, from: Lines, bound: usize) -> Vec<Pass> {
     let reaches = [GridAccess::at(job.input(1, "index"), &[1])];
     job.checked_passes("check", &[("at", from.n * from.count())], &reaches, |shader, memory| {
         let (bound, check) = (shader.param("bound", bound), shader.param("check", check));
-        let index = memory.load(shader, 0, "at");
-        shader.line(format!("let index = bitcast<u32>({index});"));
-        shader.open(format!("if (index >= {bound})"));
+        let index = memory.load(shader, 0, word("at")).reinterpreted(Lane::U32);
+        let index = shader.define("index", index);
+        shader.open_if(index.at_least(bound));
         shader.functions(FAIL);
-        shader.line(format!("fail({check}, index);"));
+        shader.add(Statement::Do(call("fail", [check, index], ShaderType::Nothing)));
         shader.close();
     })
 }
@@ -129,13 +130,11 @@ impl TreeSums<'_> {
         let (job, batch) = (self.job, self.batch);
         let to = self.reach(0, 1, true).run(2);
         batch.look_up(job, "terms", sorted, job.input(2, "src"), to, |shader, memory, src| {
-            let pair = batch.pair(shader, "at");
-            shader.line(format!("let pair = {pair};"));
-            let key = memory.load(shader, 2, "2u * pair");
-            for (at, word) in [("2u * pair", &*key), ("2u * pair + 1u", &*format!("bitcast<u32>({src})"))] {
-                let store = memory.store(shader, 1, at, word);
-                shader.line(store);
-            }
+            let pair = batch.pair(shader, &word("at"));
+            let pair = shader.define("pair", pair);
+            let key = memory.load(shader, 2, key_of(&pair));
+            memory.store(shader, 1, key_of(&pair), key);
+            memory.store(shader, 1, place_of(&pair), src.reinterpreted(Lane::U32));
         })
     }
 
@@ -154,73 +153,84 @@ impl TreeSums<'_> {
         if !is_last {
             reaches.push(self.reach(level + 1, 2, true).run(2 * self.words(level + 1)));
         }
-        let key_at = |memory: &LaunchMemory, shader: &mut Shader, at: &str| {
-            memory.load(shader, 1, &format!("{words}u * ({at})"))
+        let key_at = |memory: &LaunchMemory, shader: &mut Shader, at: ShaderExpr| {
+            memory.load(shader, 1, ShaderExpr::from(words) * at)
         };
         job.passes("sums", &batch.axes(n.div_ceil(block)), &reaches, |shader, memory| {
             let sum = Sum::of(job.routine.outputs[0], shader);
             let (n, bound) = (shader.param("n_terms", n), shader.param("bound", bound));
             let (len, beside) = (shader.param("block_len", block), shader.param("beside", batch.inner.1));
-            shader.line(format!("let first = (outer * {beside} + inner) * {n} + at * {len};"));
-            shader.line(format!("let last = first + min({len}, {n} - at * {len});"));
-            if !is_last {
+            let (line, at) = (word("outer") * beside + word("inner"), word("at"));
+            let start = &at * &len;
+            let first = shader.define("first", &line * &n + &start);
+            let last = shader.define("last", &first + min(&len, &n - &start));
+            let up = (!is_last).then(|| {
                 let n_up = shader.param("n_up", self.n_terms(level + 1));
-                shader.line(format!("let up = (outer * {beside} + inner) * {n_up} + 2u * at;"));
-            }
+                shader.define("up", line * n_up + ShaderExpr::from(2) * &at)
+            });
+            // Leaves a term to the next level, the first or the second of the block.
+            let leave = |shader: &mut Shader, idx: usize, key: ShaderExpr| {
+                if let Some(up) = &up {
+                    leave(shader, memory, up.plus(idx), key, &sum);
+                }
+            };
+            let none = || literal(format!("{NONE}u"), Lane::U32);
             place_in_output(shader, job, batch);
-            let key = key_at(memory, shader, "first");
-            shader.line(format!("var key = {key};"));
+            let key = key_at(memory, shader, first.clone());
+            let key = shader.variable("key", key);
             // Whether the current run of equal keys starts in an earlier block (a segmented reduction).
-            shader.line("var begins_before = false;");
-            let before = key_at(memory, shader, "first - 1u");
-            shader.line(format!("if (at > 0u) {{ begins_before = {before} == key; }}"));
+            let begins_before = shader.variable("begins_before", named("false", ShaderType::Bool));
+            let before = key_at(memory, shader, &first - 1);
+            shader.open_if(at.more(0));
+            shader.assign(&begins_before, before.equals(&key));
+            shader.close();
             sum.start(shader);
             if !is_last {
-                shader.open("if (!begins_before)");
-                leave(shader, memory, "up", &format!("{NONE}u"), &sum);
+                shader.open_if(begins_before.clone().negated());
+                leave(shader, 0, none());
                 shader.close();
             }
-            shader.open_loop("for (var k = first; k < last; k++)", block);
-            let next = key_at(memory, shader, "k");
-            shader.line(format!("let next = {next};"));
-            shader.open("if (next != key)");
-            shader.open("if (begins_before)");
-            if !is_last {
-                leave(shader, memory, "up", "key", &sum);
-            }
-            shader.line("begins_before = false;");
-            or_add_to_output(shader, memory, &sum, &bound);
-            shader.line("key = next;");
+            let k = shader.open_for("k", &first, &last, 1, block);
+            let next = key_at(memory, shader, k.clone());
+            let next = shader.define("next", next);
+            shader.open_if(next.differs(&key));
+            shader.open_if(begins_before.clone());
+            leave(shader, 0, key.clone());
+            shader.assign(&begins_before, named("false", ShaderType::Bool));
+            shader.close();
+            else_add_to_output(shader, memory, &sum, &bound);
+            shader.assign(&key, next);
             sum.restart(shader);
             shader.close();
             match level {
                 0 => {
-                    let term = memory.load(shader, 1, "2u * k + 1u");
-                    sum.add_bits(shader, &term);
+                    let term = memory.load(shader, 1, place_of(&k));
+                    sum.add_bits(shader, term);
                 }
-                _ => sum.add_saved(shader, memory, 1, &format!("{words}u * k + 1u")),
+                _ => sum.add_saved(shader, memory, 1, &(ShaderExpr::from(words) * k + 1)),
             }
             shader.close();
             // The last run of the block.
-            shader.line("var goes_on = false;");
-            let after = key_at(memory, shader, "last");
-            shader.line(format!("if (at * {len} + (last - first) < {n}) {{ goes_on = {after} == key; }}"));
-            shader.open("if (begins_before)");
+            let goes_on = shader.variable("goes_on", named("false", ShaderType::Bool));
+            let after = key_at(memory, shader, last.clone());
+            shader.open_if((start + (last - first)).less(n));
+            shader.assign(&goes_on, after.equals(&key));
+            shader.close();
+            shader.open_if(begins_before.clone());
             if !is_last {
                 // All of the block is one run: its sum is the first term, and the second adds nothing to it.
-                leave(shader, memory, "up", "key", &sum);
+                leave(shader, 0, key.clone());
                 sum.restart(shader);
-                leave(shader, memory, "up + 1u", &format!("select({NONE}u, key, goes_on)"), &sum);
+                leave(shader, 1, select(none(), &key, goes_on.clone()));
             }
             shader.close();
-            shader.open("else if (goes_on)");
+            shader.open_else(Some(goes_on.clone()));
+            leave(shader, 1, key);
+            shader.close();
+            else_add_to_output(shader, memory, &sum, &bound);
             if !is_last {
-                leave(shader, memory, "up + 1u", "key", &sum);
-            }
-            or_add_to_output(shader, memory, &sum, &bound);
-            if !is_last {
-                shader.open("if (!begins_before && !goes_on)");
-                leave(shader, memory, "up + 1u", &format!("{NONE}u"), &sum);
+                shader.open_if(begins_before.negated().and(goes_on.negated()));
+                leave(shader, 1, none());
                 shader.close();
             }
         })
@@ -228,22 +238,21 @@ impl TreeSums<'_> {
 }
 
 /// Writes a term of the next level: the key, and the sum if there is one.
-fn leave(shader: &mut Shader, memory: &LaunchMemory, at: &str, key: &str, sum: &Sum) {
-    let words = sum.n_words() + 1;
-    let store = memory.store(shader, 2, &format!("{words}u * ({at})"), key);
-    shader.line(store);
-    sum.save(shader, memory, 2, &format!("{words}u * ({at}) + 1u"));
+fn leave(shader: &mut Shader, memory: &LaunchMemory, at: ShaderExpr, key: ShaderExpr, sum: &Sum) {
+    let first = ShaderExpr::from(sum.n_words() + 1) * at;
+    memory.store(shader, 2, &first, key);
+    sum.save(shader, memory, 2, &(first + 1));
 }
 
-/// Closes the block that an `if` has opened; else the run is added to what the output holds.
-fn or_add_to_output(shader: &mut Shader, memory: &LaunchMemory, sum: &Sum, bound: &str) {
-    shader.close();
-    shader.open(format!("else if (key < {bound} && is_served(key))"));
-    shader.line("let element = element_of(before, within, key);");
-    let before = memory.load(shader, 0, "element");
-    sum.add(shader, &before);
-    let store = memory.store(shader, 0, "element", sum.value());
-    shader.line(store);
+/// After a block that an `if` has opened: else the run is added to what the output holds.
+fn else_add_to_output(shader: &mut Shader, memory: &LaunchMemory, sum: &Sum, bound: &ShaderExpr) {
+    let key = word("key");
+    shader.open_else(Some(key.less(bound).and(is_served(&key))));
+    let element = call("element_of", [word("before"), word("within"), key], word("element").ty());
+    let element = shader.define("element", element);
+    let before = memory.load(shader, 0, &element);
+    sum.add(shader, before);
+    memory.store(shader, 0, element, sum.value());
     shader.close();
 }
 
@@ -253,13 +262,13 @@ fn place_in_output(shader: &mut Shader, job: &RoutineLaunch, batch: &SortBatch) 
     let (index, output, axis) = (&job.args.input_shapes[1], &job.args.output_shape, job.axis());
     let mut part = |name: &str, coordinate: &str, first: usize, axes: Range<usize>| {
         let first = shader.param(&format!("{name}_first"), first);
-        shader.line(format!("var rest_{name} = {coordinate} + {first};"));
-        shader.line(format!("var {name} = 0u;"));
+        let rest = shader.variable(format!("rest_{name}"), word(coordinate) + first);
+        let place = shader.variable(name, 0);
         let mut step = 1;
         for a in axes.rev() {
             let (size, pitch) = (shader.param(&format!("size{a}"), index[a]), shader.param(&format!("pitch{a}"), step));
-            shader.line(format!("{name} += rest_{name} % {size} * {pitch};"));
-            shader.line(format!("rest_{name} /= {size};"));
+            shader.add_to(&place, &rest % &size * pitch);
+            shader.assign(&rest, &rest / size);
             step *= output[a];
         }
     };
@@ -267,9 +276,13 @@ fn place_in_output(shader: &mut Shader, job: &RoutineLaunch, batch: &SortBatch) 
     part("within", "inner", batch.inner.0, axis + 1..index.rank());
     let to = Lines::new(output, axis);
     let (n, step) = (shader.param("bound", to.n), shader.param("out_step", to.inner));
-    shader.functions(&format!(
-        "fn element_of(before: u32, within: u32, key: u32) -> u32 {{ return (before * {n} + key) * {step} + within; }}\n"
-    ));
+    let [before, within, key] = ["before", "within", "key"].map(word);
+    shader.function(ShaderFn {
+        name: "element_of".to_string(),
+        arguments: [&before, &within, &key].map(|x| (x.to_string(), x.ty())).to_vec(),
+        gives: key.ty(),
+        body: vec![Statement::Return(Some((before * n + key) * step + within))],
+    });
 }
 
 /// The outer index of the output that one of the index is.

@@ -1,12 +1,13 @@
 //! Sorting along an axis by a radix sort over scratch memory. Each element is a pair of words: an integer that orders as
 //! it should, and its place in the line. Pairs start in the order of their places, and the sort is stable.
 
-use super::grid::{GridAccess, GridAxis};
+use super::grid::{GridAccess, GridAxis, is_served};
 use super::{RoutineLaunch, element, scratch};
 use crate::dtype::{DType, Lane};
 use crate::shape::Lines;
 use crate::wgsl::memory::{LaunchMemory, Use};
 use crate::wgsl::shader::Shader;
+use crate::wgsl::tree::{ShaderExpr, ShaderType, call, literal, word};
 use crate::wgsl::{Pass, ShaderProgram};
 
 /// Pairs that are sorted together; more lines than that are sorted in turn, in the same scratch memory.
@@ -17,9 +18,8 @@ pub fn sort(job: &RoutineLaunch) -> ShaderProgram {
     put_in_order(job, |batch, side| {
         let y = batch.of_lines(job.output());
         batch.look_up(job, "results", side, job.input(0, "x"), y, |shader, memory, x| {
-            let to = batch.element(shader, "at");
-            let store = memory.store(shader, 1, &to, x);
-            shader.line(store);
+            let to = batch.element(shader, &word("at"));
+            memory.store(shader, 1, to, x);
         })
     })
 }
@@ -29,10 +29,9 @@ pub fn argsort(job: &RoutineLaunch) -> ShaderProgram {
     put_in_order(job, |batch, side| {
         let reaches = [batch.of_lines(job.output()), batch.one_pair(side, false)];
         job.passes("results", &batch.axes(batch.lines.n), &reaches, |shader, memory| {
-            let (pair, to) = (batch.pair(shader, "at"), batch.element(shader, "at"));
-            let place = memory.load(shader, 1, &format!("2u * ({pair}) + 1u"));
-            let store = memory.store(shader, 0, &to, &format!("i32({place})"));
-            shader.line(store);
+            let (pair, to) = (batch.pair(shader, &word("at")), batch.element(shader, &word("at")));
+            let place = memory.load(shader, 1, place_of(&pair));
+            memory.store(shader, 0, to, ShaderType::One(Lane::I32).make([place]));
         })
     })
 }
@@ -53,11 +52,11 @@ fn put_in_order(job: &RoutineLaunch, results: impl Fn(&SortBatch, PingPong) -> V
     ShaderProgram { passes, scratch: SortBatch::scratch(&batches, job), ..ShaderProgram::default() }
 }
 
-/// The expression for the order of a lane: NaN above all, −0 as 0.
-fn order(shader: &mut Shader, dtype: DType, descending: bool, x: &str) -> String {
+/// The order of a lane, as a number: NaN above all, −0 as 0.
+fn order(shader: &mut Shader, dtype: DType, descending: bool, x: ShaderExpr) -> ShaderExpr {
     let up = match dtype.lane() {
-        Lane::U32 => x.to_string(),
-        Lane::I32 => format!("(bitcast<u32>({x}) ^ 0x80000000u)"),
+        Lane::U32 => x,
+        Lane::I32 => x.reinterpreted(Lane::U32) ^ literal("0x80000000u", Lane::U32),
         Lane::F32 => {
             shader.functions(
                 "\
@@ -70,10 +69,20 @@ fn order_up(x: f32) -> u32 { return select(order_f32(x), 0xffffffffu, is_nan_f32
 fn order_down(x: f32) -> u32 { return select(~order_f32(x), 0xffffffffu, is_nan_f32(x)); }
 ",
             );
-            return format!("order_{}({x})", if descending { "down" } else { "up" });
+            let function = if descending { "order_down" } else { "order_up" };
+            return call(function, [x], ShaderType::One(Lane::U32));
         }
     };
-    if descending { format!("(~{up})") } else { up }
+    if descending { up.inverted() } else { up }
+}
+
+/// Where the key of a pair lies, and its place.
+pub fn key_of(pair: &ShaderExpr) -> ShaderExpr {
+    ShaderExpr::from(2) * pair
+}
+
+pub fn place_of(pair: &ShaderExpr) -> ShaderExpr {
+    key_of(pair) + 1
 }
 
 /// Pairs are moved to and fro between two pieces of scratch memory.
@@ -157,9 +166,9 @@ impl SortBatch {
         GridAccess::at(memory, &[n * inner, 1, inner]).from(self.first() as isize)
     }
 
-    pub fn element(&self, shader: &mut Shader, at: &str) -> String {
+    pub fn element(&self, shader: &mut Shader, at: &ShaderExpr) -> ShaderExpr {
         let first = shader.param("first_element", self.first());
-        format!("{first} + {}", element(self.lines, shader, at))
+        first + element(self.lines, shader, at) + word("inner")
     }
 
     fn first(&self) -> usize {
@@ -172,24 +181,23 @@ impl SortBatch {
         GridAccess::at(self.pairs(side, writes), &[2 * self.inner.1 * n, 2 * n, 2]).run(2)
     }
 
-    pub fn pair(&self, shader: &mut Shader, at: &str) -> String {
+    pub fn pair(&self, shader: &mut Shader, at: &ShaderExpr) -> ShaderExpr {
         let (beside, n) = (shader.param("beside", self.inner.1), shader.param("line_len", self.lines.n));
-        format!("(outer * {beside} + inner) * {n} + {at}")
+        (word("outer") * beside + word("inner")) * n + at
     }
 
     /// Pairs from the lines of `x`, whose orders `key` gives.
-    pub fn fill(&self, job: &RoutineLaunch, x: Use, key: impl Fn(&mut Shader, &str) -> String) -> Vec<Pass> {
+    pub fn fill(&self, job: &RoutineLaunch, x: Use, key: impl Fn(&mut Shader, ShaderExpr) -> ShaderExpr) -> Vec<Pass> {
         let reaches = [self.of_lines(x), self.one_pair(PingPong::First, true)];
         job.passes("keys", &self.axes(self.lines.n), &reaches, |shader, memory| {
-            let element = self.element(shader, "at");
-            let x = memory.load(shader, 0, &element);
-            let key = key(shader, &x);
-            let pair = self.pair(shader, "at");
-            shader.line(format!("let pair = {pair};"));
-            for (at, value) in [("2u * pair", &*key), ("2u * pair + 1u", "at")] {
-                let store = memory.store(shader, 1, at, value);
-                shader.line(store);
-            }
+            let at = word("at");
+            let element = self.element(shader, &at);
+            let x = memory.load(shader, 0, element);
+            let key = key(shader, x);
+            let pair = self.pair(shader, &at);
+            let pair = shader.define("pair", pair);
+            memory.store(shader, 1, key_of(&pair), key);
+            memory.store(shader, 1, place_of(&pair), at);
         })
     }
 
@@ -201,19 +209,19 @@ impl SortBatch {
         side: PingPong,
         x: Use,
         to: GridAccess<'_>,
-        store: impl Fn(&mut Shader, &LaunchMemory, &str),
+        store: impl Fn(&mut Shader, &LaunchMemory, ShaderExpr),
     ) -> Vec<Pass> {
         let Lines { n, inner, .. } = self.lines;
         let x = GridAccess::at(x, &[n * inner, 1, 0]).from(self.first() as isize).anywhere(n, inner);
         let reaches = [x, to, self.one_pair(side, false)];
         job.passes(what, &self.axes(self.lines.n), &reaches, |shader, memory| {
-            let pair = self.pair(shader, "at");
-            let place = memory.load(shader, 2, &format!("2u * ({pair}) + 1u"));
-            shader.line(format!("let place = {place};"));
-            shader.line("if (!is_served(place)) { return; }");
-            let from = self.element(shader, "place");
-            let x = memory.load(shader, 0, &from);
-            store(shader, memory, &x);
+            let pair = self.pair(shader, &word("at"));
+            let place = memory.load(shader, 2, place_of(&pair));
+            let place = shader.define("place", place);
+            shader.return_if(is_served(&place).negated());
+            let from = self.element(shader, &place);
+            let x = memory.load(shader, 0, from);
+            store(shader, memory, x);
         })
     }
 }

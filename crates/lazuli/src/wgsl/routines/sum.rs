@@ -1,9 +1,9 @@
 //! Sums of many terms in shaders. Knows lanes; nothing of what is added.
 
 use crate::dtype::{DType, Lane};
-use crate::wgsl::convert::lane_name;
 use crate::wgsl::memory::LaunchMemory;
 use crate::wgsl::shader::Shader;
+use crate::wgsl::tree::{ShaderExpr, ShaderType, call, literal, named};
 
 /// A running sum in a shader. Floats are summed in two parts, the second taking what the first rounds away, so that
 /// the order and number of terms hardly matter; integers wrap.
@@ -43,82 +43,82 @@ fn to_be_rounded(sum: vec2<f32>) -> f32 {
         if dtype.lane() == Lane::F32 { 2 } else { 1 }
     }
 
+    /// The variable that holds it.
+    pub fn variable(&self) -> ShaderExpr {
+        named("sum", self.zero().ty())
+    }
+
     /// Declares it: 0.
     pub fn start(&self, shader: &mut Shader) {
-        shader.line(format!("var sum = {};", self.zero()));
+        shader.variable("sum", self.zero());
     }
 
     /// Makes it 0 again.
     pub fn restart(&self, shader: &mut Shader) {
-        shader.line(format!("sum = {};", self.zero()));
+        shader.assign(&self.variable(), self.zero());
     }
 
-    fn zero(&self) -> &'static str {
+    fn zero(&self) -> ShaderExpr {
         match self.lane {
-            Lane::F32 => "vec2<f32>(0.0, 0.0)",
-            Lane::I32 => "0i",
-            Lane::U32 => "0u",
+            Lane::F32 => ShaderType::Vec(2, Lane::F32).make([literal("0.0", Lane::F32), literal("0.0", Lane::F32)]),
+            Lane::I32 => literal("0i", Lane::I32),
+            Lane::U32 => 0.into(),
         }
     }
 
     /// Adds a term.
-    pub fn add(&self, shader: &mut Shader, x: &str) {
-        shader.line(match self.lane {
-            Lane::F32 => format!("sum = sum_of(sum, {x});"),
-            _ => format!("sum += {x};"),
-        });
-    }
-
-    /// The expression for what is stored.
-    pub fn value(&self) -> &'static str {
+    pub fn add(&self, shader: &mut Shader, x: ShaderExpr) {
+        let sum = self.variable();
         match self.lane {
-            Lane::F32 if self.half => "to_be_rounded(sum)",
-            Lane::F32 => "(sum.x + sum.y)",
-            _ => "sum",
+            Lane::F32 => shader.assign(&sum, call("sum_of", [sum.clone(), x], sum.ty())),
+            _ => shader.add_to(&sum, x),
         }
     }
 
-    /// The words that hold it.
-    fn parts(&self) -> &'static [&'static str] {
+    /// What is stored.
+    pub fn value(&self) -> ShaderExpr {
+        let sum = self.variable();
         match self.lane {
-            Lane::F32 => &["bitcast<u32>(sum.x)", "bitcast<u32>(sum.y)"],
-            _ => &["bitcast<u32>(sum)"],
+            Lane::F32 if self.half => call("to_be_rounded", [sum], ShaderType::One(Lane::F32)),
+            Lane::F32 => sum.component(0) + sum.component(1),
+            _ => sum,
         }
     }
 
     /// Adds a term that is given as the bits of a lane.
-    pub fn add_bits(&self, shader: &mut Shader, bits: &str) {
-        self.add(shader, &format!("bitcast<{}>({bits})", lane_name(self.lane)));
+    pub fn add_bits(&self, shader: &mut Shader, bits: ShaderExpr) {
+        self.add(shader, bits.reinterpreted(self.lane));
     }
 
     /// Words that hold it.
     pub fn n_words(&self) -> usize {
-        self.parts().len()
+        if self.lane == Lane::F32 { 2 } else { 1 }
     }
 
     /// Writes it to scratch, from word `at` on.
-    pub fn save(&self, shader: &mut Shader, memory: &LaunchMemory, idx: usize, at: &str) {
-        for (k, part) in self.parts().iter().enumerate() {
-            let line = memory.store(shader, idx, &format!("{at} + {k}u"), part);
-            shader.line(line);
+    pub fn save(&self, shader: &mut Shader, memory: &LaunchMemory, idx: usize, at: &ShaderExpr) {
+        for k in 0..self.n_words() {
+            let bits = self.variable().component(k).reinterpreted(Lane::U32);
+            memory.store(shader, idx, at + k, bits);
         }
     }
 
     /// Goes on from what scratch holds from word `at` on.
-    pub fn resume(&self, shader: &mut Shader, memory: &LaunchMemory, idx: usize, at: &str) {
-        let mut word = |k: usize| memory.load(shader, idx, &format!("{at} + {k}u"));
-        let text = match self.lane {
-            Lane::F32 => format!("vec2<f32>(bitcast<f32>({}), bitcast<f32>({}))", word(0), word(1)),
-            lane => format!("bitcast<{}>({})", lane_name(lane), word(0)),
-        };
-        shader.line(format!("sum = {text};"));
+    pub fn resume(&self, shader: &mut Shader, memory: &LaunchMemory, idx: usize, at: &ShaderExpr) {
+        let parts: Vec<ShaderExpr> =
+            (0..self.n_words()).map(|k| memory.load(shader, idx, at + k).reinterpreted(self.lane)).collect();
+        let sum = self.variable();
+        match &parts[..] {
+            [only] => shader.assign(&sum, only),
+            _ => shader.assign(&sum, sum.ty().make(parts)),
+        }
     }
 
     /// Adds what scratch holds from word `at` on.
-    pub fn add_saved(&self, shader: &mut Shader, memory: &LaunchMemory, idx: usize, at: &str) {
+    pub fn add_saved(&self, shader: &mut Shader, memory: &LaunchMemory, idx: usize, at: &ShaderExpr) {
         for k in 0..self.n_words() {
-            let word = memory.load(shader, idx, &format!("{at} + {k}u"));
-            self.add_bits(shader, &word);
+            let word = memory.load(shader, idx, at + k);
+            self.add_bits(shader, word);
         }
     }
 }

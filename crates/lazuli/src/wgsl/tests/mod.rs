@@ -4,9 +4,11 @@
 mod expressions;
 mod forms;
 mod huge;
+mod interpreted;
 mod products;
 mod promises;
 mod random;
+mod simulator;
 
 use std::collections::BTreeSet;
 

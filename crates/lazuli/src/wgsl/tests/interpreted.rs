@@ -1,0 +1,266 @@
+//! Every form of kernel, run by an interpreter instead of a driver and compared with what the CPU makes of the same
+//! expression: on devices of several kinds, and on one whose limits are so tiny that all that is cut is cut.
+
+use half::{bf16, f16};
+
+use super::simulator::{self, Piece};
+use super::*;
+use crate::graph::Op;
+use crate::plan::SlotKind;
+
+/// Devices by name. The last one takes few elements of anything.
+fn devices() -> [(&'static str, GpuTarget); 4] {
+    let software = GpuTarget { subgroup: Some(8), ..target(Threads::Independent) };
+    let minimum =
+        GpuTarget { max_bindings: 8, large_shaders: false, max_iterations: 4096, ..target(Threads::Cooperative) };
+    let tiny = GpuTarget {
+        max_binding_bytes: 1 << 10,
+        max_invocations: 32,
+        max_iterations: 150,
+        large_shaders: false,
+        ..target(Threads::Cooperative)
+    };
+    [("software", software), ("hardware", target(Threads::Cooperative)), ("minimum", minimum), ("tiny", tiny)]
+}
+
+/// Limits under which a few hundred elements are many.
+fn small_limits() -> Limits {
+    Limits { max_reduce: 256, max_piece: 64, max_column: 32, min_rows: 8, ..limits() }
+}
+
+/// Runs the plans of an expression on every device and compares what comes out.
+#[track_caller]
+fn check_run(outputs: &[&Tensor]) {
+    check_run_on(outputs, &devices());
+}
+
+#[track_caller]
+fn check_run_on(outputs: &[&Tensor], devices: &[(&str, GpuTarget)]) {
+    let nodes: Vec<&NodeRef> = outputs.iter().map(|t| t.node().expect("a good tensor")).collect();
+    let cpu = nodes[0].device.clone();
+    let (plans, constants, inputs) = {
+        let _lock = cpu.cache().lock();
+        let captured = capture(&nodes);
+        let graph = captured.graph();
+        let inputs: Vec<Vec<u8>> = captured.leaves.iter().map(|leaf| bytes(&captured.nodes[*leaf as usize])).collect();
+        ([limits(), small_limits()].map(|limits| compile(&graph, &limits)), captured.constants.clone(), inputs)
+    };
+    let mut runs: Vec<(&str, Vec<Vec<u8>>)> = Vec::new();
+    for (name, target) in devices {
+        runs.extend(plans.iter().map(|plan| (*name, interpret(plan, &constants, &inputs, target))));
+    }
+    for (idx, output) in outputs.iter().enumerate() {
+        let output = output.compute().expect("computed on the CPU");
+        let node = output.node().expect("a good tensor");
+        let want = numbers(node.dtype, &bytes(node));
+        for (name, results) in &runs {
+            let got = numbers(node.dtype, &results[idx]);
+            let tolerance = match node.dtype {
+                DType::F32 => 1e-5,
+                DType::F16 => 1e-3,
+                DType::BF16 => 8e-3,
+                _ => 0.0,
+            };
+            for (i, (want, got)) in want.iter().zip(&got).enumerate() {
+                let is_same = want == got || (want.is_nan() && got.is_nan());
+                let is_near = (want - got).abs() <= tolerance * want.abs().max(1.0);
+                assert!(is_same || is_near, "{name}: output {idx}, element {i}: {got}, on the CPU {want}");
+            }
+        }
+    }
+}
+
+/// The bytes of a tensor in memory.
+fn bytes(node: &NodeRef) -> Vec<u8> {
+    let mut bytes = vec![0; node.shape.n_elems() * node.dtype.size()];
+    let buffer = node.buffer().expect("in memory");
+    node.device.backend().download(&buffer, &mut bytes).expect("on the CPU");
+    bytes
+}
+
+fn numbers(dtype: DType, bytes: &[u8]) -> Vec<f64> {
+    let four = |b: &[u8]| [b[0], b[1], b[2], b[3]];
+    let number = |b: &[u8]| match dtype {
+        DType::F32 => f32::from_le_bytes(four(b)) as f64,
+        DType::F16 => f16::from_le_bytes([b[0], b[1]]).to_f64(),
+        DType::BF16 => bf16::from_le_bytes([b[0], b[1]]).to_f64(),
+        DType::I32 => i32::from_le_bytes(four(b)) as f64,
+        DType::U32 => u32::from_le_bytes(four(b)) as f64,
+        DType::U8 | DType::Bool => b[0] as f64,
+    };
+    bytes.chunks(dtype.size()).map(number).collect()
+}
+
+fn words(bytes: &[u8]) -> Vec<u32> {
+    let word = |b: &[u8]| b.iter().rev().fold(0, |word, b| word << 8 | *b as u32);
+    bytes.chunks(4).map(word).collect()
+}
+
+/// What the outputs of a plan hold when all its passes have run.
+fn interpret(plan: &Plan, constants: &[u32], inputs: &[Vec<u8>], target: &GpuTarget) -> Vec<Vec<u8>> {
+    let slot = |slot: &Slot| match slot.kind {
+        SlotKind::Input { idx, .. } => {
+            let mut words = words(&inputs[idx as usize]);
+            words.resize(slot.size_bytes.div_ceil(4).max(1), 0);
+            Piece::of(words)
+        }
+        SlotKind::Output | SlotKind::Temp => Piece::unknown(slot.size_bytes.div_ceil(4).max(1)),
+    };
+    let mut pieces: Vec<Piece> = plan.slots.iter().map(slot).collect();
+    let status = pieces.len();
+    let words_of_checks = plan.checks.iter().flat_map(|_| [0, u32::MAX]);
+    pieces.push(Piece::of([0, 0].into_iter().chain(words_of_checks).collect()));
+    for launch in &plan.launches {
+        let program = program(launch, &plan.slots, target);
+        pieces.truncate(status + 1);
+        pieces.extend(program.scratch.iter().map(|n_bytes| Piece::unknown(n_bytes / 4)));
+        for pass in &program.passes {
+            verify(pass, target).unwrap_or_else(|fault| panic!("{fault}\n{}", pass.text));
+            let bound = |bind: &Bind| {
+                let piece = match bind.place {
+                    PassMemory::Slot(slot) => slot.0 as usize,
+                    PassMemory::Scratch(idx) => status + 1 + idx as usize,
+                    PassMemory::Status => return (status, 0, pieces[status].words.len()),
+                };
+                (piece, bind.start / 4, bind.len / 4)
+            };
+            let bindings: Vec<(usize, usize, usize)> = pass.binds.iter().map(bound).collect();
+            simulator::run(pass, constants, &bindings, &mut pieces, target.subgroup.unwrap_or(1));
+        }
+    }
+    assert_eq!(pieces[status].words[0], 0, "a check has failed");
+    let output = |slot: &SlotId| {
+        let piece = &pieces[slot.0 as usize];
+        piece.words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    };
+    plan.outputs.iter().map(output).collect()
+}
+
+/// Numbers of a normal distribution.
+fn random(shape: &[usize], seed: u64) -> Tensor {
+    Tensor::randn(shape, seed, &Device::cpu()).compute().expect("enough memory")
+}
+
+fn random_of(shape: &[usize], dtype: DType) -> Tensor {
+    let x = if dtype.is_float() { random(shape, 5) } else { random(shape, 6).mul(50.0).abs() };
+    x.to_dtype(dtype).compute().expect("enough memory")
+}
+
+/// Indices below `bound`.
+fn indices(shape: &[usize], bound: usize) -> Tensor {
+    random(shape, 7).mul(1000.0).abs().to_dtype(DType::I32).rem(bound as i32).compute().expect("enough memory")
+}
+
+#[test]
+fn maps_compute_what_the_cpu_computes() {
+    let (a, b) = (random(&[12, 20], 1), random(&[12, 20], 2));
+    check_run(&[&a.add(&b).mul(5.0).exp()]);
+    check_run(&[&random(&[3], 1).add(1.0)]);
+    check_run(&[&random_of(&[99], DType::U8).add(1)]);
+    check_run(&[&(random(&[16, 12], 1) + random(&[12, 16], 2).t())]);
+    check_run(&[&(&a + random(&[20], 3)).sin()]);
+    check_run(&[&random(&[7, 9], 1).flip(1).add(1.0)]);
+    check_run(&[&a.pad(&[(1, 2), (3, 4)], 1).add(1.0)]);
+    check_run(&[&random(&[3, 8, 4], 1).permute(&[2, 0, 1]).reshape([12, 8]).add(1.0)]);
+    check_run(&[&Tensor::cat(&[&a, &b.exp()], 0).mul(2.0)]);
+    check_run(&[&a.index_select(0, &indices(&[6], 12)).add(1.0)]);
+    check_run(&[&random_of(&[16, 7], DType::U8).index_select(0, &indices(&[6], 16))]);
+    check_run(&[&random_of(&[9, 20], DType::F16).mul(2.0), &random_of(&[99], DType::BF16).exp()]);
+    check_run(&[&a.gt(&b).select(a.to_dtype(DType::I32), 7)]);
+    check_run(&[&Tensor::arange(0, 100, 1, &Device::cpu()).mul(3)]);
+    check_run(&[&a.add(1e8).sub(1e8).mul(&b).add(&a)]);
+    check_run(&[&a.add(&b), &a.sub(&b)]);
+}
+
+#[test]
+fn every_row_computes_what_the_cpu_computes() {
+    let table = crate::ops::table();
+    for dtype in [DType::F32, DType::I32, DType::U8] {
+        let (a, b) = (random_of(&[40], dtype), random_of(&[40], dtype).flip(0));
+        let taken = |x: &Tensor, taken: DType| x.to_dtype(taken).compute().expect("enough memory");
+        for row in &table.unary {
+            if let Some(dtype) = row.takes.cast(dtype).filter(|d| row.cpu.get(d.lane()).is_some()) {
+                check_run_on(&[&record(Op::Unary(row), &[&taken(&a, dtype)], row.gives.dtype(dtype))], &devices()[..1]);
+            }
+        }
+        for row in &table.binary {
+            if let Some(dtype) = row.takes.cast(dtype).filter(|d| row.cpu.get(d.lane()).is_some()) {
+                let inputs = [&taken(&a, dtype), &taken(&b, dtype)];
+                check_run_on(&[&record(Op::Binary(row), &inputs, row.gives.dtype(dtype))], &devices()[..1]);
+            }
+        }
+    }
+}
+
+/// An op on tensors of one shape.
+fn record(op: Op, inputs: &[&Tensor], gives: DType) -> Tensor {
+    let nodes: Vec<&NodeRef> = inputs.iter().map(|x| x.node().expect("a good tensor")).collect();
+    Tensor::record(op, &nodes, nodes[0].shape.clone(), gives, std::panic::Location::caller())
+}
+
+#[test]
+fn reductions_compute_what_the_cpu_computes() {
+    for n in [3, 16, 203, 600] {
+        let x = random(&[5, n], 1);
+        check_run(&[&x.sum(-1)]);
+        check_run(&[&x.max(-1), &x.argmax(-1)]);
+        check_run(&[&x.softmax(-1)]);
+        check_run(&[&x.logsumexp(-1)]);
+        check_run(&[&x.layer_norm(-1, Some(&random_of(&[n], DType::F16)), Some(&random(&[n], 3)), 1e-5)]);
+    }
+    for (rows, cols) in [(50, 64), (70, 10), (40, 33)] {
+        let x = random(&[rows, cols], 1);
+        check_run(&[&x.sum(0)]);
+        check_run(&[&x.softmax(0)]);
+        check_run(&[&x.var(0, 1)]);
+    }
+    check_run(&[&random(&[3, 50, 7], 1).max(1)]);
+    check_run(&[&random(&[3000], 1).square().sum(..).sqrt()]);
+    check_run(&[&random(&[12, 20], 1).pad(&[(1, 1), (2, 3)], 1).sum(-1)]);
+    check_run(&[&random(&[30, 50], 1).index_select(0, &indices(&[6], 30)).sum(-1)]);
+    check_run(&[&random(&[4, 6, 5, 7], 1).permute(&[0, 2, 1, 3]).sum([1, 3])]);
+    check_run(&[&random_of(&[20, 130], DType::U8).sum(-1), &random_of(&[20, 130], DType::U8).max(0)]);
+    check_run(&[&random_of(&[64, 128], DType::F16).to_dtype(DType::F32).sum(0)]);
+}
+
+#[test]
+fn matmuls_compute_what_the_cpu_computes() {
+    let product = |m: usize, k: usize, n: usize| random(&[m, k], 1).matmul(&random(&[k, n], 2));
+    for (m, k, n) in [(8, 16, 12), (1, 40, 36), (17, 13, 21), (2, 700, 4), (3, 5, 2), (33, 20, 40)] {
+        check_run(&[&product(m, k, n)]);
+    }
+    check_run(&[&random(&[12, 16], 1).matmul(&random(&[20, 16], 2).t())]);
+    check_run(&[&random(&[16, 12], 1).t().matmul(&random(&[16, 20], 2))]);
+    check_run(&[&random(&[3, 2, 8, 16], 1).matmul(&random(&[2, 16, 12], 2))]);
+    check_run(&[&random_of(&[5, 6], DType::I32).matmul(&random_of(&[6, 7], DType::I32))]);
+    let bias = product(12, 16, 20) + random(&[20], 3);
+    check_run(&[&bias]);
+    check_run(&[&(0..12).fold(bias.clone(), |x, i| x.mul(0.5 + i as f64).tanh())]);
+}
+
+#[test]
+fn every_variant_of_a_matmul_computes_what_the_cpu_computes() {
+    for (m, k, n) in [(33, 70, 36), (20, 9, 17)] {
+        for variant in VARIANTS {
+            let tuned = Arc::new(Tuned { forced: Some(variant), ..Tuned::default() });
+            let target = GpuTarget { tuned, subgroup: Some(8), ..target(Threads::Cooperative) };
+            for y in
+                [random(&[m, k], 1).matmul(&random(&[k, n], 2)), random(&[k, m], 1).t().matmul(&random(&[n, k], 2).t())]
+            {
+                check_run_on(&[&y], &[(variant.name, target.clone())]);
+            }
+        }
+    }
+}
+
+#[test]
+fn routines_compute_what_the_cpu_computes() {
+    let x = random(&[3, 300, 2], 1);
+    check_run(&[&x.cumsum(1)]);
+    check_run(&[&random_of(&[500], DType::F16).cumsum(0)]);
+    check_run(&[&x.sort(1, false)]);
+    check_run(&[&random_of(&[2, 150], DType::I32).argsort(1, true)]);
+    check_run(&[&random(&[30], 1).scatter_add(0, &indices(&[200], 30), &random(&[200], 2))]);
+    let (to, from) = (random_of(&[4, 9], DType::U8), random_of(&[4, 150], DType::U8));
+    check_run(&[&to.scatter_add(1, &indices(&[4, 150], 9), &from)]);
+}
