@@ -4,7 +4,7 @@
 
 use super::convert::{self, pack, unpack};
 use super::shader::{Bindings, Shader};
-use super::tree::{Block, ShaderExpr, ShaderFn, ShaderType, Statement, call, literal, named, word};
+use super::tree::{ShaderExpr, ShaderFn, ShaderType, Statement, Statements, call, literal, named, word};
 use super::{Bind, PassMemory};
 use crate::dtype::{DType, Lane};
 use crate::target::GpuTarget;
@@ -304,14 +304,14 @@ fn accessor<const N: usize>(
     name: String,
     arguments: [(&str, ShaderType); N],
     gives: ShaderType,
-    body: Block,
+    body: Statements,
 ) {
     shader.functions(convert::FUNCTIONS);
     let arguments = arguments.map(|(name, ty)| (name.to_string(), ty)).to_vec();
     shader.function(ShaderFn { name, arguments, gives, body });
 }
 
-fn returned(value: ShaderExpr) -> Block {
+fn returned(value: ShaderExpr) -> Statements {
     vec![Statement::Return(Some(value))]
 }
 
@@ -428,8 +428,8 @@ impl SlotMemory {
         shader: &mut Shader,
         wide: VecAccess,
         at: &ShaderExpr,
-        write: &dyn Fn(ShaderExpr) -> Block,
-    ) -> Block {
+        write: &dyn Fn(ShaderExpr) -> Statements,
+    ) -> Statements {
         if self.n_windows() == 1 {
             let window = self.window(self.declared(wide).0, self.windows.0);
             return write(window.at(self.word_at(shader, wide, at)));
@@ -452,7 +452,13 @@ impl SlotMemory {
     }
 
     /// A choice of windows by the index of the element.
-    fn cases(&self, shader: &mut Shader, wide: VecAccess, at: &ShaderExpr, act: &dyn Fn(ShaderExpr) -> Block) -> Block {
+    fn cases(
+        &self,
+        shader: &mut Shader,
+        wide: VecAccess,
+        at: &ShaderExpr,
+        act: &dyn Fn(ShaderExpr) -> Statements,
+    ) -> Statements {
         let word_at = self.word_at(shader, wide, at);
         let wide = self.declared(wide);
         let per_window = self.per_window(wide);

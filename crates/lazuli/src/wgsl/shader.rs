@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use super::memory::LaunchMemory;
-use super::tree::{self, Block, CallText, Loop, ShaderExpr, ShaderFn, ShaderType, Statement, named, word};
+use super::tree::{self, CallText, Loop, ShaderExpr, ShaderFn, ShaderType, Statement, Statements, named, word};
 use super::{Bind, Pass};
 use crate::ops::WGSL_COMMON;
 
@@ -20,18 +20,17 @@ pub struct Shader {
     globals: Vec<String>,
     functions: Vec<Function>,
     /// The statements of the innermost block that is open.
-    block: Block,
+    block: Statements,
     /// The blocks around it, each with what the block inside it will be.
-    around: Vec<(Block, Opened)>,
+    around: Vec<(Statements, OpenBlock)>,
 }
 
 /// What a block becomes when it is closed.
-enum Opened {
+enum OpenBlock {
     If(ShaderExpr),
     /// Another branch of the statement before.
     Else(Option<ShaderExpr>),
     For(Box<Loop>),
-    Text(String, Option<usize>),
 }
 
 /// A WGSL function.
@@ -145,18 +144,18 @@ impl Shader {
         self.add(Statement::Barrier);
     }
 
-    fn open_block(&mut self, opened: Opened) {
+    fn open_block(&mut self, opened: OpenBlock) {
         self.around.push((std::mem::take(&mut self.block), opened));
     }
 
     /// Opens a block that is run if a condition holds.
     pub fn open_if(&mut self, condition: ShaderExpr) {
-        self.open_block(Opened::If(condition));
+        self.open_block(OpenBlock::If(condition));
     }
 
     /// Opens the block that is run if none before it is, after [`Shader::close`]; under a condition if there is one.
     pub fn open_else(&mut self, condition: Option<ShaderExpr>) {
-        self.open_block(Opened::Else(condition));
+        self.open_block(OpenBlock::Else(condition));
     }
 
     /// Opens a loop: `name` goes from `start` to below `end`, by `step`. Its body is run so many times in all, at most:
@@ -170,7 +169,7 @@ impl Shader {
         times: usize,
     ) -> ShaderExpr {
         let (condition, next) = (word(name).less(end), ("+=", step.into()));
-        self.open_block(Opened::For(Box::new(Loop {
+        self.open_block(OpenBlock::For(Box::new(Loop {
             name: name.to_string(),
             start: start.into(),
             condition,
@@ -183,7 +182,7 @@ impl Shader {
     /// Opens a loop in which `name` is halved from `start` on, down to one.
     pub fn open_halving(&mut self, name: &str, start: usize, times: usize) -> ShaderExpr {
         let (condition, next) = (word(name).more(0), (">>=", 1.into()));
-        self.open_block(Opened::For(Box::new(Loop {
+        self.open_block(OpenBlock::For(Box::new(Loop {
             name: name.to_string(),
             start: start.into(),
             condition,
@@ -198,27 +197,11 @@ impl Shader {
         let Some((around, opened)) = self.around.pop() else { unreachable!("bug: no block is open") };
         let block = std::mem::replace(&mut self.block, around);
         match (opened, self.block.last_mut()) {
-            (Opened::If(condition), _) => self.add(Statement::If(vec![(Some(condition), block)])),
-            (Opened::Else(condition), Some(Statement::If(branches))) => branches.push((condition, block)),
-            (Opened::Else(_), _) => unreachable!("bug: an else without its if"),
-            (Opened::For(head), _) => self.add(Statement::For(head, block)),
-            (Opened::Text(head, times), _) => self.add(Statement::TextBlock(head, times, block)),
+            (OpenBlock::If(condition), _) => self.add(Statement::If(vec![(Some(condition), block)])),
+            (OpenBlock::Else(condition), Some(Statement::If(branches))) => branches.push((condition, block)),
+            (OpenBlock::Else(_), _) => unreachable!("bug: an else without its if"),
+            (OpenBlock::For(head), _) => self.add(Statement::For(head, block)),
         }
-    }
-
-    /// Adds a line to `main`.
-    pub fn line(&mut self, text: impl AsRef<str>) {
-        self.add(Statement::Text(text.as_ref().to_string()));
-    }
-
-    /// Adds a line that opens a block, which is not a loop.
-    pub fn open(&mut self, text: impl AsRef<str>) {
-        self.open_block(Opened::Text(text.as_ref().to_string(), None));
-    }
-
-    /// Adds a line that opens a loop whose body is run so many times in all, at most.
-    pub fn open_loop(&mut self, text: impl AsRef<str>, times: usize) {
-        self.open_block(Opened::Text(text.as_ref().to_string(), Some(times)));
     }
 
     /// Starts `main`: the number of its workgroup, counted row-major through the dispatch. Whoever writes what follows must

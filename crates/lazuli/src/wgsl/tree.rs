@@ -69,20 +69,17 @@ pub enum Statement {
     Assign(ShaderExpr, &'static str, ShaderExpr),
     Do(ShaderExpr),
     /// Branches with their conditions, in turn; the last may have none.
-    If(Vec<(Option<ShaderExpr>, Block)>),
+    If(Vec<(Option<ShaderExpr>, Statements)>),
     /// What each number from 0 on does; the last is all others.
-    Switch(ShaderExpr, Vec<Block>),
-    For(Box<Loop>, Block),
+    Switch(ShaderExpr, Vec<Statements>),
+    For(Box<Loop>, Statements),
     Return(Option<ShaderExpr>),
-    /// A line that is written already, and a block that one opens, with how often that runs.
-    Text(String),
-    TextBlock(String, Option<usize>, Block),
     /// All invocations of the workgroup arrive here before any goes on, and see what the others wrote.
     Barrier,
 }
 
 /// Statements in order.
-pub type Block = Vec<Statement>;
+pub type Statements = Vec<Statement>;
 
 /// The head of a loop over a `u32`.
 #[derive(Clone, Debug)]
@@ -200,18 +197,6 @@ pub fn all(conditions: impl IntoIterator<Item = ShaderExpr>) -> Option<ShaderExp
 impl From<usize> for ShaderExpr {
     fn from(n: usize) -> ShaderExpr {
         literal(format!("{n}u"), Lane::U32)
-    }
-}
-
-impl From<&str> for ShaderExpr {
-    fn from(text: &str) -> ShaderExpr {
-        word(text)
-    }
-}
-
-impl From<&String> for ShaderExpr {
-    fn from(text: &String) -> ShaderExpr {
-        word(text)
     }
 }
 
@@ -339,7 +324,7 @@ impl ShaderExpr {
     pub fn for_each_call(&self, found: &mut dyn FnMut(CallText)) {
         match &self.form {
             ExprForm::Call(name) => found(CallText::Name(name)),
-            ExprForm::Template(text, _) | ExprForm::Atom(text) => found(CallText::Text(text)),
+            ExprForm::Template(text, _) => found(CallText::Text(text)),
             _ => {}
         }
         self.operands.iter().for_each(|operand| operand.for_each_call(found));
@@ -355,7 +340,12 @@ pub enum CallText<'a> {
 
 /// Calls `found` with each expression of a block and how often it is evaluated at most, and `looped` with the iterations of
 /// each loop. A loop finds its end once more than it runs, each time that it is entered: some drivers count that.
-pub fn count(block: &Block, times: usize, found: &mut dyn FnMut(&ShaderExpr, usize), looped: &mut dyn FnMut(usize)) {
+pub fn count(
+    block: &Statements,
+    times: usize,
+    found: &mut dyn FnMut(&ShaderExpr, usize),
+    looped: &mut dyn FnMut(usize),
+) {
     for statement in block {
         match statement {
             Statement::Let(_, value) | Statement::Var(_, value) | Statement::Do(value) => found(value, times),
@@ -377,14 +367,6 @@ pub fn count(block: &Block, times: usize, found: &mut dyn FnMut(&ShaderExpr, usi
                 [&head.condition, &head.next.1].into_iter().for_each(|e| found(e, head.times));
                 count(block, head.times, found, looped);
             }
-            Statement::Text(text) => found(&named(text.clone(), ShaderType::Nothing), times),
-            Statement::TextBlock(text, of_loop, block) => {
-                found(&named(text.clone(), ShaderType::Nothing), times);
-                if let Some(n) = of_loop {
-                    looped(n.saturating_add(times));
-                }
-                count(block, of_loop.unwrap_or(times), found, looped);
-            }
             Statement::Barrier | Statement::Zeroed(..) => {}
         }
     }
@@ -405,13 +387,8 @@ fn binding_power(operator: &str) -> usize {
 impl ShaderExpr {
     /// Whether it is put in parentheses as an operand of an operator, on the right of it or on the left.
     fn is_grouped(&self, operator: &str, on_the_right: bool) -> bool {
-        let own = match &self.form {
-            ExprForm::Infix(own) => own,
-            // A text of more than a word.
-            ExprForm::Atom(text) => return text.contains(' ') && !text.starts_with('('),
-            _ => return false,
-        };
-        let (own, own_power, power) = (*own, binding_power(own), binding_power(operator));
+        let ExprForm::Infix(own) = self.form else { return false };
+        let (own_power, power) = (binding_power(own), binding_power(operator));
         match operator {
             // Bits are combined and shifted as WGSL's grammar wants it: nothing but parentheses groups.
             "<<" | ">>" => true,
@@ -510,7 +487,7 @@ pub struct ShaderFn {
     pub name: String,
     pub arguments: Vec<(String, ShaderType)>,
     pub gives: ShaderType,
-    pub body: Block,
+    pub body: Statements,
 }
 
 /// The longest line of text.
@@ -536,7 +513,7 @@ impl Display for ShaderFn {
 }
 
 /// Prints statements at a level of indentation.
-pub fn print_block(block: &Block, level: usize, out: &mut String) {
+pub fn print_block(block: &Statements, level: usize, out: &mut String) {
     for statement in block {
         let _ = write!(out, "{:1$}", "", 4 * level);
         statement.print(level, out);
@@ -545,7 +522,7 @@ pub fn print_block(block: &Block, level: usize, out: &mut String) {
 }
 
 /// Statements side by side; those that hold blocks take lines.
-fn on_one_line(block: &Block) -> String {
+fn on_one_line(block: &Statements) -> String {
     let mut parts = Vec::new();
     for statement in block {
         let mut text = String::new();
@@ -585,12 +562,6 @@ impl Statement {
                 out.push(';');
             }
             Statement::Barrier => out.push_str("workgroupBarrier();"),
-            Statement::Text(text) => out.push_str(text),
-            Statement::TextBlock(head, _, block) => {
-                let _ = writeln!(out, "{head} {{");
-                print_block(block, level + 1, out);
-                let _ = write!(out, "{indent}}}");
-            }
             Statement::If(branches) => {
                 for (idx, (condition, block)) in branches.iter().enumerate() {
                     out.push_str(if idx > 0 { " else " } else { "" });

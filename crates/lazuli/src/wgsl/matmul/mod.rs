@@ -15,14 +15,11 @@ use super::map::side_by_side;
 use super::memory::{LaunchMemory, Use};
 use super::schedule::{self, VecAxis, VecLoad};
 use super::shader::Shader;
-use super::tree::{ShaderExpr, ShaderType, lane_name, named, word};
+use super::tree::{ShaderExpr, ShaderType, all, call, min, named, select, word};
 use super::{Pass, PassMemory, ShaderProgram};
 use crate::dtype::{DType, Lane};
 use crate::kernel::{Args, AxisList, InstOp, MatmulArgs, OperandArgs, Reg, Scope};
 use variants::{Cols, K_UNROLL, MatmulShape, Read, Share};
-
-/// The components of a vector of four.
-const LANES: [&str; 4] = [".x", ".y", ".z", ".w"];
 
 /// Instructions up to which what follows the sums is written out for each value of a tile; beyond, it is a loop.
 const WRITTEN_OUT: usize = 64;
@@ -121,7 +118,7 @@ impl<'a> MatmulShader<'a> {
         let group = self.shape.variant.group(self.context.target);
         let mut shader = Shader::new(self.context.comment(), &self.args.consts, group);
         // All numbers at once: llvmpipe reads what is the same for all lanes once only where nothing branches.
-        shader.line("let params = params;");
+        shader.define("params", word("params"));
         let n_tiles = self.write_place(&mut shader, group);
         match (self.sums, self.shape.variant.team) {
             (DispatchSums::Added, _) => self.write_added(&mut shader),
@@ -134,7 +131,7 @@ impl<'a> MatmulShader<'a> {
         match self.shape.variant.team {
             // Of those that share a tile the first goes on.
             Share::SplitK(_) => {
-                shader.open("if (k_lane == 0u && is_there)");
+                shader.open_if(word("k_lane").equals(0).and(named("is_there", ShaderType::Bool)));
                 self.write_rest(&mut shader);
                 shader.close();
             }
@@ -167,42 +164,43 @@ impl<'a> MatmulShader<'a> {
         self.write_number(shader, group, &tiles);
         if self.sums == DispatchSums::Parts {
             let once = shader.param("tiles_once", n_once);
-            shader.line(format!("let part = number / {once};"));
-            shader.line(format!("let tile = number % {once};"));
+            shader.define("part", word("number") / &once);
+            shader.define("tile", word("number") % once);
         }
         // Tiles are counted down strips of columns, so that what is read of `b` for one is in the cache for the next.
         let wide = self.shape.variant.strip(group);
         let n_axes = self.matmul.batch.len();
-        let of_batch = if n_axes > 0 { "of_batch" } else { "tile" };
+        let mut tile = word("tile");
         if n_axes > 0 {
-            shader.line(format!("let batch = tile / ({across} * {down});"));
-            shader.line(format!("let of_batch = tile % ({across} * {down});"));
+            let batch = shader.define("batch", &tile / (&across * &down));
+            tile = shader.define("of_batch", tile % (&across * &down));
             let sizes: Vec<ShaderExpr> =
                 (0..n_axes).map(|axis| shader.param(&format!("batch{axis}"), self.matmul.batch[axis])).collect();
-            split(shader, &word("batch"), &batch_names(n_axes), &sizes);
+            split(shader, &batch, &batch_names(n_axes), &sizes);
         }
-        shader.line(format!("let strip = {of_batch} / ({wide}u * {down}) * {wide}u;"));
-        shader.line(format!("let of_strip = {of_batch} % ({wide}u * {down});"));
-        shader.line(format!("let strip_width = min({wide}u, {across} - strip);"));
-        let start_row = format!("of_strip / strip_width * {rows}u");
-        let start_col = format!("{first} + (strip + of_strip % strip_width) * {width}u");
+        let of_strip = ShaderExpr::from(wide) * down;
+        let strip = shader.define("strip", &tile / &of_strip * wide);
+        let of_strip = shader.define("of_strip", tile % of_strip);
+        let strip_width = shader.define("strip_width", min(wide, across - &strip));
+        let start_row = &of_strip / &strip_width * rows;
+        let start_col = first + (strip + of_strip % strip_width) * width;
+        let lane = word("lane");
         match self.shape.variant.team {
             Share::WorkgroupTile { across, .. } => {
-                shader.line(format!("let tile_row = {start_row};"));
-                shader.line(format!("let tile_col = {start_col};"));
-                shader.line(format!("let down = lane / {across}u;"));
-                shader.line(format!("let side = lane % {across}u;"));
-                shader.line(format!("let row = tile_row + down * {}u;", self.shape.variant.rows));
-                shader.line("let col = tile_col + side * 4u;");
+                let tile_row = shader.define("tile_row", start_row);
+                let tile_col = shader.define("tile_col", start_col);
+                let down = shader.define("down", &lane / across);
+                let side = shader.define("side", lane % across);
+                shader.define("row", tile_row + down * self.shape.variant.rows);
+                shader.define("col", tile_col + side * 4);
             }
             Share::SubgroupBroadcast(_) => {
-                let cols = self.shape.variant.cols.n_cols();
-                shader.line(format!("let col = {start_col} + lane * {cols}u;"));
-                shader.line(format!("let row = {start_row};"));
+                shader.define("col", start_col + lane * self.shape.variant.cols.n_cols());
+                shader.define("row", start_row);
             }
             Share::Alone | Share::SplitK(_) => {
-                shader.line(format!("let col = {start_col};"));
-                shader.line(format!("let row = {start_row};"));
+                shader.define("col", start_col);
+                shader.define("row", start_row);
             }
         }
         n_tiles
@@ -210,58 +208,62 @@ impl<'a> MatmulShader<'a> {
 
     /// The number of this invocation's tile: `tile`, or `number` where tiles are counted once for every part of k.
     fn write_number(&self, shader: &mut Shader, group: usize, tiles: &ShaderExpr) {
-        shader.count_groups();
+        let (group_idx, lane) = (shader.count_groups(), word("lane"));
         let number = if self.sums == DispatchSums::Parts { "number" } else { "tile" };
         match self.shape.variant.team {
             Share::Alone => {
-                shader.line(format!("let {number} = group_idx * {group}u + lane;"));
-                shader.line(format!("if ({number} >= {tiles}) {{ return; }}"));
+                let number = shader.define(number, group_idx * group + lane);
+                shader.return_if(number.at_least(tiles));
             }
             Share::WorkgroupTile { .. } | Share::SubgroupBroadcast(_) => {
-                shader.line(format!("let {number} = group_idx;"));
-                shader.line(format!("if ({number} >= {tiles}) {{ return; }}"));
+                let number = shader.define(number, group_idx);
+                shader.return_if(number.at_least(tiles));
             }
             Share::SplitK(n) => {
                 // All stay until the last barrier, those beyond the end at the last tile.
-                shader.line(format!("let k_lane = lane % {n}u;"));
-                shader.line(format!("let here = group_idx * {}u + lane / {n}u;", group / n));
-                shader.line(format!("let is_there = here < {tiles};"));
-                shader.line(format!("let {number} = min(here, {tiles} - 1u);"));
+                shader.define("k_lane", &lane % n);
+                let here = shader.define("here", group_idx * (group / n) + lane / n);
+                shader.define("is_there", here.less(tiles));
+                shader.define(number, min(here, tiles - 1));
             }
         }
     }
 
-    /// The names of a tile's values, row by row.
-    fn names(&self, prefix: &str) -> Vec<String> {
+    /// The variables that hold a tile's values, row by row.
+    fn values(&self, prefix: &str) -> Vec<ShaderExpr> {
         let n_cols = self.shape.variant.cols.n_values();
-        (0..self.shape.variant.rows * n_cols).map(|v| format!("{prefix}{}_{}", v / n_cols, v % n_cols)).collect()
+        (0..self.shape.variant.rows * n_cols).map(|v| self.value(prefix, v / n_cols, v % n_cols)).collect()
+    }
+
+    /// The variable that holds one of them.
+    fn value(&self, prefix: &str, row: usize, col: usize) -> ShaderExpr {
+        named(format!("{prefix}{row}_{col}"), self.value_type())
+    }
+
+    /// Declares variables for a tile's values, all zero.
+    fn declare(&self, shader: &mut Shader, values: &[ShaderExpr]) {
+        values.iter().for_each(|value| drop(shader.variable(value.to_string(), value.ty().zero())));
     }
 
     /// The type of a value.
-    fn value_type(&self) -> String {
-        let lane = lane_name(self.lane);
-        if self.shape.variant.cols == Cols::One { lane.to_string() } else { format!("vec4<{lane}>") }
+    fn value_type(&self) -> ShaderType {
+        match self.shape.variant.cols {
+            Cols::One => ShaderType::One(self.lane),
+            Cols::Fours(_) => ShaderType::four(self.lane),
+        }
     }
 
-    /// What is called so and holds a value.
-    fn value(&self, name: &str) -> ShaderExpr {
-        let is_one = self.shape.variant.cols == Cols::One;
-        named(name, if is_one { ShaderType::One(self.lane) } else { ShaderType::four(self.lane) })
-    }
-
-    /// Which part of k is summed up.
-    fn write_range(&self, shader: &mut Shader) {
+    /// Which part of k is summed up: its start and its end.
+    fn write_range(&self, shader: &mut Shader) -> [ShaderExpr; 2] {
         let k = shader.param("k", self.matmul.k);
         match self.sums {
             DispatchSums::Parts => {
                 let per = shader.param("k_per_part", self.shape.k_per_split);
-                shader.line(format!("let k_start = part * {per};"));
-                shader.line(format!("let k_end = min(k_start + {per}, {k});"));
+                let start = shader.define("k_start", word("part") * &per);
+                let end = shader.define("k_end", min(&start + per, k));
+                [start, end]
             }
-            _ => {
-                shader.line("let k_start = 0u;");
-                shader.line(format!("let k_end = {k};"));
-            }
+            _ => [shader.define("k_start", 0), shader.define("k_end", k)],
         }
     }
 
@@ -274,15 +276,16 @@ impl<'a> MatmulShader<'a> {
     fn write_added(&self, shader: &mut Shader) {
         let n_parts = shader.param("n_parts", self.shape.splits);
         let n_elems = shader.param("n_elems", self.args.outer.iter().product());
-        shader.line(format!("var all0_0 = {}();", self.value_type()));
-        shader.line(format!("let first = ({}row) * params.n + col;", self.rows_before()));
-        shader.open_loop(format!("for (var part = 0u; part < {n_parts}; part++)"), self.shape.splits);
-        let (idx, at) = (self.scratch_idx(), format!("first + part * {n_elems}"));
+        let all = self.value("all", 0, 0);
+        self.declare(shader, std::slice::from_ref(&all));
+        let first = shader.define("first", self.element(&word("row"), &word("col")));
+        let part = shader.open_for("part", 0, n_parts, 1, self.shape.splits);
+        let (idx, at) = (self.scratch_idx(), first + part * n_elems);
         let value = match self.shape.variant.cols {
-            Cols::One => self.memory.load(shader, idx, &at),
-            Cols::Fours(_) => self.memory.load4(shader, idx, &at),
+            Cols::One => self.memory.load(shader, idx, at),
+            Cols::Fours(_) => self.memory.load4(shader, idx, at),
         };
-        shader.line(format!("all0_0 += {value};"));
+        shader.add_to(&all, value);
         shader.close();
     }
 
@@ -290,8 +293,13 @@ impl<'a> MatmulShader<'a> {
         self.context.body.inputs.len() + self.context.body.outputs.len()
     }
 
-    fn rows_before(&self) -> &'static str {
-        if self.matmul.batch.is_empty() { "" } else { "batch * params.m + " }
+    /// The element of the result at a row and column of this batch.
+    fn element(&self, row: &ShaderExpr, col: &ShaderExpr) -> ShaderExpr {
+        let row = match self.matmul.batch.is_empty() {
+            true => row.clone(),
+            false => word("batch") * word("params.m") + row,
+        };
+        row * word("params.n") + col
     }
 
     /// What follows the sums, value by value of the tile.
@@ -304,63 +312,71 @@ impl<'a> MatmulShader<'a> {
             let uniform = (0..body.insts.len() as Reg).filter(|r| body.insts[*r as usize].scope == Scope::Uniform);
             eval.need(shader, uniform);
         }
-        let (names, n_cols) = (self.names("all"), self.shape.variant.cols.n_values());
+        let (values, n_cols) = (self.values("all"), self.shape.variant.cols.n_values());
         // Where the next four columns are, and whether even the first row and column may be beyond the end.
         let (apart, may_miss) = match self.shape.variant.team {
             Share::WorkgroupTile { across, .. } => (4 * across, [true, true]),
             Share::SubgroupBroadcast(_) => (4, [false, true]),
             Share::Alone | Share::SplitK(_) => (4, [false, false]),
         };
-        if names.len() > 1 && names.len() * body.insts.len() > WRITTEN_OUT {
+        let (row, col) = (word("row"), word("col"));
+        let is_row = |row: &ShaderExpr| row.less(word("params.m"));
+        let is_col = |col: &ShaderExpr| col.less(word("params.col_end"));
+        if values.len() > 1 && values.len() * body.insts.len() > WRITTEN_OUT {
             // In memory, to be counted through: what follows is long, and should be compiled once.
-            shader.line(format!("var all = array<{}, {}>({});", self.value_type(), names.len(), names.join(", ")));
-            shader.open_loop(format!("for (var v = 0u; v < {}u; v++)", names.len()), names.len());
-            shader.line(format!("let row_v = row + v / {n_cols}u;"));
-            shader.line(format!("let col_v = col + v % {n_cols}u * {apart}u;"));
-            shader.open("if (row_v < params.m && col_v < params.col_end)");
-            self.write_value(shader, &eval, "all[v]", ["row_v", "col_v"], "_v");
+            let n = values.len();
+            let array = call(format!("array<{}, {n}>", self.value_type()), values, self.value_type());
+            let values = shader.variable("all", array);
+            let v = shader.open_for("v", 0, n, 1, n);
+            let row = shader.define("row_v", row + &v / n_cols);
+            let col = shader.define("col_v", col + &v % n_cols * apart);
+            shader.open_if(is_row(&row).and(is_col(&col)));
+            self.write_value(shader, &eval, values.at(v), [row, col], "_v");
             shader.close();
             shader.close();
             return;
         }
-        for (v, name) in names.iter().enumerate() {
+        for (v, value) in values.into_iter().enumerate() {
             let (r, c) = (v / n_cols, v % n_cols);
-            let row = if r == 0 { "row".to_string() } else { format!("(row + {r}u)") };
-            let col = if c == 0 { "col".to_string() } else { format!("(col + {}u)", apart * c) };
-            let (row_may, col_may) = (r > 0 || may_miss[0], c > 0 || may_miss[1]);
-            match (row_may, col_may) {
-                (false, false) => {}
-                (true, false) => shader.open(format!("if ({row} < params.m)")),
-                (false, true) => shader.open(format!("if ({col} < params.col_end)")),
-                _ => shader.open(format!("if ({row} < params.m && {col} < params.col_end)")),
-            }
-            self.write_value(shader, &eval, name, [&row, &col], &if v > 0 { format!("_{v}") } else { String::new() });
-            if row_may || col_may {
+            let (row, col) = (row.plus(r), col.plus(apart * c));
+            let row_may_miss = (r > 0 || may_miss[0]).then(|| is_row(&row));
+            let col_may_miss = (c > 0 || may_miss[1]).then(|| is_col(&col));
+            let inside = all(row_may_miss.into_iter().chain(col_may_miss));
+            let may_miss = inside.is_some();
+            inside.into_iter().for_each(|inside| shader.open_if(inside));
+            let suffix = if v > 0 { format!("_{v}") } else { String::new() };
+            self.write_value(shader, &eval, value, [row, col], &suffix);
+            if may_miss {
                 shader.close();
             }
         }
     }
 
-    fn write_value(&self, shader: &mut Shader, eval: &Eval, sum: &str, [row, col]: [&str; 2], suffix: &str) {
+    /// Writes what becomes of one value of the tile.
+    fn write_value(
+        &self,
+        shader: &mut Shader,
+        eval: &Eval,
+        sum: ShaderExpr,
+        [row, col]: [ShaderExpr; 2],
+        suffix: &str,
+    ) {
         let body = self.context.body;
-        let four = self.shape.variant.cols != Cols::One;
-        let at = format!("i{suffix}");
-        shader.line(format!("let {at} = ({}{row}) * params.n + {col};", self.rows_before()));
+        let at = shader.define(format!("i{suffix}"), self.element(&row, &col));
         if self.sums == DispatchSums::Parts {
             let n_elems = shader.param("n_elems", self.args.outer.iter().product());
-            let at = word("part") * n_elems + word(at);
-            return match four {
-                true => self.memory.store4(shader, self.scratch_idx(), at, self.value(sum)),
-                false => self.memory.store(shader, self.scratch_idx(), at, self.value(sum)),
+            let at = word("part") * n_elems + at;
+            return match sum.is_four() {
+                true => self.memory.store4(shader, self.scratch_idx(), at, sum),
+                false => self.memory.store(shader, self.scratch_idx(), at, sum),
             };
         }
         let mut here = eval.clone();
-        let mut names = batch_names(self.matmul.batch.len());
-        names.extend([row.to_string(), col.to_string()]);
-        let along = four.then_some(names.len() - 1);
-        let coordinates = side_by_side(names.into_iter().map(word).collect(), along);
-        here.spot = Spot { coordinates, outer_suffix: String::new(), ..Spot::new(word(at), suffix) };
-        let sum = self.value(sum);
+        let mut coordinates: Vec<ShaderExpr> = batch_names(self.matmul.batch.len()).into_iter().map(word).collect();
+        coordinates.extend([row, col]);
+        let along = sum.is_four().then_some(coordinates.len() - 1);
+        let coordinates = side_by_side(coordinates, along);
+        here.spot = Spot { coordinates, outer_suffix: String::new(), ..Spot::new(at, suffix) };
         for (reg, inst) in body.insts.iter().enumerate() {
             if let InstOp::Acc(_) = inst.op {
                 here.values[reg] = Some(sum.reinterpreted(inst.dtype.lane()));
@@ -401,34 +417,33 @@ fn batch_names(n: usize) -> Vec<String> {
 }
 
 /// Where an operand's matrix of this batch starts.
-fn operand_start(shader: &mut Shader, name: &str, lies: &OperandArgs) -> String {
-    let mut text = shader.signed_param(&format!("{name}_offset"), lies.offset).to_string();
+fn operand_start(shader: &mut Shader, name: &str, lies: &OperandArgs) -> ShaderExpr {
+    let mut start = shader.signed_param(&format!("{name}_offset"), lies.offset);
     for (axis, list) in lies.batch.iter().enumerate() {
-        let by = place(shader, name, &format!("batch{axis}"), list, &format!("batch_{axis}"));
-        text = format!("{text} + {by}");
+        start = start + place(shader, name, &format!("batch{axis}"), list, &word(format!("batch_{axis}")));
     }
-    text
+    start
 }
 
 /// How far from the first a value of an operand's index is: a multiple of its stride, or the sum over its axes, each found
-/// by dividing. `idx` stands for itself in any expression.
-fn place(shader: &mut Shader, name: &str, axis: &str, list: &AxisList, idx: &str) -> String {
+/// by dividing.
+fn place(shader: &mut Shader, name: &str, axis: &str, list: &AxisList, idx: &ShaderExpr) -> ShaderExpr {
     if let Some(by) = list.stride() {
-        let by = shader.signed_param(&format!("{name}_{axis}"), by);
-        return format!("{idx} * {by}");
+        return idx * shader.signed_param(&format!("{name}_{axis}"), by);
     }
     let digits = digits(shader, name, axis, list, idx);
-    let terms = list.axes().iter().zip(digits).enumerate().map(|(i, ((_, by), digit))| {
-        let by = shader.signed_param(&format!("{name}_{axis}_{i}"), *by);
-        format!("{digit} * {by}")
-    });
-    format!("({})", terms.collect::<Vec<_>>().join(" + "))
+    let terms = list
+        .axes()
+        .iter()
+        .zip(digits)
+        .enumerate()
+        .map(|(i, ((_, by), digit))| digit * shader.signed_param(&format!("{name}_{axis}_{i}"), *by));
+    terms.reduce(|sum, term| sum + term).unwrap_or(0.into())
 }
 
 /// Where on each of its axes a value of a list is.
-fn digits(shader: &mut Shader, name: &str, axis: &str, list: &AxisList, idx: &str) -> Vec<String> {
-    let start = shader.param(&format!("{name}_{axis}_start"), list.start());
-    let idx = format!("({idx} + {start})");
+fn digits(shader: &mut Shader, name: &str, axis: &str, list: &AxisList, idx: &ShaderExpr) -> Vec<ShaderExpr> {
+    let idx = idx + shader.param(&format!("{name}_{axis}_start"), list.start());
     let n_axes = list.axes().len();
     let digit = |i: usize| {
         let (size, _) = list.axes()[i];
@@ -436,9 +451,9 @@ fn digits(shader: &mut Shader, name: &str, axis: &str, list: &AxisList, idx: &st
         let size = shader.param(&format!("{name}_{axis}_size{i}"), size);
         let per = shader.param(&format!("{name}_{axis}_per{i}"), per);
         match i {
-            0 => format!("{idx} / {per}"),
-            _ if i + 1 == n_axes => format!("{idx} % {size}"),
-            _ => format!("{idx} / {per} % {size}"),
+            0 => &idx / per,
+            _ if i + 1 == n_axes => &idx % size,
+            _ => &idx / per % size,
         }
     };
     (0..n_axes).map(digit).collect()
@@ -447,11 +462,11 @@ fn digits(shader: &mut Shader, name: &str, axis: &str, list: &AxisList, idx: &st
 /// Starts counting through a list along k, from `k_start` on: `{name}_at` is where it is, `{name}_place1`, … where on each axis
 /// but the slowest. The loop over k then divides nothing.
 fn write_count(shader: &mut Shader, name: &str, axis: &str, list: &AxisList) {
-    let at = place(shader, name, axis, list, "k_start");
-    shader.line(format!("var {name}_at = {at};"));
-    let digits = digits(shader, name, axis, list, "k_start");
-    for (i, digit) in digits.iter().enumerate().skip(1) {
-        shader.line(format!("var {name}_place{i} = {digit};"));
+    let at = place(shader, name, axis, list, &word("k_start"));
+    shader.variable(format!("{name}_at"), at);
+    let digits = digits(shader, name, axis, list, &word("k_start"));
+    for (i, digit) in digits.into_iter().enumerate().skip(1) {
+        shader.variable(format!("{name}_place{i}"), digit);
     }
 }
 
@@ -459,23 +474,22 @@ fn write_count(shader: &mut Shader, name: &str, axis: &str, list: &AxisList) {
 fn write_count_on(shader: &mut Shader, name: &str, axis: &str, list: &AxisList) {
     let axes = list.axes();
     let last = axes.len() - 1;
+    let at = word(format!("{name}_at"));
+    let place = |i: usize| word(format!("{name}_place{i}"));
     let by = shader.signed_param(&format!("{name}_{axis}_{last}"), axes[last].1);
-    shader.line(format!("{name}_at += {by};"));
-    shader.line(format!("{name}_place{last}++;"));
+    shader.add_to(&at, by);
+    shader.add_to(&place(last), 1);
     for i in (1..=last).rev() {
         // From behind the end of this axis back to its start, and one on along the next.
         let jump = axes[i - 1].1 - axes[i].0 as isize * axes[i].1;
         let jump = shader.signed_param(&format!("{name}_{axis}_jump{i}"), jump);
         let size = shader.param(&format!("{name}_{axis}_size{i}"), axes[i].0);
-        let (at, here) = (format!("{name}_at"), format!("{name}_place{i}"));
-        shader.line(format!("{at} = select({at}, {at} + {jump}, {here} == {size});"));
+        let is_behind = place(i).equals(size);
+        shader.assign(&at, select(&at, &at + jump, is_behind.clone()));
         if i > 1 {
-            shader.line(format!(
-                "{name}_place{0} = select({name}_place{0}, {name}_place{0} + 1u, {here} == {size});",
-                i - 1
-            ));
+            shader.assign(&place(i - 1), select(place(i - 1), place(i - 1) + 1, is_behind.clone()));
         }
-        shader.line(format!("{here} = select({here}, 0u, {here} == {size});"));
+        shader.assign(&place(i), select(place(i), 0, is_behind));
     }
 }
 

@@ -3,35 +3,37 @@
 //! value from one lane to all in one instruction: this is twice as fast there as reading everything alone.
 
 use super::super::shader::Shader;
-use super::super::tree::{ShaderExpr, ShaderType, call};
+use super::super::tree::{ShaderExpr, ShaderType, call, min, word};
 use super::variants::Read;
-use super::{LANES, MatmulShader, place};
+use super::{MatmulShader, place};
 
 impl MatmulShader<'_> {
     /// Where the rows of `a` start that this invocation reads: of every `n_lanes` rows of the tile one.
     pub fn write_subgroup_rows(&self, shader: &mut Shader, n_lanes: usize) {
         for first in (0..self.shape.variant.rows).step_by(n_lanes) {
-            let row = format!("min(row + {first}u + lane, params.m - 1u)");
+            let row = min(word("row") + first + word("lane"), word("params.m") - 1);
             let at = place(shader, "a", "row", &self.matmul.a.rows, &row);
-            shader.line(format!("let a{first} = a_start + {at};"));
+            shader.define(format!("a{first}"), word("a_start") + at);
         }
     }
 
     /// The products of `n` steps from `k` on, row by row, so that a row that was handed over is used at once.
     pub fn write_subgroup_products(&self, shader: &mut Shader, n_lanes: usize, n: usize, into: &str) {
         let rows = self.shape.variant.rows;
+        let mut own = Vec::new();
         for first in (0..rows).step_by(n_lanes) {
             let value = self.own_row(shader, first, n);
-            shader.line(format!("let own{first} = {value};"));
+            own.push(shader.define(format!("own{first}"), value));
         }
         if self.shape.b == Read::AlongK && n > 1 {
             self.write_b_along_k(shader);
         }
         (0..n).for_each(|i| self.write_row_of_b(shader, n, i));
         for r in 0..rows {
-            shader.line(format!("let x{r} = subgroupBroadcast(own{}, {}u);", r / n_lanes * n_lanes, r % n_lanes));
-            let step = |i: usize| if n > 1 { LANES[i] } else { "" };
-            let xs: Vec<String> = (0..n).map(|i| format!("x{r}{}", step(i))).collect();
+            let own = &own[r / n_lanes];
+            let x = call("subgroupBroadcast", [own.clone(), (r % n_lanes).into()], own.ty());
+            let x = shader.define(format!("x{r}"), x);
+            let xs: Vec<ShaderExpr> = (0..n).map(|i| x.component(i)).collect();
             self.write_sum(shader, into, r, &xs);
         }
     }
@@ -41,16 +43,16 @@ impl MatmulShader<'_> {
         let value = match (self.shape.a, n) {
             (Read::AlongK, 2..) => {
                 let at = self.a_along_k(shader, first);
-                self.memory.load4(shader, 0, &at)
+                self.memory.load4(shader, 0, at)
             }
             (_, 1) => {
                 let at = self.a_at(shader, first, 0);
-                self.memory.load(shader, 0, &at)
+                self.memory.load(shader, 0, at)
             }
             _ => {
                 let one = |i: usize| {
                     let at = self.a_at(shader, first, i);
-                    self.memory.load(shader, 0, &at)
+                    self.memory.load(shader, 0, at)
                 };
                 let each: Vec<ShaderExpr> = (0..n).map(one).collect();
                 call("vec4", each, ShaderType::four(self.context.body.inputs[0].lane()))

@@ -3,9 +3,10 @@
 //! lie side by side, step after step.
 
 use super::super::shader::Shader;
-use super::super::tree::lane_name;
+use super::super::tree::{ShaderExpr, ShaderType, min, word};
 use super::variants::{K_BLOCK, Read, Variant};
-use super::{LANES, MatmulShader, operand_start, place};
+use super::{MatmulShader, operand_start, place};
+use crate::dtype::Lane;
 use crate::kernel::{AxisList, OperandArgs};
 
 /// One of the two matrices, seen along the axis that the result has too (`across`) and along k.
@@ -61,45 +62,44 @@ impl MatmulShader<'_> {
         }
         for side in &sides {
             let start = operand_start(shader, side.name, side.lies);
-            shader.line(format!("let {}_start = {start};", side.name));
-            let n_fours = side.size / 4 * k_steps;
-            shader.global(format!(
-                "var<workgroup> sh_{}: array<vec4<{}>, {n_fours}>;",
-                side.name,
-                lane_name(self.lane)
-            ));
+            shader.define(format!("{}_start", side.name), start);
+            side.shared(shader, self.lane, k_steps);
         }
-        self.write_range(shader);
-        let value = self.value_type();
-        let (all, sums) = (self.names("all"), self.names("sum"));
-        all.iter().for_each(|name| shader.line(format!("var {name} = {value}();")));
+        let [start, end] = self.write_range(shader);
+        let (all, sums) = (self.values("all"), self.values("sum"));
+        self.declare(shader, &all);
         let n_blocks = self.k_len().div_ceil(K_BLOCK);
-        shader.open_loop(format!("for (var block = k_start; block < k_end; block += {K_BLOCK}u)"), n_blocks);
-        sums.iter().for_each(|name| shader.line(format!("var {name} = {value}();")));
-        shader.line(format!("let block_end = min(block + {K_BLOCK}u, k_end);"));
+        let block = shader.open_for("block", start, &end, K_BLOCK, n_blocks);
+        self.declare(shader, &sums);
+        let block_end = shader.define("block_end", min(&block + K_BLOCK, end));
         let n_brought = n_blocks * K_BLOCK.div_ceil(k_steps);
-        shader.open_loop(format!("for (var first = block; first < block_end; first += {k_steps}u)"), n_brought);
+        shader.open_for("first", block, block_end, k_steps, n_brought);
         sides.iter().for_each(|side| self.write_bring(shader, side, k_steps, n_brought));
         // All of it is there.
-        shader.line("workgroupBarrier();");
-        shader.open_loop(format!("for (var step = 0u; step < {k_steps}u; step++)"), n_brought * k_steps);
+        shader.barrier();
+        let step = shader.open_for("step", 0, k_steps, 1, n_brought * k_steps);
+        let [sh_a, sh_b] = sides.each_ref().map(|side| side.shared(shader, self.lane, k_steps));
+        let mut xs = Vec::new();
         for four in 0..rows / 4 {
-            shader.line(format!("let x{four} = sh_a[step * {}u + down * {}u + {four}u];", n_rows / 4, rows / 4));
+            let at = &step * (n_rows / 4) + word("down") * (rows / 4) + four;
+            xs.push(shader.define(format!("x{four}"), sh_a.at(at)));
         }
         let apart = n_cols / 4 / cols.n_values();
+        let mut ys = Vec::new();
         for c in 0..cols.n_values() {
-            shader.line(format!("let y{c} = sh_b[step * {}u + side + {}u];", n_cols / 4, c * apart));
+            let at = &step * (n_cols / 4) + word("side") + c * apart;
+            ys.push(shader.define(format!("y{c}"), sh_b.at(at)));
         }
         for r in 0..rows {
-            for c in 0..cols.n_values() {
-                shader.line(format!("sum{r}_{c} += x{}{} * y{c};", r / 4, LANES[r % 4]));
+            for (c, y) in ys.iter().enumerate() {
+                shader.add_to(&self.value("sum", r, c), xs[r / 4].component(r % 4) * y);
             }
         }
         shader.close();
         // Everyone has used it.
-        shader.line("workgroupBarrier();");
+        shader.barrier();
         shader.close();
-        all.iter().zip(&sums).for_each(|(all, sum)| shader.line(format!("{all} += {sum};")));
+        all.iter().zip(sums).for_each(|(all, sum)| shader.add_to(all, sum));
         shader.close();
     }
 
@@ -112,66 +112,69 @@ impl MatmulShader<'_> {
         let along_k = side.read == Read::AlongK;
         let n_units = if along_k { fours * k_steps / 4 } else { fours * k_steps };
         let n_trips = n_brought * n_units.div_ceil(group);
-        shader.open_loop(format!("for (var unit = lane; unit < {n_units}u; unit += {group}u)"), n_trips);
-        match along_k {
-            true => {
-                shader.line(format!("let four = unit / {}u;", k_steps / 4));
-                shader.line(format!("let step = unit % {}u * 4u;", k_steps / 4));
-            }
-            false => {
-                shader.line(format!("let four = unit % {fours}u;"));
-                shader.line(format!("let step = unit / {fours}u;"));
-            }
-        }
-        shader.line("let k = first + step;");
-        let at = |shader: &mut Shader, j: usize| {
-            let wanted = if j == 0 { String::new() } else { format!(" + {j}u") };
-            let idx = format!("min({} + four * 4u{wanted}, {} - 1u)", side.start, side.end);
-            place(shader, name, side.across.0, side.across.1, &idx)
+        let unit = shader.open_for("unit", word("lane"), n_units, group, n_trips);
+        let (four, step) = match along_k {
+            true => (&unit / (k_steps / 4), &unit % (k_steps / 4) * 4),
+            false => (&unit % fours, &unit / fours),
         };
-        let four_type = format!("vec4<{}>", lane_name(self.lane));
+        let (four, step) = (shader.define("four", four), shader.define("step", step));
+        let k = shader.define("k", word("first") + &step);
+        let first = word(side.start) + &four * 4;
+        let at = |shader: &mut Shader, j: usize| {
+            let idx = min(first.plus(j), word(side.end) - 1);
+            word("from_k") + place(shader, name, side.across.0, side.across.1, &idx)
+        };
+        let four_type = ShaderType::four(self.lane);
         let n_values = if along_k { 4 } else { 1 };
-        (0..n_values).for_each(|j| shader.line(format!("var v{j} = {four_type}();")));
-        shader.open("if (k < block_end)");
-        let along = place(shader, name, side.along.0, side.along.1, "k");
-        shader.line(format!("let from_k = {name}_start + {along};"));
+        let values: Vec<ShaderExpr> =
+            (0..n_values).map(|j| shader.variable(format!("v{j}"), four_type.zero())).collect();
+        shader.open_if(k.less(word("block_end")));
+        let along = place(shader, name, side.along.0, side.along.1, &k);
+        let from_k = shader.define("from_k", word(format!("{name}_start")) + along);
         match side.read {
             Read::AlongK => {
-                for j in 0..4 {
+                for (j, value) in values.iter().enumerate() {
                     let at = at(shader, j);
-                    let value = self.memory.load4(shader, side.input, &format!("from_k + {at}"));
-                    shader.line(format!("v{j} = {};", value.reinterpreted(self.lane)));
+                    let read = self.memory.load4(shader, side.input, at);
+                    shader.assign(value, read.reinterpreted(self.lane));
                 }
             }
             Read::Across => {
-                let first = format!("min({} + four * 4u, {} - 4u)", side.start, side.end);
+                let first = min(first, word(side.end) - 4);
                 let first = match side.across.1.stride() {
                     Some(_) => first,
                     None => place(shader, name, side.across.0, side.across.1, &first),
                 };
-                let value = self.memory.load4(shader, side.input, &format!("from_k + {first}"));
-                shader.line(format!("v0 = {};", value.reinterpreted(self.lane)));
+                let read = self.memory.load4(shader, side.input, from_k + first);
+                shader.assign(&values[0], read.reinterpreted(self.lane));
             }
             Read::Each => {
                 let one = |j: usize| {
                     let at = at(shader, j);
-                    let value = self.memory.load(shader, side.input, &format!("from_k + {at}"));
-                    value.reinterpreted(self.lane).to_string()
+                    self.memory.load(shader, side.input, at).reinterpreted(self.lane)
                 };
-                let each: Vec<String> = (0..4).map(one).collect();
-                shader.line(format!("v0 = {four_type}({});", each.join(", ")));
+                let each = [0, 1, 2, 3].map(one);
+                shader.assign(&values[0], four_type.make(each));
             }
         }
         shader.close();
+        let shared = side.shared(shader, self.lane, k_steps);
         match along_k {
             true => {
-                for (j, lane) in LANES.iter().enumerate() {
-                    let value = format!("{four_type}(v0{lane}, v1{lane}, v2{lane}, v3{lane})");
-                    shader.line(format!("sh_{name}[(step + {j}u) * {fours}u + four] = {value};"));
+                for j in 0..4 {
+                    let value = four_type.make(values.iter().map(|value| value.component(j)));
+                    shader.assign(&shared.at((&step + j) * fours + &four), value);
                 }
             }
-            false => shader.line(format!("sh_{name}[step * {fours}u + four] = v0;")),
+            false => shader.assign(&shared.at(step * fours + four), &values[0]),
         }
         shader.close();
+    }
+}
+
+impl TileSide<'_> {
+    /// The workgroup memory that steps of it are brought to.
+    fn shared(&self, shader: &mut Shader, lane: Lane, k_steps: usize) -> ShaderExpr {
+        shader.shared(&format!("sh_{}", self.name), self.size / 4 * k_steps, ShaderType::four(lane))
     }
 }

@@ -43,7 +43,9 @@ fn check_run_on(outputs: &[&Tensor], devices: &[(&str, GpuTarget)]) {
         let captured = capture(&nodes);
         let graph = captured.graph();
         let inputs: Vec<Vec<u8>> = captured.leaves.iter().map(|leaf| bytes(&captured.nodes[*leaf as usize])).collect();
-        ([limits(), small_limits()].map(|limits| compile(&graph, &limits)), captured.constants.clone(), inputs)
+        let of_limits = |limits| Target { limits, machine: Machine::Gpu(target(Threads::Independent)) };
+        let plans = [limits(), small_limits()].map(|limits| compile(graph.clone(), &of_limits(limits)));
+        (plans, captured.constants.clone(), inputs)
     };
     let mut runs: Vec<(&str, Vec<Vec<u8>>)> = Vec::new();
     for (name, target) in devices {
@@ -195,7 +197,7 @@ fn every_row_computes_what_the_cpu_computes() {
 /// An op on tensors of one shape.
 fn record(op: Op, inputs: &[&Tensor], gives: DType) -> Tensor {
     let nodes: Vec<&NodeRef> = inputs.iter().map(|x| x.node().expect("a good tensor")).collect();
-    Tensor::record(op, &nodes, nodes[0].shape.clone(), gives, std::panic::Location::caller())
+    Tensor::record(op, &nodes, nodes[0].shape, gives, std::panic::Location::caller())
 }
 
 #[test]
