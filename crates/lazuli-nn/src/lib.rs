@@ -42,7 +42,7 @@ pub mod schedule;
 pub mod data;
 
 pub use attention::MultiHeadAttention;
-pub use conv::{Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d, Window};
+pub use conv::{Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, Window};
 pub use dropout::Dropout;
 pub use linear::{Embedding, Linear};
 pub use module::{Buffer, Counter, Item, Layer, Mode, Module, buffers, load, named, parameters, set_mode};

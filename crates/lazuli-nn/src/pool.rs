@@ -53,7 +53,7 @@ impl AvgPool2d {
     }
 }
 
-/// Windows with their elements on axes 2 and 4, channels last, as convolutions leave them: `[n, h′, size, w′, size, c]`.
+/// Windows with their elements on axes 3 and 5, channels first, as convolutions leave them: `[n, c, h′, size, w′, size]`.
 #[track_caller]
 fn windows(op: &str, x: &Tensor, size: usize, stride: usize) -> Result<Tensor> {
     let &[n, c, h, w] = x.shape()? else {
@@ -66,15 +66,15 @@ fn windows(op: &str, x: &Tensor, size: usize, stride: usize) -> Result<Tensor> {
     }
     Ok(match size == stride && h % size == 0 && w % size == 0 {
         // Side by side and without a rest they are a reshape.
-        true => x.reshape([n, c, h / size, size, w / size, size]).permute(&[0, 2, 3, 4, 5, 1]),
-        false => x.unfold(2, size, stride).unfold(3, size, stride).permute(&[0, 2, 4, 3, 5, 1]),
+        true => x.reshape([n, c, h / size, size, w / size, size]),
+        false => x.unfold(2, size, stride).unfold(3, size, stride).permute(&[0, 1, 2, 4, 3, 5]),
     })
 }
 
 /// The elements of each window, one after another: for small windows a map over few slices is faster than many tiny
 /// reductions.
 fn elements(windows: &Tensor, size: usize) -> impl Iterator<Item = Tensor> {
-    (0..size * size).map(move |i| windows.select_index(4, (i % size) as isize).select_index(2, (i / size) as isize))
+    (0..size * size).map(move |i| windows.select_index(5, (i % size) as isize).select_index(3, (i / size) as isize))
 }
 
 /// Windows of at most this many elements a side are taken element by element.
@@ -82,7 +82,7 @@ const SMALL: usize = 4;
 
 /// One number per window, seen by each of its elements.
 fn spread(y: &Tensor) -> Tensor {
-    y.unsqueeze(2).unsqueeze(4)
+    y.unsqueeze(3).unsqueeze(5)
 }
 
 impl Layer for MaxPool2d {
@@ -94,7 +94,7 @@ impl Layer for MaxPool2d {
             Err(error) => return error.into(),
         };
         if self.size > SMALL {
-            return windows.max([2, 4]).permute(&[0, 3, 1, 2]);
+            return windows.max([3, 5]);
         }
         let y = elements(&windows, self.size).reduce(|a, b| a.maximum(b)).unwrap_or_else(|| windows.clone());
         // On the way back each element asks whether it was the greatest, and ties share: one map over the input, where the
@@ -103,8 +103,8 @@ impl Layer for MaxPool2d {
         let n_hits = elements(&windows, self.size).map(|x| hits(&x, &y)).reduce(|a, b| a.add(b));
         let share = n_hits.map_or_else(|| y.ones_like(), |n| n.recip());
         let share = windows.eq(spread(&y)).select(spread(&share), 0.0).detach();
-        let twin = windows.mul(share).sum([2, 4]);
-        y.with_gradient_of(&twin.to_dtype(y.dtype().unwrap_or(DType::F32))).permute(&[0, 3, 1, 2])
+        let twin = windows.mul(share).sum([3, 5]);
+        y.with_gradient_of(&twin.to_dtype(y.dtype().unwrap_or(DType::F32)))
     }
 }
 
@@ -116,16 +116,15 @@ impl Layer for AvgPool2d {
             Ok(windows) => windows,
             Err(error) => return error.into(),
         };
-        let y = match self.size > SMALL {
-            true => windows.mean([2, 4]),
+        match self.size > SMALL {
+            true => windows.mean([3, 5]),
             false => {
                 let sum = elements(&windows, self.size).reduce(|a, b| a.add(b)).unwrap_or_else(|| windows.clone());
                 let y = sum.mul(1.0 / (self.size * self.size) as f32);
                 // As above: each element gets its share of the window's gradient.
-                y.with_gradient_of(&windows.mean([2, 4]).to_dtype(y.dtype().unwrap_or(DType::F32)))
+                y.with_gradient_of(&windows.mean([3, 5]).to_dtype(y.dtype().unwrap_or(DType::F32)))
             }
-        };
-        y.permute(&[0, 3, 1, 2])
+        }
     }
 }
 

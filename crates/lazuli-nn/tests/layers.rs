@@ -277,7 +277,7 @@ fn a_bad_shape_is_an_error_that_names_the_layer_the_shapes_and_the_callers_line(
             "conv2d: no window of 9 × 9 fits",
             "pad more",
         ),
-        (Conv2d::new(3, 2, 3, no_stride, 1, &cpu).forward(&x(&[1, 3, 5, 5])), "conv2d: Window", "at least 1"),
+        (Conv2d::new(3, 2, 3, no_stride, 1, &cpu).forward(&x(&[1, 3, 5, 5])), "conv2d: Conv", "at least 1"),
         (ConvTranspose1d::new(3, 2, 3, window, 1, &cpu).forward(&x(&[3, 5])), "conv_transpose1d: wants", "[3, 5]"),
         (ConvTranspose2d::new(3, 2, 3, window, 1, &cpu).forward(&x(&[3, 5])), "conv_transpose2d: wants", "[3, 5]"),
         (

@@ -44,7 +44,7 @@ pub use dtype::{DType, Element};
 pub use error::{Error, Fault, Result};
 pub use graph::CustomOp;
 pub use half::{bf16, f16};
-pub use ops::{Attention, Slice, Slices, einsum};
+pub use ops::{Attention, Conv, PerAxis, Slice, Slices, einsum};
 pub use place::Caller;
 pub use plan::{Boundary, Explain, KernelInfo};
 pub use realize::{compute, compute_async, explain, prepare};

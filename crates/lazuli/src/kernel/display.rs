@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use super::{Args, Body, InstOp, Kernel, Order, Reg};
+use super::{Args, AxisList, Body, InstOp, Kernel, OperandArgs, Order, Reg};
 
 impl Kernel {
     /// What it computes, as a name: `map_add_tanh_f32`. Profilers show it, so it reads like the plan.
@@ -40,7 +40,11 @@ impl Kernel {
                     args.matmul.as_ref().map_or(String::new(), |m| format!("{:?} {}×{}×{}", m.batch, m.m, m.k, m.n));
                 let panels = args.matmul.as_ref().and_then(|m| m.panels);
                 let panels = panels.map_or(String::new(), |panels| format!(" in panels of {}", panels.width));
-                format!("matmul {sizes}{panels}: {}", body.stores_text())
+                let lists = args
+                    .matmul
+                    .as_ref()
+                    .map_or(String::new(), |m| format!("{}{}", lists("in0", &m.a), lists("in1", &m.b)));
+                format!("matmul {sizes}{panels}{lists}: {}", body.stores_text())
             }
             Kernel::Attention(a) => {
                 let sizes = args.attention.as_ref().map_or(String::new(), |x| {
@@ -58,6 +62,18 @@ impl Kernel {
             }
             Kernel::Routine(r) => format!("routine {}", r.row.name),
         }
+    }
+}
+
+/// `, in1 by [3/63, 3/9, 2/1] × [3/18, 4/2]`: sizes and strides of an operand's rows and columns, where they are lists of axes.
+fn lists(name: &str, lies: &OperandArgs) -> String {
+    let text = |list: &AxisList| {
+        let axes: Vec<String> = list.axes().iter().map(|(size, stride)| format!("{size}/{stride}")).collect();
+        format!("[{}]", axes.join(", "))
+    };
+    match lies.steps() {
+        Some(_) => String::new(),
+        None => format!(", {name} by {} × {}", text(&lies.rows), text(&lies.cols)),
     }
 }
 

@@ -158,6 +158,28 @@ fn an_operand_that_reaches_too_far_is_found() {
 }
 
 #[test]
+fn operands_are_lists_of_axes_where_a_device_takes_them() {
+    let turned = data([4, 6, 8]).permute(&[1, 0, 2]).reshape([6, 32]);
+    let planned = |max_list_elems: usize| {
+        let plan = plan_with(&[&turned.matmul(&data([32, 5]))], &Limits { max_list_elems, ..limits() });
+        plan.launches.iter().map(|launch| launch.kernel.text(&launch.args)).collect::<Vec<_>>()
+    };
+    assert_eq!(planned(192), ["matmul [] 6×32×5, in0 by [6/8] × [4/48, 8/1]: out0 = a·b"]);
+    // The source has more elements than the device reads in place.
+    assert_eq!(planned(191).len(), 2);
+    let windows = data([1, 2, 5, 4]).unfold(2, 3, 1).unfold(3, 2, 2).permute(&[0, 1, 4, 5, 2, 3]).reshape([12, 6]);
+    let plan = plan_with(&[&data([3, 12]).matmul(&windows)], &Limits { max_list_elems: 1000, ..limits() });
+    let text = plan.launches[0].kernel.text(&plan.launches[0].args);
+    assert_eq!(text, "matmul [] 3×12×6, in1 by [2/20, 3/4, 2/1] × [3/4, 2/2]: out0 = a·b");
+    // A list that says more than its operand has is found.
+    let mut plan = plan;
+    plan.launches[0].args.matmul.as_mut().expect("a product").b.rows =
+        AxisList::of([(2, 20), (3, 4), (3, 1)].into_iter());
+    let fault = verify::verify(&plan, &limits()).expect_err("it has other sizes");
+    assert!(fault.contains("a list of 18 where the product has 12"), "{fault}");
+}
+
+#[test]
 fn matmul_takes_in_what_follows() {
     let (x, w, b, r) = (data([8, 16]), data([16, 32]), data([32]), data([8, 32]));
     let y = x.matmul(&w).add(&b).relu().mul(0.5).add(&r);

@@ -127,7 +127,8 @@ impl Target {
             max_column: usize::MAX,
             min_rows: 1024,
             panels: None,
-            max_list_elems: 0,
+            // What fits into a binding is never cut.
+            max_list_elems: gpu.max_binding_bytes / 4,
             max_chained_depth: 0,
             custom_may_fail: false,
             fuse: true,

@@ -124,8 +124,14 @@ unsafe fn copy<V: Floats>(from: *const f32, step: isize, to: *mut f32, n: usize)
                     V::load_first(from.add(at), n - at).store_first(to.add(at), n - at);
                 }
             }
-            // A constant step is one that the compiler reads by vectors.
-            2 => (0..n).for_each(|i| *to.add(i) = *from.add(2 * i)),
+            2 => {
+                let mut at = 0;
+                while at + V::LANES <= n {
+                    V::load_even(from.add(2 * at)).store(to.add(at));
+                    at += V::LANES;
+                }
+                (at..n).for_each(|i| *to.add(i) = *from.add(2 * i));
+            }
             _ => (0..n).for_each(|i| *to.add(i) = *from.offset(step * i as isize)),
         }
     }

@@ -225,7 +225,8 @@ impl Gemm {
         let n_wide = n_panels.div_ceil(cut.max_panels()).max(widest).min(n_panels).max(1);
         let n_tall = n_tasks.div_ceil(n_wide);
         let n_tall = if n_wide.is_multiple_of(n_threads) { n_tall } else { n_tall.next_multiple_of(n_threads) };
-        let n_tall = n_tall.min(cut.max_tall());
+        // What is gathered for a task is gathered again for the one below it: no more of them than threads.
+        let n_tall = if lists.b.is_some() { n_tall.min(n_threads) } else { n_tall }.min(cut.max_tall());
         let parts = Parts { first: self.out, rest: parts, len: self.m * self.n };
         threads::for_each_on(n_parts * n_wide * n_tall, &|worker, task| {
             let (part, task) = (task / (n_wide * n_tall), task % (n_wide * n_tall));

@@ -22,6 +22,8 @@ pub unsafe trait Floats: Copy {
     unsafe fn store(self, to: *mut f32);
     /// The first `n` from here on, and zeros; `n ≤ LANES`. Others are not touched.
     unsafe fn load_first(from: *const f32, n: usize) -> Self;
+    /// Every second of the `2 · LANES − 1` values from here on.
+    unsafe fn load_even(from: *const f32) -> Self;
     /// Writes the first `n`.
     unsafe fn store_first(self, to: *mut f32, n: usize);
     /// `self + y`.
@@ -90,6 +92,7 @@ unsafe impl Floats for F32x4 {
     #[inline(always)] unsafe fn load_first(from: *const f32, n: usize) -> Self {
         if n == 4 { Self::load(from) } else { Self(std::array::from_fn(|i| if i < n { *from.add(i) } else { 0.0 })) }
     }
+    #[inline(always)] unsafe fn load_even(from: *const f32) -> Self { Self(std::array::from_fn(|i| *from.add(2 * i))) }
     #[inline(always)] unsafe fn store_first(self, to: *mut f32, n: usize) {
         self.0.iter().take(n).enumerate().for_each(|(i, x)| *to.add(i) = *x);
     }
@@ -142,6 +145,11 @@ mod x86 {
         #[inline(always)] unsafe fn load_first(from: *const f32, n: usize) -> Self {
             Self(_mm512_maskz_loadu_ps(((1u32 << n) - 1) as u16, from))
         }
+        #[inline(always)] unsafe fn load_even(from: *const f32) -> Self {
+            // The second load begins one earlier, so that it ends with the last value that is wanted.
+            let idx = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 17, 19, 21, 23, 25, 27, 29, 31);
+            Self(_mm512_permutex2var_ps(_mm512_loadu_ps(from), idx, _mm512_loadu_ps(from.add(15))))
+        }
         #[inline(always)] unsafe fn store_first(self, to: *mut f32, n: usize) {
             _mm512_mask_storeu_ps(to, ((1u32 << n) - 1) as u16, self.0)
         }
@@ -185,6 +193,11 @@ mod x86 {
         #[inline(always)] unsafe fn store(self, to: *mut f32) { _mm256_storeu_ps(to, self.0) }
         #[inline(always)] unsafe fn load_first(from: *const f32, n: usize) -> Self {
             Self(_mm256_maskload_ps(from, first(n)))
+        }
+        #[inline(always)] unsafe fn load_even(from: *const f32) -> Self {
+            // As above; the halves of both are then put in order.
+            let mixed = _mm256_shuffle_ps::<0b11_01_10_00>(_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(7)));
+            Self(_mm256_castpd_ps(_mm256_permute4x64_pd::<0b11_01_10_00>(_mm256_castps_pd(mixed))))
         }
         #[inline(always)] unsafe fn store_first(self, to: *mut f32, n: usize) {
             _mm256_maskstore_ps(to, first(n), self.0)

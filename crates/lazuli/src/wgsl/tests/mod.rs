@@ -49,7 +49,7 @@ fn limits() -> Limits {
         max_column: 256,
         min_rows: 256,
         panels: None,
-        max_list_elems: 0,
+        max_list_elems: 32 << 20,
         max_chained_depth: 0,
         custom_may_fail: false,
         fuse: true,

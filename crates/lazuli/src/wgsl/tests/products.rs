@@ -41,6 +41,36 @@ fn every_variant_in_every_layout() {
     }
 }
 
+/// Windows of images, and gradients that sum over images and places: lists of axes on either side, along k and across.
+#[test]
+fn every_variant_reads_lists_of_axes() {
+    let options = crate::Conv { stride: [1, 2].into(), padding: 1.into(), ..crate::Conv::default() };
+    for (groups, w) in [(1, 34), (2, 13)] {
+        let x = data([3, 8, 18, w], DType::F32).tracked();
+        let weight = data([12, 8 / groups, 3, 3], DType::F32).tracked();
+        let options = crate::Conv { groups, ..options };
+        let y = x.conv(&weight, Some(&data([12], DType::F32)), options).relu();
+        let last = data([3, 18, w, 8], DType::F32).permute(&[0, 3, 1, 2]).conv(&weight, None, options);
+        let mut outputs =
+            x.conv(&weight, None, options).vjp(&[&x, &weight], &data(y.shape().expect("fits"), DType::F32));
+        outputs.extend([y, last]);
+        for y in outputs {
+            check(&[&y]);
+            let plan = plan(&[&y]);
+            let is_list = |m: &crate::kernel::MatmulArgs| m.a.steps().is_none() || m.b.steps().is_none();
+            assert!(plan.launches.iter().any(|launch| launch.args.matmul.as_ref().is_some_and(is_list)), "{plan}");
+            for variant in VARIANTS {
+                let tuned = Arc::new(Tuned { forced: Some(variant), ..Tuned::default() });
+                let target = GpuTarget { tuned, subgroup: Some(8), ..target(Threads::Cooperative) };
+                for pass in passes(&plan, &target) {
+                    validate(&pass.text);
+                    check_bindings(&pass, &plan, &target);
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn defaults_go_by_device_and_shape() {
     let told_by = |m: usize, k: usize, n: usize, right_transposed: bool, target: &GpuTarget| {
