@@ -46,6 +46,7 @@ pub fn gradients(op: &Op, inputs: &[Tensor], y: &Tensor, g: &Tensor, wanted: &[b
         Op::Cast => one(Some(g.clone())),
         // What is committed is `new`; `old` is only there for the day that it cannot be.
         Op::Commit => Gradients::from_iter([None, Some(g.clone())]),
+        Op::WithRule(row, axes) => [None].into_iter().chain((row.grad)(&inputs[1..], y, g, *axes)).collect(),
         Op::Custom(op) => custom(op, inputs, y, g),
         Op::View(view) => one(Some(views::adjoint(view, &inputs[0], g))),
         Op::Pad(view) => {

@@ -323,6 +323,11 @@ impl KeyWriter {
                 self.head(15, node);
                 inputs(self);
             }
+            // Rule and axes are for gradients; the planner sees the first input alone.
+            Op::WithRule(..) => {
+                self.head(16, node);
+                self.words.push(edges[0] as u64);
+            }
             Op::Custom(op) => {
                 self.head(7, node);
                 self.words.push(op.address() as u64);

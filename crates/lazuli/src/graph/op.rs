@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::dtype::DType;
 use crate::fast_hash::hash_of;
-use crate::ops::{BinaryRow, ReduceRow, RoutineRow, UnaryRow};
+use crate::ops::{BinaryRow, ReduceRow, RoutineRow, RuleRow, UnaryRow};
 use crate::shape::AxisSet;
 use crate::tensor::Tensor;
 use crate::view::View;
@@ -31,6 +31,8 @@ pub enum Op {
     Cast,
     /// Inputs `old` and `new`: `new` if every check of the evaluation has passed, else `old`.
     Commit,
+    /// The first input. Gradients go to the inputs behind it, by the row's rule for these axes, and none through the first.
+    WithRule(&'static RuleRow, AxisSet),
     /// The user's own elementwise function of f32.
     Custom(CustomRef),
     /// Another look at the same elements. Never masked.
@@ -162,6 +164,7 @@ impl Op {
             Op::Select => "select",
             Op::Cast => "cast",
             Op::Commit => "unless_failed",
+            Op::WithRule(row, _) => row.name,
             Op::Custom(_) => "custom",
             Op::View(_) => "view",
             Op::Pad(_) => "pad",

@@ -20,6 +20,7 @@ mod commit;
 mod cast;
 mod custom;
 mod activation;
+mod softmax;
 mod statistics;
 mod normalize;
 

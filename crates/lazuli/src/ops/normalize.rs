@@ -3,9 +3,9 @@
 use std::panic::Location;
 
 use super::operand::or_error;
-use super::reduce::{KeepAxes, reduce};
-use super::statistics::{Widened, mean_over};
-use super::{MAX, SUM};
+use super::reduce::KeepAxes;
+use super::softmax::{Widened, log_softmax, softmax};
+use super::statistics::mean_over;
 use crate::error::{Error, Fault, Result};
 use crate::shape::{AxisSet, Shape};
 use crate::tensor::Tensor;
@@ -22,7 +22,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn softmax(&self, axis: i32) -> Tensor {
-        or_error(try_softmax(self, axis))
+        or_error(one_axis("softmax", self, axis).and_then(|axes| softmax(self, axes)))
     }
 
     /// The logarithm of [`softmax`](Tensor::softmax), without losing digits.
@@ -35,7 +35,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn log_softmax(&self, axis: i32) -> Tensor {
-        or_error(try_log_softmax(self, axis))
+        or_error(one_axis("log_softmax", self, axis).and_then(|axes| log_softmax(self, axes)))
     }
 
     /// Less the mean and divided by the standard deviation along an axis, then times `weight` plus `bias`, which have
@@ -70,34 +70,6 @@ impl Tensor {
     pub(super) fn reshaped(&self, shape: Shape) -> Result<Tensor> {
         Ok(Tensor::viewed(self.node()?, View::contiguous(shape), Location::caller()))
     }
-}
-
-#[track_caller]
-fn try_softmax(x: &Tensor, axis: i32) -> Result<Tensor> {
-    let axes = one_axis("softmax", x, axis)?;
-    let wide = Widened::new(x)?;
-    if wide.x.node()?.shape.n_elems() == 0 {
-        return Ok(wide.x.to_dtype(wide.result));
-    }
-    // Whatever is subtracted, the result is the same: its gradient is zero, so none is recorded.
-    let max = reduce(&MAX, "softmax", wide.x.node()?, axes, KeepAxes(true))?.detach();
-    let e = wide.x.sub(max).exp();
-    let sum = reduce(&SUM, "softmax", e.node()?, axes, KeepAxes(true))?;
-    // One division a row; the sum is at least 1, so its reciprocal loses nothing to speak of.
-    Ok(e.mul(sum.recip()).to_dtype(wide.result))
-}
-
-#[track_caller]
-fn try_log_softmax(x: &Tensor, axis: i32) -> Result<Tensor> {
-    let axes = one_axis("log_softmax", x, axis)?;
-    let wide = Widened::new(x)?;
-    if wide.x.node()?.shape.n_elems() == 0 {
-        return Ok(wide.x.to_dtype(wide.result));
-    }
-    let max = reduce(&MAX, "log_softmax", wide.x.node()?, axes, KeepAxes(true))?.detach();
-    let shifted = wide.x.sub(max);
-    let sum = reduce(&SUM, "log_softmax", shifted.exp().node()?, axes, KeepAxes(true))?;
-    Ok(shifted.sub(sum.log()).to_dtype(wide.result))
 }
 
 #[track_caller]

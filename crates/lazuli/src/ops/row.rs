@@ -3,6 +3,7 @@
 
 use crate::dtype::{DType, Lane};
 use crate::graph::Op;
+use crate::shape::AxisSet;
 use crate::tensor::Tensor;
 
 /// Which dtypes an op takes.
@@ -239,6 +240,15 @@ pub struct RoutineRow {
     pub indexes: bool,
 }
 
+/// The gradients of a value that has better ones than the rules of the ops that compute it would give.
+pub struct RuleRow {
+    /// What it is called in plans and errors.
+    pub name: &'static str,
+    /// The gradients of the inputs from `(inputs, y, g, axes)`; None for an input that has none.
+    #[allow(clippy::type_complexity)]
+    pub grad: fn(&[Tensor], &Tensor, &Tensor, AxisSet) -> Vec<Option<Tensor>>,
+}
+
 impl Takes {
     /// What it takes, in words.
     pub fn what(self) -> &'static str {
@@ -299,7 +309,7 @@ macro_rules! by_address {
     )*};
 }
 
-by_address!(UnaryRow, BinaryRow, ReduceRow, RoutineRow);
+by_address!(UnaryRow, BinaryRow, ReduceRow, RoutineRow, RuleRow);
 
 /// About how many additions an elementwise op costs per element.
 pub fn cost(op: &Op) -> u32 {

@@ -4,6 +4,7 @@ use std::panic::Location;
 
 use super::operand::{broadcast, or_error};
 use super::reduce::{KeepAxes, n_reduced, reduce};
+use super::softmax::{Widened, logsumexp};
 use super::{MAX, MIN, ReduceRow, SUM};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -133,20 +134,6 @@ impl Tensor {
     }
 }
 
-/// A tensor whose elements are about to be added up, in the float they are added in, and the dtype of the result:
-/// half floats would overflow and lose digits.
-pub(super) struct Widened {
-    pub x: Tensor,
-    pub result: DType,
-}
-
-impl Widened {
-    #[track_caller]
-    pub(super) fn new(x: &Tensor) -> Result<Widened> {
-        Ok(Widened { x: x.to_dtype(DType::F32), result: x.dtype()?.to_float() })
-    }
-}
-
 #[track_caller]
 fn try_mean(x: &Tensor, axes: &Axes) -> Result<Tensor> {
     let (axes, keep) = axes.resolve("mean", &x.node()?.shape)?;
@@ -202,13 +189,7 @@ fn root(x: &Tensor) -> Tensor {
 fn try_logsumexp(x: &Tensor, axes: &Axes) -> Result<Tensor> {
     let shape = x.node()?.shape;
     let (axes, keep) = axes.resolve("logsumexp", &shape)?;
-    let wide = Widened::new(x)?;
-    let max = reduce(&MAX, "logsumexp", wide.x.node()?, axes, KeepAxes(true))?;
-    // Infinities are not taken out of the exponent: inf − inf would be NaN.
-    // What is taken out is put back, so it has no gradient of its own.
-    let max = max.is_finite().select(&max, 0.0).detach();
-    let sum = reduce(&SUM, "logsumexp", wide.x.sub(&max).exp().node()?, axes, KeepAxes(true))?;
-    let out = sum.log().add(max).to_dtype(wide.result);
+    let out = logsumexp(x, axes)?;
     Ok(if keep { out } else { out.reshaped(shape.reduced(&axes, false))? })
 }
 

@@ -257,7 +257,7 @@ impl BodyBuilder {
             self.first |= lowering.waits.first[idx as usize];
         }
         match &node.op {
-            Op::View(_) => regs[0],
+            Op::View(_) | Op::WithRule(..) => regs[0],
             Op::Const(_) => *self.const_ids.entry((node.slot, dtype)).or_insert_with(|| {
                 self.consts.push(node.slot);
                 self.insts.push(Inst { op: InstOp::Const(self.consts.len() as u16 - 1), dtype, scope });

@@ -45,6 +45,8 @@ impl GraphBuilder {
             Op::Cast if self.node(node.inputs[0]).dtype == node.dtype => return node.inputs[0],
             // Where nothing can fail, what is new is new: commit(old, new) = new
             Op::Commit if !self.may_fail || node.inputs[0] == node.inputs[1] => return node.inputs[1],
+            // A value is the same whatever gradient it has.
+            Op::WithRule(..) => return node.inputs[0],
             Op::View(view) => {
                 let view = **view;
                 return self.add_view(node, view);
@@ -131,7 +133,7 @@ fn hash(node: &GraphNode) -> u64 {
         Op::Reduce(row, axes) => (row, axes).hash(&mut hasher),
         Op::Gather(axis, _) | Op::Cat(axis) => axis.hash(&mut hasher),
         Op::Routine(row, params) => (row, params).hash(&mut hasher),
-        Op::Data | Op::Const(_) | Op::Index | Op::Select | Op::Cast | Op::Commit | Op::Matmul => {}
+        Op::Data | Op::Const(_) | Op::Index | Op::Select | Op::Cast | Op::Commit | Op::WithRule(..) | Op::Matmul => {}
     }
     hasher.finish()
 }

@@ -34,7 +34,7 @@ pub fn structure_of(graph: &Graph) -> Key {
                 words.push(std::ptr::from_ref(*row) as u64);
                 words.extend(params.iter().map(|p| *p as u64));
             }
-            Op::Index | Op::Select | Op::Cast | Op::Commit | Op::Matmul => {}
+            Op::Index | Op::Select | Op::Cast | Op::Commit | Op::WithRule(..) | Op::Matmul => {}
         }
         words.extend(node.inputs.iter().map(|i| *i as u64));
     }
@@ -62,5 +62,6 @@ fn family(op: &Op) -> u64 {
         Op::Gather(..) => 13,
         Op::Cat(_) => 14,
         Op::Routine(..) => 15,
+        Op::WithRule(..) => 16,
     }
 }

@@ -21,6 +21,7 @@ mod methods;
 mod regressions;
 mod shapes;
 mod sizes;
+mod softmax;
 mod special;
 mod steady;
 mod weights;

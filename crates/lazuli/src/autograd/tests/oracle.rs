@@ -75,6 +75,7 @@ fn apply(op: &Op, node: &NodeRef, inputs: &[NodeRef], args: &[Rc<Vec<f64>>]) -> 
         Op::Binary(row) => each(&|i| (row.oracle)(args[0][i], args[1][i])),
         Op::Select => each(&|i| if args[0][i] != 0.0 { args[1][i] } else { args[2][i] }),
         Op::Commit => args[1].to_vec(),
+        Op::WithRule(..) => args[0].to_vec(),
         Op::Cast => each(&|i| match node.dtype {
             DType::Bool => (args[0][i] != 0.0) as u8 as f64,
             dtype if dtype.is_int() => args[0][i].trunc(),
