@@ -166,14 +166,21 @@ impl GraphWalk {
                     continue;
                 }
                 if !close {
-                    let pending = node.with_pending(|expr, _| (!expr.is_move()).then(|| expr.inputs.clone()));
-                    if let Some(None) = pending {
+                    let at = stack.len();
+                    let is_move = node.with_pending(|expr, _| {
+                        if !expr.is_move() {
+                            // One by one: extending costs more than what it adds.
+                            for input in expr.inputs.iter().rev().filter(|i| i.seen(capture).is_none()) {
+                                stack.push((input.clone(), false));
+                            }
+                        }
+                        expr.is_move()
+                    });
+                    if is_move == Some(true) {
                         walk.moves.push(node.clone());
                     }
-                    if let Some(Some(inputs)) = pending {
-                        stack.push((node, true));
-                        let unseen = inputs.into_iter().rev().filter(|i| i.seen(capture).is_none());
-                        stack.extend(unseen.map(|i| (i, false)));
+                    if is_move == Some(false) {
+                        stack.insert(at, (node, true));
                         continue;
                     }
                 }
@@ -191,7 +198,9 @@ impl GraphWalk {
         let mut way = GradientPath::Leaf;
         if is_pending {
             node.with_pending(|expr, has_twin| {
-                edges.extend(expr.inputs.iter().map(|i| i.seen(capture).expect("inputs come first")));
+                for input in &expr.inputs {
+                    edges.push(input.seen(capture).expect("inputs come first"));
+                }
                 writer.node(&node, expr, &edges[edges.len() - expr.inputs.len()..]);
                 way = GradientPath::of(&node, expr, has_twin);
             });
@@ -260,6 +269,8 @@ pub(super) struct Holder {
     pub is_held: bool,
     pub kept: bool,
     pub is_output: bool,
+    /// Which of some outputs come from it by ways on which nothing is kept, a bit each: see `flight::ancestors`.
+    pub reached: u64,
 }
 
 /// Writes the structure as words, and numbers leaves and constants.

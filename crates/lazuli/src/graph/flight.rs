@@ -33,17 +33,21 @@ pub fn take_off<'a>(wanted: &'a [&'a NodeRef]) -> (Captured, InFlight<'a>) {
     let twins = twins(&walk);
     // From here until they are in flight, whoever wants a recipe of theirs waits. Nobody holds two of these locks but
     // this, for nodes of one device, whose lock the caller has.
-    let mut outputs: SmallVec<[NodeIdx; 4]> = walk.outputs.iter().copied().collect();
-    outputs.sort_unstable();
-    outputs.dedup();
-    let untracked = outputs.iter().map(|idx| &walk.nodes[*idx as usize]).filter(|node| !node.tracked);
-    let mut locked: SmallVec<[MutexGuard<'_, NodeState>; 4]> = untracked.map(|node| node.body()).collect();
-    let held = walk.holders();
+    let mut outputs: SmallVec<[NodeIdx; 4]> = SmallVec::from_slice(&walk.outputs);
+    if outputs.len() > 1 {
+        outputs.sort_unstable();
+        outputs.dedup();
+    }
+    let mut locked: SmallVec<[MutexGuard<'_, NodeState>; 4]> = SmallVec::new();
+    for node in outputs.iter().map(|idx| &walk.nodes[*idx as usize]).filter(|node| !node.tracked) {
+        locked.push(node.body());
+    }
+    let mut held = walk.holders();
     let donated = walk.donated(&held);
     // A count that has fallen to ours was lowered by threads that read the memory before: their reads happened before
     // whatever follows.
     fence(Ordering::Acquire);
-    note_ancestors(&walk, &held, &twins, &outputs);
+    note_ancestors(&walk, &mut held, &twins, &outputs);
     locked.iter_mut().for_each(|body| body.in_flight = true);
     drop(locked);
     (walk.captured(donated), InFlight { wanted, is_at_risk: false })
@@ -124,12 +128,18 @@ fn tokens_below(node: NodeRef) -> Kins {
 
 /// Gives each output that will let go of its inputs the tokens of what it comes from and what will still be there: for each
 /// way down, the first node that is kept. `outputs` are in order of their places, each once.
-fn note_ancestors(walk: &GraphWalk, held: &Holders, twins: &Twins, outputs: &[NodeIdx]) {
-    let lets_go = |idx: &NodeIdx| !walk.nodes[*idx as usize].tracked && walk.way(*idx) != GradientPath::Ends;
-    let heirs: SmallVec<[NodeIdx; 4]> = outputs.iter().rev().copied().filter(lets_go).collect();
+fn note_ancestors(walk: &GraphWalk, held: &mut Holders, twins: &Twins, outputs: &[NodeIdx]) {
+    let lets_go = |idx: &&NodeIdx| !walk.nodes[**idx as usize].tracked && walk.way(**idx) != GradientPath::Ends;
+    let mut heirs: SmallVec<[NodeIdx; 4]> = SmallVec::new();
+    for idx in outputs.iter().rev().filter(lets_go) {
+        heirs.push(*idx);
+    }
     // Sixty-four at a time, one bit each.
     for heirs in heirs.chunks(64) {
-        for (heir, kins) in heirs.iter().zip(ancestors(walk, held, twins, heirs)) {
+        let mut lists: SmallVec<[Kins; 1]> = SmallVec::new();
+        lists.resize_with(heirs.len(), Kins::new);
+        ancestors(walk, held, twins, heirs, &mut lists);
+        for (heir, kins) in heirs.iter().zip(lists) {
             let node = &walk.nodes[*heir as usize];
             // Without ancestors it needs a token only if it has one.
             if !kins.is_empty() || node.known_kin().is_some() {
@@ -139,36 +149,34 @@ fn note_ancestors(walk: &GraphWalk, held: &Holders, twins: &Twins, outputs: &[No
     }
 }
 
-/// The tokens of what each of up to 64 outputs comes from; the last made comes first. Linear in what lies between.
-fn ancestors(walk: &GraphWalk, held: &Holders, twins: &Twins, heirs: &[NodeIdx]) -> SmallVec<[Kins; 4]> {
-    let mut lists: SmallVec<[Kins; 4]> = heirs.iter().map(|_| Kins::new()).collect();
-    // Per node, which outputs come from it by ways on which nothing is kept.
-    let mut reached: SmallVec<[u64; 16]> = SmallVec::from_elem(0, walk.nodes.len());
+/// Adds the tokens of what each of up to 64 outputs comes from to the list of each; the last made comes first. Linear in
+/// what lies between. Nothing is marked as reached, before and after.
+fn ancestors(walk: &GraphWalk, held: &mut Holders, twins: &Twins, heirs: &[NodeIdx], lists: &mut [Kins]) {
     let mut n_open = heirs.len();
     let mut next_heir = 0;
-    let Some(first) = heirs.first() else { return lists };
+    let Some(first) = heirs.first() else { return };
     for i in (0..=*first).rev() {
         if n_open == 0 {
             break;
         }
         let is_heir = heirs.get(next_heir) == Some(&i);
         let mut through = if is_heir { 1u64 << next_heir } else { 0 };
-        let from_above = reached[i as usize];
+        let from_above = std::mem::take(&mut held[i as usize].reached);
         if !is_heir && from_above == 0 {
             continue;
         }
         next_heir += is_heir as usize;
         n_open -= is_heir as usize + (from_above != 0) as usize;
-        let add = |lists: &mut SmallVec<[Kins; 4]>, mask: u64, kins: &[Arc<Kin>]| {
+        let add = |lists: &mut [Kins], mask: u64, kins: &[Arc<Kin>]| {
             let chosen = lists.iter_mut().enumerate().filter(|(bit, _)| mask >> bit & 1 == 1);
             chosen.for_each(|(_, list)| list.extend(kins.iter().cloned()));
         };
         let is_kept = held[i as usize].kept || held[i as usize].is_output;
         if from_above != 0 && is_kept {
             let token = token_of_kept(walk, held, twins, i);
-            match &mut lists[..] {
+            match lists {
                 [only] => only.push(token),
-                _ => add(&mut lists, from_above, &[token]),
+                _ => add(lists, from_above, &[token]),
             }
         } else {
             through |= from_above;
@@ -180,18 +188,18 @@ fn ancestors(walk: &GraphWalk, held: &Holders, twins: &Twins, heirs: &[NodeIdx])
             GradientPath::Ends | GradientPath::Source => {}
             GradientPath::Leaf => {
                 let from = walk.nodes[i as usize].known_kin().map(|kin| living(kin.from()));
-                add(&mut lists, through, &from.unwrap_or_default());
+                add(lists, through, &from.unwrap_or_default());
             }
-            GradientPath::Twin => add(&mut lists, through, of_twin(twins, i)),
+            GradientPath::Twin => add(lists, through, of_twin(twins, i)),
             GradientPath::Inputs | GradientPath::Shown => {
                 for input in walk.inputs(i).iter().filter(|input| walk.nodes[**input as usize].dtype.is_float()) {
-                    n_open += (reached[*input as usize] == 0) as usize;
-                    reached[*input as usize] |= through;
+                    let reached = &mut held[*input as usize].reached;
+                    n_open += (*reached == 0) as usize;
+                    *reached |= through;
                 }
             }
         }
     }
-    lists
 }
 
 fn of_twin(twins: &Twins, idx: NodeIdx) -> &[Arc<Kin>] {

@@ -330,18 +330,24 @@ impl Drop for Node {
         let mut pending: SmallVec<[NodeRef; 3]> = SmallVec::new();
         let release = |node: &mut Node, pending: &mut SmallVec<[NodeRef; 3]>| {
             let body = node.body.get_mut().unwrap_or_else(PoisonError::into_inner);
-            pending.extend(body.twin.take());
-            if let Some(expr) = body.expr.take() {
-                pending.extend(expr.inputs);
+            if let Some(twin) = body.twin.take() {
+                pending.push(twin);
+            }
+            if let Some(expr) = &mut body.expr {
+                while let Some(input) = expr.inputs.pop() {
+                    pending.push(input);
+                }
             }
         };
         release(self, &mut pending);
         if let Some(kin) = self.kin.get() {
             kin.die();
         }
-        while let Some(input) = pending.pop() {
-            if let Some(mut node) = Arc::into_inner(input) {
-                release(&mut node, &mut pending);
+        while let Some(mut input) = pending.pop() {
+            // If this is the last reference, dropping it below finds nothing to follow. (If another thread lets go of its
+            // reference between the two, this list starts again one frame down.)
+            if let Some(node) = Arc::get_mut(&mut input) {
+                release(node, &mut pending);
             }
         }
     }
