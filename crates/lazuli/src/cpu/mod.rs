@@ -10,6 +10,7 @@ mod convert;
 // From a kernel to something that runs.
 mod program;
 mod runs;
+mod interior;
 mod split_k;
 mod sweeps;
 #[cfg_attr(not(target_arch = "x86_64"), allow(unused, reason = "its loops are there for x86 alone"))]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::attention::ChainedProductWork;
 use super::gemm::PackBuffers;
@@ -14,12 +14,12 @@ use super::routines::{self, Routine, RoutineCall, RoutineScratch};
 use super::schedule::{Nest, Traversal};
 use super::tile::{BoundNest, KernelFaults};
 use super::{CpuShared, HeldProgram};
-use super::{map, reduce, threads};
+use super::{interior, map, reduce, threads};
 use crate::backend::{Counters, Failure, Outcome, Run, Runnable};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::graph::Buffer;
-use crate::kernel::{Kernel, RoutineArgs};
+use crate::kernel::{Args, Body, Kernel, RoutineArgs};
 use crate::plan::{Launch, Plan, SlotId, SlotKind};
 use crate::shape::Shape;
 
@@ -44,8 +44,8 @@ pub struct CpuPlan {
 }
 
 struct ReadyLaunch {
-    /// Held so that other plans find it.
-    _program: HeldProgram,
+    /// Held so that other plans find them.
+    _programs: SmallVec<[HeldProgram; 1]>,
     work: LaunchWork,
     nanos: f64,
     /// What takes its place after a failure, if it commits.
@@ -59,10 +59,16 @@ struct Reverted {
 }
 
 enum LaunchWork {
-    Loop(Box<Nest>),
+    /// The parts of a loop, one after another: most have one.
+    Loop(Vec<Nest>),
     Matmul(Box<Matmul>),
     Attention(Box<ChainedProductWork>),
-    Routine { routine: &'static Routine, args: RoutineArgs, inputs: Vec<DType>, output: DType },
+    Routine {
+        routine: &'static Routine,
+        args: RoutineArgs,
+        inputs: Vec<DType>,
+        output: DType,
+    },
 }
 
 /// Runs a map or a reduction.
@@ -93,7 +99,7 @@ impl CpuPlan {
         let room = products().map(|m| m.room()).chain(chained().map(|a| a.room())).max().unwrap_or(0);
         let reverted = || launches.iter().filter_map(|launch| launch.reverted.as_ref());
         let frame = |launch: &ReadyLaunch| match &launch.work {
-            LaunchWork::Loop(nest) => nest.scratch.n_lanes(),
+            LaunchWork::Loop(nests) => nests.iter().map(|nest| nest.scratch.n_lanes()).max().unwrap_or(0),
             LaunchWork::Matmul(matmul) => matmul.nest.scratch.n_lanes(),
             LaunchWork::Attention(attention) => attention.frame(),
             LaunchWork::Routine { .. } => 0,
@@ -102,7 +108,7 @@ impl CpuPlan {
         let frame = frame.unwrap_or(0).next_multiple_of(LINE / 4);
         let n_workers = n_workers(&cpu, nanos);
         let sums_bytes = |launch: &ReadyLaunch| match &launch.work {
-            LaunchWork::Loop(nest) => nest.sums_bytes(),
+            LaunchWork::Loop(nests) => nests.iter().map(Nest::sums_bytes).max().unwrap_or(0),
             LaunchWork::Matmul(matmul) => matmul.sums_bytes(),
             LaunchWork::Attention(attention) => attention.parts_bytes(),
             LaunchWork::Routine { routine, args, .. } => (routine.scratch)(args, n_workers),
@@ -141,7 +147,9 @@ impl CpuPlan {
                     unsafe { attention.run(bind, constants, *sums, *rooms) };
                 }
                 LaunchWork::Routine { .. } => self.run_routine(ready, launch, memory, idx, faults),
-                LaunchWork::Loop(nest) => run_loop(nest, launch, memory, constants, faults, idx),
+                LaunchWork::Loop(nests) => {
+                    nests.iter().for_each(|nest| run_loop(nest, launch, memory, constants, faults, idx));
+                }
                 LaunchWork::Matmul(matmul) => {
                     let mut bound = BoundNest::new(&matmul.nest, constants, faults, idx, *frames);
                     bound.inputs.extend(launch.reads.iter().map(|r| at(r).cast_const()));
@@ -192,12 +200,19 @@ impl CpuPlan {
 
 fn ready(cpu: &CpuShared, launch: &Launch) -> Result<ReadyLaunch> {
     let aliased: Vec<bool> = launch.writes.iter().map(|w| launch.reads.contains(w)).collect();
+    let parts = match &launch.kernel {
+        Kernel::Loop(body) => interior::cut(body, &launch.args),
+        _ => None,
+    };
+    if let Some(parts) = parts {
+        return Ok(ready_parts(cpu, launch, parts, &aliased));
+    }
     let program = cpu.program(&launch.kernel);
     let (work, nanos) = match &**program {
         CpuProgram::Loop(code) => {
             let nest = Nest::new(code.clone(), &launch.args, &aliased);
             let nanos = nest.nanos;
-            (LaunchWork::Loop(Box::new(nest)), nanos)
+            (LaunchWork::Loop(vec![nest]), nanos)
         }
         CpuProgram::Matmul(code) => {
             let matmul = Matmul::new(code.clone(), &launch.args, &aliased);
@@ -220,7 +235,20 @@ fn ready(cpu: &CpuShared, launch: &Launch) -> Result<ReadyLaunch> {
             (work, n_elems as f64 * 10.0)
         }
     };
-    Ok(ReadyLaunch { _program: program, work, nanos, reverted: Reverted::of(launch) })
+    Ok(ReadyLaunch { _programs: smallvec![program], work, nanos, reverted: Reverted::of(launch) })
+}
+
+/// A map cut into parts. Each element is computed by one of them, from elements that none of them writes or from itself.
+fn ready_parts(cpu: &CpuShared, launch: &Launch, parts: Vec<(Body, Args)>, aliased: &[bool]) -> ReadyLaunch {
+    let (mut programs, mut nests) = (SmallVec::new(), Vec::with_capacity(parts.len()));
+    for (body, args) in parts {
+        let program = cpu.program(&Kernel::Loop(body));
+        let CpuProgram::Loop(code) = &**program else { unreachable!("made as a loop") };
+        nests.push(Nest::new(code.clone(), &args, aliased));
+        programs.push(program);
+    }
+    let nanos = nests.iter().map(|nest| nest.nanos).sum();
+    ReadyLaunch { _programs: programs, work: LaunchWork::Loop(nests), nanos, reverted: Reverted::of(launch) }
 }
 
 impl Reverted {
@@ -236,7 +264,7 @@ impl Reverted {
 impl LaunchWork {
     fn size_bytes(&self) -> usize {
         match self {
-            LaunchWork::Loop(nest) => nest.size_bytes(),
+            LaunchWork::Loop(nests) => nests.iter().map(Nest::size_bytes).sum(),
             LaunchWork::Matmul(matmul) => matmul.size_bytes(),
             LaunchWork::Attention(attention) => attention.size_bytes(),
             LaunchWork::Routine { args, inputs, .. } => {

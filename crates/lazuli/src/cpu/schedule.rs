@@ -195,6 +195,8 @@ impl ScratchLayout {
 struct Known<'a> {
     code: &'a Code,
     walks: &'a [ElementRuns],
+    /// Per access, whether the rows of a tile are written one element after another.
+    in_rows: &'a [bool],
     /// Whether the rows of every tile are runs of the innermost axis.
     rows_are_runs: bool,
     /// Per store.
@@ -218,9 +220,7 @@ impl Facts for Known<'_> {
     fn direct(&self, store: usize) -> bool {
         let store = &self.code.body.stores[store];
         let dtype = self.code.body.outputs[store.output as usize];
-        dtype.size() == 4
-            && !self.aliased[store.output as usize]
-            && matches!(self.walks[store.access as usize], ElementRuns::Flat(_))
+        dtype.size() == 4 && !self.aliased[store.output as usize] && self.in_rows[store.access as usize]
     }
 
     fn streams(&self, store: usize) -> bool {
@@ -313,18 +313,24 @@ impl Nest {
         let is_inner =
             |s: &Store| code.scope(s.value) == Scope::Inner || axes.is_inner(&args.accesses[s.access as usize]);
         let is_inner: Vec<bool> = code.body.stores.iter().map(is_inner).collect();
+        let rows_are_runs = axes.rows_are_runs();
+        let row_steps: Vec<isize> = args.accesses.iter().map(|map| axes.row_step(map)).collect();
+        // A box of a larger tensor is written row by row.
+        let is_in_rows = |(walk, row_step): (&ElementRuns, &isize)| {
+            let is_box = !axes.has_inner && rows_are_runs && walk.step() == Some(1) && *row_step > 0;
+            is_box || matches!(walk, ElementRuns::Flat(_))
+        };
+        let in_rows: Vec<bool> = walks.iter().zip(&row_steps).map(is_in_rows).collect();
         let streams = |(s, is_inner): (&Store, &bool)| {
             let n_elems = sizes.outer * if *is_inner { sizes.inner } else { 1 };
             let n_bytes = n_elems * code.body.outputs[s.output as usize].size();
-            !aliased[s.output as usize]
-                && n_bytes >= nontemporal::MIN_BYTES
-                && matches!(walks[s.access as usize], ElementRuns::Flat(_))
+            !aliased[s.output as usize] && n_bytes >= nontemporal::MIN_BYTES && in_rows[s.access as usize]
         };
         let streams: Vec<bool> = code.body.stores.iter().zip(&is_inner).map(streams).collect();
-        let rows_are_runs = axes.rows_are_runs();
         let known = Known {
             code: &code,
             walks: &walks,
+            in_rows: &in_rows,
             rows_are_runs,
             is_inner: &is_inner,
             aliased,
@@ -338,7 +344,7 @@ impl Nest {
         let mut nest = Nest {
             rows_are_runs,
             streams,
-            row_steps: args.accesses.iter().map(|map| axes.row_step(map)).collect(),
+            row_steps,
             walks,
             gathers: args.gathers.clone(),
             consts: args.consts.clone(),
@@ -422,7 +428,8 @@ impl Nest {
         let by_columns = (0..self.walks.len()).any(lies_across);
         let (rows, len) = match by_columns {
             true => (ACROSS.0.min(height), ACROSS.1),
-            false => ((budget / width).clamp(1, height), budget),
+            // No more rows than lanes: where rows are written in place, one lane for each fits in the first.
+            false => ((budget / width).clamp(1, height.min(width)), budget),
         };
         Grid { sheets, height, width, rows, len: Tiling::new(width, width, len).piece, by_columns }
     }

@@ -12,6 +12,7 @@ use super::gemm::PackBuffers;
 use super::load;
 use super::nontemporal;
 use super::program::CodeInst;
+use super::runs::ElementRuns;
 use super::schedule::Nest;
 use super::sweeps::{Dst, Sweep, SweepOp, SweepStep};
 use super::threads;
@@ -411,9 +412,15 @@ impl Frame<'_> {
                 (at(scratch.kept_at() + idx * scratch.kept.next_multiple_of(16) + tile.kept_at), tile.kept_pitch)
             }
             Dst::Output(store) => {
-                let store = &self.bound.nest.code.body.stores[store];
-                let element = self.bound.nest.walks[store.access as usize].element(tile.start);
-                (self.bound.outputs[store.output as usize].cast::<u32>().wrapping_offset(element), tile.pitch)
+                let nest = self.bound.nest;
+                let store = &nest.code.body.stores[store];
+                let walk = &nest.walks[store.access as usize];
+                let pitch = match walk {
+                    ElementRuns::Flat(_) => tile.pitch,
+                    _ => nest.row_steps[store.access as usize] as usize,
+                };
+                let output = self.bound.outputs[store.output as usize].cast::<u32>();
+                (output.wrapping_offset(walk.element(tile.start)), pitch)
             }
         }
     }
@@ -427,7 +434,7 @@ impl Frame<'_> {
         let walk = &nest.walks[access as usize];
         let ptr = self.bound.inputs[input as usize].cast::<u32>().wrapping_offset(walk.element(tile.start));
         let pitch = match walk {
-            super::runs::ElementRuns::Flat(_) => tile.pitch as isize,
+            ElementRuns::Flat(_) => tile.pitch as isize,
             _ => nest.row_steps[access as usize],
         };
         Val { ptr, pitch, spread: walk.step() == Some(1) }

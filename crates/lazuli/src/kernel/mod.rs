@@ -10,7 +10,7 @@ pub use operand::{AxisList, MatmulArgs, OperandArgs, Panels};
 use crate::dtype::DType;
 use crate::graph::CustomRef;
 use crate::ops::{BinaryRow, ReduceRow, RoutineRow, UnaryRow};
-use crate::view::IndexMap;
+use crate::view::{IndexMap, View};
 
 /// What is compiled: the structure of one launch, free of sizes and values.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -306,6 +306,22 @@ impl Kernel {
             Kernel::Matmul(_) => "matmul",
             Kernel::Attention(_) => "attention",
             Kernel::Routine(_) => "routine",
+        }
+    }
+}
+
+impl AccessForm {
+    /// The form of a map.
+    pub fn of(map: &IndexMap) -> AccessForm {
+        let Some(view) = map.strided() else {
+            return AccessForm::Chain { n_views: map.views().len() as u8, masked: map.is_masked() };
+        };
+        if view.shape.rank() == 0 {
+            AccessForm::Uniform
+        } else if (View { offset: 0, ..*view }).is_linear() {
+            AccessForm::Linear
+        } else {
+            AccessForm::Strided
         }
     }
 }

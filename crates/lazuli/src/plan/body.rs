@@ -398,7 +398,7 @@ impl BodyBuilder {
                 Scope::Inner => self.dims.len(),
             };
             let map = cut(&access.map, n_axes);
-            forms.push(form_of(&map));
+            forms.push(AccessForm::of(&map));
             maps.push(map);
         }
         let body = Body {
@@ -542,19 +542,6 @@ fn scope_of(map: &IndexMap, n_outer: usize) -> Scope {
         Scope::Outer
     } else {
         Scope::Uniform
-    }
-}
-
-fn form_of(map: &IndexMap) -> AccessForm {
-    let Some(view) = map.strided() else {
-        return AccessForm::Chain { n_views: map.views().len() as u8, masked: map.is_masked() };
-    };
-    if view.shape.rank() == 0 {
-        AccessForm::Uniform
-    } else if (View { offset: 0, ..*view }).is_linear() {
-        AccessForm::Linear
-    } else {
-        AccessForm::Strided
     }
 }
 
