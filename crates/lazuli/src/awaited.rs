@@ -67,7 +67,7 @@ impl CallThreads {
     /// this thread knows that it must not evaluate there.
     pub fn run<T: Send + 'static>(&self, call: impl FnOnce() -> T + Send + 'static) -> Awaited<T> {
         let task = Arc::new(Task { state: Mutex::new((Stage::Waiting(Box::new(call)), None)) });
-        if user::is_in_kernel() || !self.take(task.clone()) {
+        if user::called_by().is_some() || !self.take(task.clone()) {
             task.run();
         }
         Awaited(task)
@@ -372,7 +372,7 @@ mod tests {
         let there = block_on(lane.run(|| thread::current().id()));
         assert_eq!((there, n_threads(&lane)), (thread::current().id(), 0));
         let in_kernel = CallThreads::default();
-        let there = user::in_kernel(|| block_on(in_kernel.run(|| thread::current().id())));
+        let there = user::call_for(user::CalledBy::Kernel, || block_on(in_kernel.run(|| thread::current().id())));
         assert_eq!((there, n_threads(&in_kernel)), (thread::current().id(), 0));
     }
 

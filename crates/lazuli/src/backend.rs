@@ -92,6 +92,10 @@ pub struct Run<'a> {
     pub sites: &'a [Site],
     /// Whether the outputs will be read at once, so that a device may bring them along.
     pub read: bool,
+    /// Called by a device that computes while it is called, after each stage but the last that has not failed: with the
+    /// stage and all outputs of the plan, of which those of the stages so far can be read. A device that computes by itself
+    /// is handed all stages at once, and calls nobody.
+    pub stage_done: &'a dyn Fn(usize, &[Buffer]),
 }
 
 /// Where the user wrote an op that indexes.

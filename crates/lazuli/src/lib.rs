@@ -47,7 +47,7 @@ pub use half::{bf16, f16};
 pub use ops::{Attention, Conv, PerAxis, Slice, Slices, einsum};
 pub use place::Caller;
 pub use plan::{Boundary, Explain, KernelInfo};
-pub use realize::{compute, compute_async, explain, prepare};
+pub use realize::{compute, compute_async, compute_staged, compute_staged_with, explain, explain_staged, prepare};
 pub use shape::{Axes, MAX_RANK, Shape, keep};
 pub use tensor::Tensor;
 pub use weights::Weights;

@@ -1,5 +1,6 @@
 //! Where laziness ends: what is wanted is walked, its plan found or made, run, and the results put in place.
 
+use std::cell::RefCell;
 use std::panic::Location;
 use std::sync::Arc;
 use std::time::Instant;
@@ -17,7 +18,7 @@ use crate::place::Caller;
 use crate::plan::{self, Cache, CachedPlan, Explain, Locked, Made};
 use crate::room::zeroed_bytes;
 use crate::tensor::Tensor;
-use crate::user;
+use crate::user::{self, CalledBy};
 
 /// Computes several tensors together: one plan, one submit. They stay on their device.
 ///
@@ -103,10 +104,128 @@ pub fn prepare(tensors: &[&Tensor]) -> Result<()> {
     while let Some((device, here)) = next_device(&mut wanted) {
         let mut cache = lock("prepare", &device)?;
         let here: Vec<&NodeRef> = here.iter().collect();
-        let captured = capture(&here);
+        let captured = capture(&here, &[]);
         plan_for(&device, &mut cache, &captured)?;
     }
     Ok(())
+}
+
+/// Computes tensors in stages: all of them by one plan, those of the first list first. What an earlier stage computes and a
+/// later one needs is kept, so that nothing is computed twice. Where a device computes by itself, as GPUs do, all stages are
+/// handed over at once, one submit each, and reading a tensor waits for its stage alone: copies of at most 64 MiB are on
+/// their way to the host as soon as a stage ends.
+///
+/// All tensors are on one device. A tensor that is in two lists belongs to the first; one that is computed already takes
+/// no time. If a stage fails, what the stages before it made stays; what waits for every check
+/// ([`unless_failed`](Tensor::unless_failed)) waits for those of all stages.
+///
+/// ```
+/// use lazuli::{Device, Tensor};
+/// let x = Tensor::rand([64, 64], 1, &Device::cpu());
+/// let w = [1, 2].map(|seed| Tensor::rand([64, 64], seed, &Device::cpu()));
+/// let loss = x.matmul(&w[0]).relu().matmul(&w[1]).sum(..);
+/// let grads = loss.grad(&[&w[0], &w[1]]);
+/// // The last layer's gradient is there first.
+/// lazuli::compute_staged(&[&[&grads[1]], &[&grads[0]]])?;
+/// assert_eq!(grads[0].shape()?, [64, 64]);
+/// # Ok::<(), lazuli::Error>(())
+/// ```
+#[track_caller]
+pub fn compute_staged(stages: &[&[&Tensor]]) -> Result<()> {
+    let _caller = Caller::of_engine(Location::caller());
+    compute_stages("compute_staged", stages, &mut |_| Ok(()))
+}
+
+/// [`compute_staged`], and a call of `f` with each stage's number, in order, once its tensors can be read: to send gradients
+/// on their way while the rest of them is computed. On the CPU the next stage begins when `f` returns, so it should start
+/// things, not wait for them, and it cannot evaluate on the CPU. On a GPU all stages are under way when `f` is first called,
+/// and what it reads is waited for.
+///
+/// If `f` returns an error it is not called again; the stages are computed all the same, and the error is returned.
+///
+/// ```
+/// use lazuli::{Device, Tensor};
+/// let x = Tensor::arange(0.0, 4.0, 1.0, &Device::cpu());
+/// let (first, second) = (x.exp(), x.exp().sum(..));
+/// let mut sent: Vec<Vec<f32>> = Vec::new();
+/// lazuli::compute_staged_with(&[&[&first], &[&second]], |stage| {
+///     sent.push([&first, &second][stage].to_vec()?);
+///     Ok(())
+/// })?;
+/// assert_eq!(sent[1], [sent[0].iter().sum::<f32>()]);
+/// # Ok::<(), lazuli::Error>(())
+/// ```
+#[track_caller]
+pub fn compute_staged_with(stages: &[&[&Tensor]], mut f: impl FnMut(usize) -> Result<()>) -> Result<()> {
+    let _caller = Caller::of_engine(Location::caller());
+    compute_stages("compute_staged_with", stages, &mut f)
+}
+
+#[track_caller]
+fn compute_stages(op: &str, stages: &[&[&Tensor]], f: &mut dyn FnMut(usize) -> Result<()>) -> Result<()> {
+    let calls = StageCalls(RefCell::new(Some(CallsMade { f, n_called: 0, error: None })));
+    if let Some(asked) = asked(op, stages)? {
+        let agenda = vec![EvalStep::Evaluate(asked)];
+        follow(agenda, &calls, &mut |runnable, run| runnable.run(run))
+            .inspect_err(|_| stages.iter().for_each(|tensors| revert(tensors)))?;
+    }
+    calls.finish(stages.len())
+}
+
+/// The function that is called after each stage, and how far it has come.
+struct StageCalls<'a>(RefCell<Option<CallsMade<'a>>>);
+
+struct CallsMade<'a> {
+    f: &'a mut dyn FnMut(usize) -> Result<()>,
+    n_called: usize,
+    error: Option<Error>,
+}
+
+impl StageCalls<'_> {
+    /// Nobody is called.
+    fn none() -> StageCalls<'static> {
+        StageCalls(RefCell::new(None))
+    }
+
+    /// Calls the function for all stages up to this one for which it was not called yet.
+    fn call(&self, stage: usize) {
+        let mut made = self.0.borrow_mut();
+        let Some(made) = made.as_mut() else { return };
+        while made.n_called <= stage {
+            let stage = made.n_called;
+            made.n_called += 1;
+            if made.error.is_none() {
+                made.error = (made.f)(stage).err();
+            }
+        }
+    }
+
+    /// Calls it for the rest of this many stages. Gives the error that it returned, if it did.
+    fn finish(self, n_stages: usize) -> Result<()> {
+        if let Some(last) = n_stages.checked_sub(1) {
+            self.call(last);
+        }
+        self.0.into_inner().and_then(|made| made.error).map_or(Ok(()), Err)
+    }
+}
+
+/// The nodes of these tensors that are not computed yet, which must be of one device; None if there are none.
+#[track_caller]
+fn asked(op: &str, stages: &[&[&Tensor]]) -> Result<Option<Asked>> {
+    let (mut nodes, mut ends) = (Vec::new(), Vec::with_capacity(stages.len()));
+    for tensors in stages {
+        nodes.extend(waiting(tensors)?);
+        ends.push(nodes.len());
+    }
+    let Some(first) = nodes.first() else { return Ok(None) };
+    let device = first.device.clone();
+    if nodes.iter().any(|node| node.device != device) {
+        let message = "the tensors are on different devices; give it those of one at a time";
+        return Err(Error::device(op, message));
+    }
+    // One stage is none.
+    let stages = if stages.len() > 1 { ends } else { Vec::new() };
+    Ok(Some(Asked { device, nodes, stages, purpose: None }))
 }
 
 /// What becomes of the results of an evaluation.
@@ -137,13 +256,18 @@ pub fn compute_with(tensors: &[&Tensor], runner: Runner<'_>) -> Result<()> {
 
 #[track_caller]
 fn compute_nodes(wanted: Vec<NodeRef>, runner: Runner<'_>) -> Result<()> {
-    let mut work = agenda(wanted);
+    follow(agenda(wanted), &StageCalls::none(), runner)
+}
+
+/// Does what is on an agenda. What the caller asked for may be staged.
+#[track_caller]
+fn follow(mut work: Agenda, calls: &StageCalls<'_>, runner: Runner<'_>) -> Result<()> {
     while let Some(next) = work.pop() {
         match next {
             EvalStep::Evaluate(asked) => {
                 let moves = match asked.purpose {
-                    None => evaluate(&asked.device, &asked.nodes, runner)?,
-                    Some(_) => evaluate(&asked.device, &asked.nodes, &mut |r, run| r.run(Run { read: true, ..run }))?,
+                    None => evaluate(&asked, calls, runner)?,
+                    Some(_) => evaluate(&asked, &StageCalls::none(), &mut |r, run| r.run(Run { read: true, ..run }))?,
                 };
                 postpone(&mut work, asked, moves);
             }
@@ -169,8 +293,8 @@ async fn compute_nodes_async(wanted: Vec<NodeRef>, purpose: Purpose) -> Result<(
         match next {
             EvalStep::Evaluate(asked) => {
                 let read = asked.purpose.unwrap_or(purpose) == Purpose::Read;
-                let moves =
-                    evaluate(&asked.device, &asked.nodes, &mut |runnable, run| runnable.run(Run { read, ..run }))?;
+                let runner: Runner<'_> = &mut |runnable, run| runnable.run(Run { read, ..run });
+                let moves = evaluate(&asked, &StageCalls::none(), runner)?;
                 postpone(&mut work, asked, moves);
             }
             EvalStep::Bring(node, _) if node.is_ready() => {}
@@ -207,15 +331,32 @@ enum EvalStep {
 struct Asked {
     device: Device,
     nodes: Vec<NodeRef>,
+    /// Where in `nodes` each stage ends; empty if nothing is staged.
+    stages: Vec<usize>,
     /// None for what the caller asked for.
     purpose: Option<Purpose>,
 }
 
 fn agenda(mut wanted: Vec<NodeRef>) -> Agenda {
-    let next = || next_device(&mut wanted).map(|(device, nodes)| Asked { device, nodes, purpose: None });
+    let next =
+        || next_device(&mut wanted).map(|(device, nodes)| Asked { device, nodes, stages: Vec::new(), purpose: None });
     let mut agenda: Agenda = std::iter::from_fn(next).map(EvalStep::Evaluate).collect();
     agenda.reverse();
     agenda
+}
+
+impl Asked {
+    /// The nodes that are not computed yet, and where each stage ends among them.
+    fn left(&self) -> (SmallVec<[&NodeRef; 8]>, Vec<usize>) {
+        let (mut left, mut stages) = (SmallVec::new(), Vec::with_capacity(self.stages.len()));
+        let mut ends = self.stages.iter().copied().peekable();
+        for (i, node) in self.nodes.iter().enumerate() {
+            stages.extend(std::iter::from_fn(|| ends.next_if_eq(&i)).map(|_| left.len()));
+            left.extend((!node.is_ready()).then_some(node));
+        }
+        stages.extend(ends.map(|_| left.len()));
+        (left, stages)
+    }
 }
 
 /// If something must be brought from another device first, puts that before the evaluation it is for.
@@ -226,7 +367,12 @@ fn postpone(agenda: &mut Agenda, asked: Asked, moves: Vec<NodeRef>) {
     agenda.push(EvalStep::Evaluate(asked));
     for node in moves {
         let Some(source) = node.source() else { continue };
-        let first = Asked { device: source.device.clone(), nodes: vec![source.clone()], purpose: Some(Purpose::Read) };
+        let first = Asked {
+            device: source.device.clone(),
+            nodes: vec![source.clone()],
+            stages: Vec::new(),
+            purpose: Some(Purpose::Read),
+        };
         agenda.push(EvalStep::Bring(node, source));
         agenda.push(EvalStep::Evaluate(first));
     }
@@ -324,45 +470,72 @@ async fn bytes_of_async(node: &NodeRef) -> Result<HostBytes> {
 #[track_caller]
 pub fn explain(tensors: &[&Tensor]) -> Result<Explain> {
     let _caller = Caller::of_engine(Location::caller());
-    let mut nodes = Vec::with_capacity(tensors.len());
-    for tensor in tensors {
-        nodes.push(tensor.node()?);
-    }
-    let wanted: Vec<&NodeRef> = nodes.into_iter().filter(|n| !n.is_ready()).collect();
-    let Some(first) = wanted.first() else { return Ok(Explain::default()) };
-    let device = first.device.clone();
-    if wanted.iter().any(|n| n.device != device) {
-        return Err(Error::device("explain", "the tensors are on different devices; explain those of one at a time"));
-    }
+    explained("explain", &[tensors])
+}
+
+/// What [`compute_staged`] would do with these tensors. `stages` of what it returns says how many of the kernels have run
+/// at the end of each stage.
+///
+/// ```
+/// use lazuli::{Device, Tensor};
+/// let cpu = Device::cpu();
+/// let x = Tensor::from_vec(vec![1.0f32; 6], [2, 3], &cpu);
+/// let first = x.exp();
+/// let second = first.matmul(&x.t());
+/// let plan = lazuli::explain_staged(&[&[&first], &[&second]])?;
+/// assert_eq!((plan.stages.clone(), plan.submits), (vec![1, 2], 2));
+/// // Nothing is computed twice.
+/// let flops = |plan: &lazuli::Explain| plan.kernels.iter().map(|kernel| kernel.flops).sum::<usize>();
+/// assert_eq!(flops(&plan), flops(&lazuli::explain(&[&first, &second])?));
+/// # Ok::<(), lazuli::Error>(())
+/// ```
+#[track_caller]
+pub fn explain_staged(stages: &[&[&Tensor]]) -> Result<Explain> {
+    let _caller = Caller::of_engine(Location::caller());
+    explained("explain_staged", stages)
+}
+
+#[track_caller]
+fn explained(op: &str, stages: &[&[&Tensor]]) -> Result<Explain> {
+    let Some(asked) = asked(op, stages)? else { return Ok(Explain::default()) };
+    let device = &asked.device;
     // Nothing runs, so nothing is donated that would not be when it does: the plan is the one `compute` would use.
-    let _lock = lock("explain", &device)?;
-    let captured = capture(&wanted);
+    let _lock = lock(op, device)?;
+    let captured = capture(&asked.nodes.iter().collect::<Vec<_>>(), &asked.stages);
     let (plan, edges) = plan::compile_with_edges(captured.graph(), device.backend().target());
     let mut explain = Explain { edges, ..Explain::new(&plan) };
     device.backend().describe(&plan, &mut explain);
     Ok(explain)
 }
 
-/// The right to evaluate on a device. A function that a kernel of the CPU calls can never have that of the CPU: the
-/// evaluation that runs the kernel holds it until the function has returned. That of another device it can have, since
-/// nobody who holds one waits for the CPU's.
+/// The right to evaluate on a device. A function that an evaluation of the CPU calls can never have that of the CPU: the
+/// evaluation holds it until the function has returned. That of another device it can have, since nobody who holds one
+/// waits for the CPU's.
 #[track_caller]
 fn lock<'a>(op: &str, device: &'a Device) -> Result<Locked<'a>> {
-    if user::is_in_kernel() && device.info().kind == DeviceKind::Cpu {
-        let message = "the function of a custom op cannot evaluate on the device that is running it; compute what it \
-                       needs before, and let it capture the numbers";
-        return Err(Error::unsupported(op, message));
-    }
-    Ok(Cache::lock(device.cache()))
+    let message = match user::called_by() {
+        _ if device.info().kind != DeviceKind::Cpu => return Ok(Cache::lock(device.cache())),
+        None => return Ok(Cache::lock(device.cache())),
+        Some(CalledBy::Kernel) => {
+            "the function of a custom op cannot evaluate on the device that is running it; compute what it needs before, \
+             and let it capture the numbers"
+        }
+        Some(CalledBy::Stages) => {
+            "the function that is called between stages cannot evaluate on the device that is computing them; let a \
+             stage compute what it needs"
+        }
+    };
+    Err(Error::unsupported(op, message))
 }
 
 /// Runs what is needed for these nodes of one device. If something must be brought from another device first, runs
 /// nothing and returns that.
 #[track_caller]
-fn evaluate(device: &Device, wanted: &[NodeRef], runner: Runner<'_>) -> Result<Vec<NodeRef>> {
+fn evaluate(asked: &Asked, calls: &StageCalls<'_>, runner: Runner<'_>) -> Result<Vec<NodeRef>> {
+    let device = &asked.device;
     let mut cache = lock("compute", device)?;
     // Another thread may have computed them while this one waited.
-    let wanted: SmallVec<[&NodeRef; 8]> = wanted.iter().filter(|n| !n.is_ready()).collect();
+    let (wanted, stages) = asked.left();
     let mut lost_again = false;
     loop {
         if wanted.is_empty() {
@@ -371,7 +544,7 @@ fn evaluate(device: &Device, wanted: &[NodeRef], runner: Runner<'_>) -> Result<V
         if let Some(error) = wanted.iter().find_map(|n| n.failure()) {
             return Err(error);
         }
-        let (captured, mut flight) = take_off(&wanted);
+        let (captured, mut flight) = take_off(&wanted, &stages);
         if !captured.moves.is_empty() {
             return Ok(captured.moves);
         }
@@ -384,7 +557,13 @@ fn evaluate(device: &Device, wanted: &[NodeRef], runner: Runner<'_>) -> Result<V
         }
         let is_at_risk = captured.donated.contains(&true);
         flight.put_at_risk(is_at_risk);
-        let outcome = run(device, &mut cache, &captured, runner).map_err(|error| located(error, &captured, wanted[0]));
+        let stage_done = |stage: usize, outputs: &[Buffer]| {
+            let start = stage.checked_sub(1).map_or(0, |before| stages[before]);
+            flight.complete_some(start..stages[stage], outputs);
+            user::call_for(CalledBy::Stages, || calls.call(stage));
+        };
+        let outcome = run(device, &mut cache, &captured, &stage_done, runner);
+        let outcome = outcome.map_err(|error| located(error, &captured, wanted[0]));
         flight.put_at_risk(false);
         match outcome {
             Ok(Ran { outputs, failed: None, .. }) => {
@@ -431,13 +610,19 @@ fn located(error: Error, captured: &Captured, wanted: &NodeRef) -> Error {
     }
 }
 
-fn run(device: &Device, cache: &mut Cache, captured: &Captured, runner: Runner<'_>) -> Result<Ran> {
+fn run(
+    device: &Device,
+    cache: &mut Cache,
+    captured: &Captured,
+    stage_done: &dyn Fn(usize, &[Buffer]),
+    runner: Runner<'_>,
+) -> Result<Ran> {
     let entry = plan_for(device, cache, captured)?;
     let leaf = |idx: &u32| captured.nodes[*idx as usize].buffer().expect("a node without a recipe is memory");
     let inputs: Vec<Buffer> = captured.leaves.iter().map(leaf).collect();
     let sites = sites(&entry.plan, captured);
     let start = log::wants(Topic::Time).then(Instant::now);
-    let run = Run { inputs: &inputs, constants: &captured.constants, sites: &sites, read: false };
+    let run = Run { inputs: &inputs, constants: &captured.constants, sites: &sites, read: false, stage_done };
     let outcome = runner(&*entry.runnable, run)?;
     if let Some(start) = start {
         let (micros, n) = (start.elapsed().as_secs_f64() * 1e6, entry.plan.launches.len());

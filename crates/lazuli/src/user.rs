@@ -1,5 +1,5 @@
-//! Calls of code that a user has handed in. A panic becomes text, whatever was thrown; and a function that a kernel calls
-//! is marked as such, because the device that runs the kernel cannot evaluate anything else before it has ended.
+//! Calls of code that a user has handed in. A panic becomes text, whatever was thrown; and a function that is called in
+//! the middle of an evaluation is marked as such, because that device cannot evaluate anything else before it has ended.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -21,26 +21,35 @@ pub fn text_of(thrown: Box<dyn Any + Send>) -> String {
     text
 }
 
-thread_local! {
-    /// Whether this thread is in a function that a kernel calls.
-    static IN_KERNEL: Cell<bool> = const { Cell::new(false) };
+/// What of an evaluation on the CPU has called a function of the user's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CalledBy {
+    /// A kernel has called the function of a custom op.
+    Kernel,
+    /// A staged evaluation has ended a stage, and goes on when the function returns.
+    Stages,
 }
 
-/// Calls `f` on behalf of a kernel.
-pub fn in_kernel<R>(f: impl FnOnce() -> R) -> R {
-    struct Back(bool);
+thread_local! {
+    /// What has called the function that this thread is in.
+    static CALLED_BY: Cell<Option<CalledBy>> = const { Cell::new(None) };
+}
+
+/// Calls `f` on behalf of an evaluation on the CPU.
+pub fn call_for<R>(by: CalledBy, f: impl FnOnce() -> R) -> R {
+    struct Back(Option<CalledBy>);
     impl Drop for Back {
         fn drop(&mut self) {
-            IN_KERNEL.set(self.0);
+            CALLED_BY.set(self.0);
         }
     }
-    let _back = Back(IN_KERNEL.replace(true));
+    let _back = Back(CALLED_BY.replace(Some(by)));
     f()
 }
 
-/// Whether a kernel has called what runs here.
-pub fn is_in_kernel() -> bool {
-    IN_KERNEL.get()
+/// What of an evaluation on the CPU has called what runs here, if it was one.
+pub fn called_by() -> Option<CalledBy> {
+    CALLED_BY.get()
 }
 
 #[cfg(test)]
@@ -69,12 +78,13 @@ mod tests {
 
     #[test]
     fn a_call_of_a_kernel_ends_with_the_call_even_if_it_panics() {
-        assert!(!is_in_kernel());
-        assert!(in_kernel(|| {
-            in_kernel(|| ());
-            is_in_kernel()
-        }));
-        assert!(call(|| in_kernel(|| panic!("thrown"))).is_err());
-        assert!(!is_in_kernel());
+        assert_eq!(called_by(), None);
+        let inside = call_for(CalledBy::Stages, || {
+            call_for(CalledBy::Kernel, || ());
+            called_by()
+        });
+        assert_eq!(inside, Some(CalledBy::Stages));
+        assert!(call(|| call_for(CalledBy::Kernel, || panic!("thrown"))).is_err());
+        assert_eq!(called_by(), None);
     }
 }

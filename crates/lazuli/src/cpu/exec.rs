@@ -16,7 +16,7 @@ use super::transpose::{self, Across};
 use crate::backend::FailedCheck;
 use crate::kernel::Reg;
 use crate::ops::RegisterStep;
-use crate::user;
+use crate::user::{self, CalledBy};
 
 /// Where a line leaves its lanes.
 #[derive(Clone, Copy)]
@@ -266,7 +266,7 @@ impl Frame<'_> {
             }
         };
         // The user's code may panic; that must not unwind through the threads.
-        if let Err(text) = user::call(|| user::in_kernel(&mut each)) {
+        if let Err(text) = user::call(|| user::call_for(CalledBy::Kernel, &mut each)) {
             faults.panicked_in(launch_idx, tile.start, &op.0.name, text);
         }
         out.full()

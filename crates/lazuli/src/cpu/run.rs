@@ -1,5 +1,6 @@
 //! Running a plan: memory for its slots, then launch after launch. Knows plans and the forms of kernels.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
@@ -127,9 +128,10 @@ impl CpuPlan {
         self.plan.slots.iter().map(slot).collect()
     }
 
-    fn run_all(&self, memory: &CpuRunMemory, constants: &[u32], faults: &KernelFaults) {
+    fn run_launches(&self, which: Range<usize>, memory: &CpuRunMemory, constants: &[u32], faults: &KernelFaults) {
         let CpuRunMemory { slots, scratch, sums, rooms, frames } = memory;
-        for (idx, (ready, launch)) in self.launches.iter().zip(&self.plan.launches).enumerate() {
+        let launches = self.launches.iter().zip(&self.plan.launches).enumerate();
+        for (idx, (ready, launch)) in launches.take(which.end).skip(which.start) {
             let at = |id: &SlotId| slots[id.0 as usize];
             if let Some(Reverted { launch, nest }) = ready.reverted.as_ref().filter(|_| faults.any()) {
                 run_loop(nest, launch, memory, constants, faults, idx);
@@ -280,7 +282,7 @@ impl Runnable for CpuPlan {
         size_of::<CpuPlan>() + self.launches.capacity() * size_of::<ReadyLaunch>() + works
     }
 
-    fn run(&self, Run { inputs, constants, .. }: Run<'_>) -> Result<Outcome> {
+    fn run(&self, Run { inputs, constants, stage_done, .. }: Run<'_>) -> Result<Outcome> {
         let buffers = self.slots(inputs)?;
         let mut scratch = SmallVec::<[Option<matmul::MatmulScratch>; 8]>::new();
         for launch in &self.launches {
@@ -306,19 +308,31 @@ impl Runnable for CpuPlan {
         let sums = beside.ptr().wrapping_add(rooms_bytes);
         let memory = CpuRunMemory { slots, scratch, sums, rooms, frames };
         let counters = &self.cpu.counters;
-        Counters::count(&counters.submits, 1);
-        Counters::count(&counters.dispatches, self.launches.len() as u64);
+        let outputs: Vec<Buffer> = self.plan.outputs.iter().map(|o| buffers[o.0 as usize].clone()).collect();
         let faults = KernelFaults::default();
-        let run = || self.run_all(&memory, constants, &faults);
-        match n_workers {
-            1 => threads::alone(run),
-            _ => self.cpu.threads.enter(run),
+        let n_stages = self.plan.stages.len();
+        let mut start = 0;
+        for (stage, end) in self.plan.stages.iter().enumerate() {
+            let which = start..end.launches;
+            start = end.launches;
+            if !which.is_empty() || n_stages == 1 {
+                Counters::count(&counters.submits, 1);
+                Counters::count(&counters.dispatches, which.len() as u64);
+                let run = || self.run_launches(which, &memory, constants, &faults);
+                match n_workers {
+                    1 => threads::alone(run),
+                    _ => self.cpu.threads.enter(run),
+                }
+            }
+            // After a failure later stages run all the same: what they commit must become what it was before.
+            if stage + 1 < n_stages && !faults.any() {
+                stage_done(stage, &outputs);
+            }
         }
         let custom = |(op, text): (String, String)| {
             Failure::Custom(Error::custom(op, format!("the function given for the CPU panicked: {text}")))
         };
         let failed = faults.panicked().map(custom).or(faults.failed().map(Failure::Index));
-        let outputs = self.plan.outputs.iter().map(|o| buffers[o.0 as usize].clone()).collect();
         Ok(Outcome { outputs, failed })
     }
 }

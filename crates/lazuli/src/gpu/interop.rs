@@ -118,8 +118,8 @@ fn may_be_read(live: &Arc<OpenDevice>, buffer: &wgpu::Buffer) -> Result<()> {
     // is what can be asked.
     let is_longer = || live.checked("from_buffer", || copy(buffer.size())).is_ok();
     match copied {
-        Ok(()) if is_longer() => Err(Error::device("from_buffer", "the buffer is another wgpu device's")),
-        Ok(()) => Ok(()),
+        Ok(_) if is_longer() => Err(Error::device("from_buffer", "the buffer is another wgpu device's")),
+        Ok(_) => Ok(()),
         Err(Error::Device(fault)) => {
             Err(Error::device("from_buffer", format!("the device cannot read the buffer: {}", fault.message)))
         }

@@ -238,7 +238,8 @@ impl OpenDevice {
             Some(found) => found,
             None => (next_id(), self.buffer("staging", class, BufferUsages::MAP_READ | BufferUsages::COPY_DST)?),
         };
-        Ok(Staging { live: self.clone(), id, buffer, class, asked: OnceLock::new(), was_read: AtomicBool::new(false) })
+        let (asked, copied_by, was_read) = (OnceLock::new(), OnceLock::new(), AtomicBool::new(false));
+        Ok(Staging { live: self.clone(), id, buffer, class, asked, copied_by, was_read })
     }
 
     fn refusal(&self, size_bytes: usize, error: &Error) -> Error {
@@ -322,6 +323,8 @@ pub struct Staging {
     class: usize,
     /// What [`ask`](Staging::ask) is answered.
     asked: OnceLock<Arc<Signal<bool>>>,
+    /// The submission that copies to it, if that is known.
+    copied_by: OnceLock<wgpu::SubmissionIndex>,
     was_read: AtomicBool,
 }
 
@@ -338,6 +341,19 @@ impl Staging {
     /// The device it is memory of.
     pub fn live(&self) -> &Arc<OpenDevice> {
         &self.live
+    }
+
+    /// Notes the submission that copies to it: there may be later ones that nobody who reads it wants to wait for.
+    pub fn copied_by(&self, submission: &wgpu::SubmissionIndex) {
+        let _ = self.copied_by.set(submission.clone());
+    }
+
+    /// Waits until what is copied to it is there.
+    pub fn wait(&self) -> Result<()> {
+        match self.copied_by.get() {
+            Some(submission) => self.live.wait_until(submission),
+            None => self.live.wait(),
+        }
     }
 
     /// Where to copy to.

@@ -117,7 +117,10 @@ impl Backend for Gpu {
         let Ok(live) = self.shared.live() else { return };
         let programs = ready::programs(plan, &live);
         explain.dispatches = programs.iter().map(|p| p.passes.len()).sum();
-        explain.submits = (explain.dispatches > 0) as usize + watchdog::cuts(plan, live.target.pace).len();
+        // A cut at the end of a stage is that end.
+        let is_inside = |cut: &usize| !plan.stages.iter().any(|end| end.launches == cut + 1);
+        explain.submits =
+            plan.n_submits() + watchdog::cuts(plan, live.target.pace).into_iter().filter(is_inside).count();
         for (kernel, program) in explain.kernels.iter_mut().zip(programs) {
             let texts: Vec<&str> = program.passes.iter().map(|pass| &*pass.text).collect();
             kernel.wgsl = Some(texts.join("\n"));

@@ -143,16 +143,21 @@ impl OpenDevice {
 
     /// Waits for all that was submitted, and calls back whoever waits.
     pub fn wait(&self) -> Result<()> {
-        self.wait_for(TIMEOUT)
+        self.wait_for(None, TIMEOUT)
+    }
+
+    /// The same for what was submitted up to here.
+    pub fn wait_until(&self, submission: &wgpu::SubmissionIndex) -> Result<()> {
+        self.wait_for(Some(submission), TIMEOUT)
     }
 
     /// The same, but no longer than this.
-    fn wait_for(&self, time: Duration) -> Result<()> {
+    fn wait_for(&self, submission: Option<&wgpu::SubmissionIndex>, time: Duration) -> Result<()> {
         may_wait()?;
         let start = Instant::now();
         loop {
             let timeout = Some(time.saturating_sub(start.elapsed()));
-            match self.poll(wgpu::PollType::Wait { submission_index: None, timeout })? {
+            match self.poll(wgpu::PollType::Wait { submission_index: submission.cloned(), timeout })? {
                 Polled::Done => return Ok(()),
                 // OpenGL waits for two seconds at most, however long it is told to.
                 Polled::Late if start.elapsed() < time => {}
@@ -193,13 +198,14 @@ impl OpenDevice {
     }
 
     /// Hands over work. What is wrong with it goes to the caller's error scope: it is no fault of the device.
-    pub fn submit(&self, commands: impl IntoIterator<Item = wgpu::CommandBuffer>) {
+    pub fn submit(&self, commands: impl IntoIterator<Item = wgpu::CommandBuffer>) -> wgpu::SubmissionIndex {
         Counters::count(&self.counters.submits, 1);
         let turn = self.queue_lock();
-        self.queue.submit(commands);
+        let submission = self.queue.submit(commands);
         drop(turn);
         // A device that is gone takes no work and does not say so.
         self.look_for_loss();
+        submission
     }
 
     /// Notes that the device is lost, if it is. An application's device tells its owner alone, and one that was destroyed
@@ -318,7 +324,7 @@ mod tests {
         for found in adapters::found() {
             let live = found.live().unwrap();
             work(&live);
-            let error = live.wait_for(Duration::ZERO).unwrap_err();
+            let error = live.wait_for(None, Duration::ZERO).unwrap_err();
             assert!(matches!(error, Error::Device(_)), "{error}");
             assert!(error.to_string().contains("has not answered"), "{error}");
             live.wait().unwrap();

@@ -68,7 +68,7 @@ fn copy(block: &Block, start: usize, len: usize) -> Result<Staging> {
         let (buffer, at) = block.at(start);
         let n_bytes = len.next_multiple_of(4) as u64;
         encoder.copy_buffer_to_buffer(buffer, at as u64, staging.buffer(), 0, n_bytes);
-        live.submit([encoder.finish()]);
+        staging.copied_by(&live.submit([encoder.finish()]));
     })?;
     Ok(staging)
 }
@@ -81,7 +81,7 @@ fn parts(block: &Block, n_bytes: usize) -> Vec<(usize, usize)> {
 /// Reads what was copied, and waits for it.
 fn fetch(staging: &Staging, out: &mut [u8]) -> Result<()> {
     staging.ask(out.len());
-    staging.live().wait()?;
+    staging.wait()?;
     match staging.read(out) {
         true => Ok(()),
         false => Err(failed(staging.live())),

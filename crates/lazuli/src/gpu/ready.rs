@@ -1,6 +1,7 @@
 //! A plan made ready for one device: its passes compiled, their numbers in one buffer, what is bound to them kept for
 //! the next time.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
@@ -27,6 +28,8 @@ const GROUP_BYTES: usize = 1 << 10;
 pub struct BuiltPlan {
     pub live: Arc<OpenDevice>,
     pub steps: Vec<Dispatch>,
+    /// How many of them have run at the end of each stage.
+    pub stages: Vec<usize>,
     /// Bytes of each piece of scratch memory.
     pub scratch: Vec<usize>,
     /// Where the words are that checks are reset from, in the numbers' buffer, in bytes.
@@ -103,11 +106,13 @@ impl BuiltPlan {
         let cuts = watchdog::cuts(plan, live.target.pace);
 
         let mut steps = Vec::new();
+        let mut stages = Vec::with_capacity(plan.stages.len());
         let mut words: Vec<u32> = Vec::new();
         let mut consts = Vec::new();
         let mut scratch = Vec::new();
         let mut pipelines = pipelines.into_iter();
         for (i, program) in programs.into_iter().enumerate() {
+            stages.resize(plan.stages.iter().take_while(|end| end.launches <= i).count(), steps.len());
             let first_scratch = scratch.len() as u32;
             scratch.extend(program.scratch);
             for pass in program.passes {
@@ -144,13 +149,29 @@ impl BuiltPlan {
                 step.cut = true;
             }
         }
+        stages.resize(plan.stages.len(), steps.len());
         let fresh_status = words.len() * 4;
         let checks = steps.iter().any(|s| s.binds.iter().any(|b| b.place == PassMemory::Status));
         if checks {
             words.extend(status::fresh_words(plan.checks.len()));
         }
         let numbers = Numbers { buffer: live.numbers(&words)?, consts, words: Mutex::new(words) };
-        Ok(BuiltPlan { live: live.clone(), steps, scratch, fresh_status, checks, numbers })
+        Ok(BuiltPlan { live: live.clone(), steps, stages, scratch, fresh_status, checks, numbers })
+    }
+
+    /// The dispatches of a stage.
+    pub fn steps_of(&self, stage: usize) -> Range<usize> {
+        stage.checked_sub(1).map_or(0, |before| self.stages[before])..self.stages[stage]
+    }
+
+    /// Whether a stage is submitted: one without work is not, unless it is all there is.
+    pub fn is_submitted(&self, stage: usize) -> bool {
+        !self.steps_of(stage).is_empty() || self.stages.len() == 1
+    }
+
+    /// The last stage that is submitted.
+    pub fn last_stage(&self) -> usize {
+        (0..self.stages.len()).rfind(|stage| self.is_submitted(*stage)).unwrap_or(0)
     }
 
     /// About how many bytes it occupies, on the host and on the device, without its pipelines. What is bound is counted
@@ -166,7 +187,7 @@ impl BuiltPlan {
         self.steps.iter().map(step).sum::<usize>()
             + 2 * n_words * size_of::<u32>()
             + self.numbers.consts.capacity() * size_of::<(usize, u32)>()
-            + self.scratch.capacity() * size_of::<usize>()
+            + (self.scratch.capacity() + self.stages.capacity()) * size_of::<usize>()
     }
 
     /// The buffer with the numbers of all passes, given these constants. What is submitted already sees the numbers it

@@ -1,7 +1,8 @@
-//! Running a plan: memory for its slots, one encoder, one pass, one submit. Returns when the work is handed over; what
-//! comes of it is known when something is read.
+//! Running a plan: memory for its slots, then for each stage one encoder, one pass, one submit. Returns when all work is
+//! handed over; what comes of it is known when something is read.
 
 use std::any::Any;
+use std::ops::Range;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -33,6 +34,8 @@ pub struct GpuPlan {
     checks: Arc<[Check]>,
     /// Per slot, whether any launch writes it.
     written: Vec<bool>,
+    /// Per output, the stage that makes it.
+    made_in: Vec<usize>,
     built: Mutex<Option<Arc<BuiltPlan>>>,
 }
 
@@ -56,7 +59,8 @@ impl GpuPlan {
         let mut written = vec![false; plan.slots.len()];
         plan.launches.iter().flat_map(|l| &l.writes).for_each(|w| written[w.0 as usize] = true);
         let checks = status::checks(&plan);
-        Ok(GpuPlan { gpu, plan, checks, written, built: Mutex::new(Some(built)) })
+        let made_in = plan.made_in();
+        Ok(GpuPlan { gpu, plan, checks, written, made_in, built: Mutex::new(Some(built)) })
     }
 
     /// The plan compiled for the device as it is now: again, if it was lost and opened anew.
@@ -114,16 +118,17 @@ impl GpuPlan {
         Ok(GpuRunMemory { slots, scratch, status, copies, inherited })
     }
 
-    /// The storage of each output.
+    /// The storage of each output. `statuses` has the checks made until the end of each stage, where there are any.
     fn outputs(
         &self,
         run: &Run<'_>,
         memory: &GpuRunMemory,
-        status: Option<&Arc<Status>>,
-        mut staged: Vec<(usize, Staging)>,
+        statuses: &[Option<Arc<Status>>],
+        mut staged: Vec<StagedCopy>,
     ) -> Vec<Buffer> {
         let mut made: Vec<(usize, Buffer)> = Vec::new();
-        let output = |(slot, settled): (usize, bool)| {
+        let output = |(output, settled): (usize, bool)| {
+            let slot = self.plan.outputs[output].0 as usize;
             if let Some((_, buffer)) = made.iter().find(|(s, _)| *s == slot) {
                 return buffer.clone();
             }
@@ -132,9 +137,9 @@ impl GpuPlan {
                 SlotKind::Input { idx, .. } if !self.written[slot] => run.inputs[idx as usize].clone(),
                 _ => {
                     // What was committed is good whatever the checks of this run find.
-                    let own = status.filter(|_| !settled);
+                    let own = statuses[self.made_in[output]].as_ref().filter(|_| !settled);
                     let pending = memory.inherited.iter().chain(own).cloned().collect();
-                    let staged = staged.iter().position(|(s, _)| *s == slot).map(|at| staged.remove(at).1);
+                    let staged = staged.iter().position(|s| s.slot == slot).map(|at| staged.remove(at).staging);
                     Buffer::new(GpuBuffer::of_block(memory.slots[slot].clone(), pending, staged))
                 }
             };
@@ -142,23 +147,50 @@ impl GpuPlan {
             buffer
         };
         let settled = self.plan.settled.iter().copied().chain(std::iter::repeat(false));
-        self.plan.outputs.iter().map(|id| id.0 as usize).zip(settled).map(output).collect()
+        (0..self.plan.outputs.len()).zip(settled).map(output).collect()
     }
 
-    /// Copies of the results on their way to the host, if they will be read and cannot be mapped.
-    fn stage(&self, built: &BuiltPlan, run: &Run<'_>) -> Result<Vec<(usize, Staging)>> {
-        let mut staged: Vec<(usize, Staging)> = Vec::new();
-        if !run.read || built.live.target.map_results {
-            return Ok(staged);
-        }
-        for slot in self.plan.outputs.iter().map(|id| id.0 as usize) {
+    /// Memory for copies of results on their way to the host. Those of the last stage have one if they will be read and
+    /// cannot be mapped. Those of earlier stages always have: a copy that is asked for later would wait for what was
+    /// submitted meanwhile.
+    fn staged(&self, built: &BuiltPlan, run: &Run<'_>) -> Result<Vec<StagedCopy>> {
+        let last = built.last_stage();
+        let brings_last = run.read && !built.live.target.map_results;
+        let mut staged: Vec<StagedCopy> = Vec::new();
+        for (slot, stage) in self.plan.outputs.iter().map(|id| id.0 as usize).zip(self.made_in.iter().copied()) {
             let size_bytes = self.plan.slots[slot].size_bytes;
-            let is_new = self.written[slot] && !staged.iter().any(|(s, _)| *s == slot);
-            if is_new && (1..=BRING_ALONG.min(built.live.pool.shard_bytes())).contains(&size_bytes) {
-                staged.push((slot, built.live.staging(size_bytes)?));
+            let is_new = self.written[slot] && !staged.iter().any(|s| s.slot == slot);
+            let is_wanted = stage < last || brings_last;
+            if is_new && is_wanted && (1..=BRING_ALONG.min(built.live.pool.shard_bytes())).contains(&size_bytes) {
+                staged.push(StagedCopy { slot, stage, staging: built.live.staging(size_bytes)? });
             }
         }
         Ok(staged)
+    }
+
+    /// Records and submits one stage.
+    fn submit_stage(&self, built: &BuiltPlan, stage: usize, of: &RunParts<'_>) {
+        let live = &built.live;
+        let mut encoder = new_encoder(live);
+        let steps = built.steps_of(stage);
+        if steps.start == 0 {
+            reset(built, of.memory, of.numbers, &mut encoder);
+        }
+        encoder = record(built, steps, of.memory, of.numbers, encoder, of.timer);
+        let copies = || of.staged.iter().filter(|copy| copy.stage == stage);
+        for StagedCopy { slot, staging, .. } in copies() {
+            let n_bytes = self.plan.slots[*slot].size_bytes.next_multiple_of(4) as u64;
+            encoder.copy_buffer_to_buffer(of.memory.slots[*slot].at(0).0, 0, staging.buffer(), 0, n_bytes);
+        }
+        if let (Some(words), Some(status)) = (&of.words[stage], &of.memory.status) {
+            let n_bytes = status::size_bytes(self.plan.checks.len()) as u64;
+            encoder.copy_buffer_to_buffer(status.at(0).0, 0, words.buffer(), 0, n_bytes);
+        }
+        if let Some(timer) = of.timer.filter(|_| stage == built.last_stage()) {
+            timer.resolve(&mut encoder);
+        }
+        let submission = live.submit([encoder.finish()]);
+        copies().for_each(|copy| copy.staging.copied_by(&submission));
     }
 
     /// Records a run into the caller's encoder, who submits it. What it uses is held until that has run.
@@ -185,11 +217,30 @@ impl GpuPlan {
             built.live.note(status);
         }
         Counters::count(&built.live.counters.dispatches, built.steps.len() as u64);
-        let outputs = self.outputs(&run, &memory, status.as_ref(), Vec::new());
+        // One encoder has all stages.
+        let outputs = self.outputs(&run, &memory, &vec![status; self.plan.stages.len()], Vec::new());
         let inputs = run.inputs.to_vec();
         encoder.on_submitted_work_done(move || drop((memory, inputs)));
         Ok(Outcome { outputs, failed: None })
     }
+}
+
+/// A copy of an output on its way to the host.
+struct StagedCopy {
+    slot: usize,
+    /// The stage that makes the output.
+    stage: usize,
+    staging: Staging,
+}
+
+/// What the stages of one run share.
+struct RunParts<'a> {
+    memory: &'a GpuRunMemory,
+    numbers: &'a wgpu::Buffer,
+    staged: &'a [StagedCopy],
+    /// Per stage, where the words of checks go that were made until its end.
+    words: &'a [Option<Staging>],
+    timer: Option<&'a profile::Timer>,
 }
 
 impl GpuRunMemory {
@@ -208,38 +259,30 @@ impl Runnable for GpuPlan {
         let built = self.built()?;
         let live = &built.live;
         let memory = self.memory(&built, &run)?;
-        let staged = self.stage(&built, &run)?;
+        let staged = self.staged(&built, &run)?;
         let n_bytes = status::size_bytes(self.plan.checks.len());
-        let words = if built.checks { Some(live.staging(n_bytes)?) } else { None };
+        let stages: Vec<usize> = (0..self.plan.stages.len()).filter(|stage| built.is_submitted(*stage)).collect();
+        let mut words: Vec<Option<Staging>> = self.plan.stages.iter().map(|_| None).collect();
+        if built.checks {
+            for stage in &stages {
+                words[*stage] = Some(live.staging(n_bytes)?);
+            }
+        }
         let timer = profile::Timer::wanted(live, built.steps.len())?;
 
-        let submitted = live.checked("compute", || {
+        live.checked("compute", || {
             let numbers = built.numbers(run.constants);
-            let mut encoder = new_encoder(live);
-            reset(&built, &memory, numbers, &mut encoder);
-            encoder = record(&built, &memory, numbers, encoder, timer.as_ref());
-            for (slot, staging) in &staged {
-                let n_bytes = self.plan.slots[*slot].size_bytes.next_multiple_of(4) as u64;
-                encoder.copy_buffer_to_buffer(memory.slots[*slot].at(0).0, 0, staging.buffer(), 0, n_bytes);
-            }
-            if let (Some(words), Some(status)) = (&words, &memory.status) {
-                encoder.copy_buffer_to_buffer(status.at(0).0, 0, words.buffer(), 0, n_bytes as u64);
-            }
-            if let Some(timer) = &timer {
-                timer.resolve(&mut encoder);
-            }
-            live.submit([encoder.finish()]);
-        });
-        submitted?;
+            let parts = RunParts { memory: &memory, numbers, staged: &staged, words: &words, timer: timer.as_ref() };
+            stages.iter().for_each(|stage| self.submit_stage(&built, *stage, &parts));
+        })?;
         Counters::count(&live.counters.dispatches, built.steps.len() as u64);
-        let status = words.map(|words| Status::of_run(run.sites, &self.checks, words));
-        if let Some(status) = &status {
-            live.note(status);
-        }
+        let status = |words: Option<Staging>| words.map(|words| Status::of_run(run.sites, &self.checks, words));
+        let statuses: Vec<Option<Arc<Status>>> = words.into_iter().map(status).collect();
+        statuses.iter().flatten().for_each(|status| live.note(status));
         if let Some(timer) = timer {
             timer.report(live, &built.steps)?;
         }
-        Ok(Outcome { outputs: self.outputs(&run, &memory, status.as_ref(), staged), failed: None })
+        Ok(Outcome { outputs: self.outputs(&run, &memory, &statuses, staged), failed: None })
     }
 }
 
@@ -297,16 +340,17 @@ fn reset(built: &BuiltPlan, memory: &GpuRunMemory, numbers: &wgpu::Buffer, encod
     }
 }
 
-/// Records all passes, and submits where the plan is cut; the encoder that is returned is yet to be submitted.
+/// Records these passes, and submits where the plan is cut; the encoder that is returned is yet to be submitted.
 fn record(
     built: &BuiltPlan,
+    which: Range<usize>,
     memory: &GpuRunMemory,
     numbers: &wgpu::Buffer,
     mut encoder: wgpu::CommandEncoder,
     timer: Option<&profile::Timer>,
 ) -> wgpu::CommandEncoder {
     let live = &built.live;
-    let mut steps = built.steps.iter().enumerate().peekable();
+    let mut steps = built.steps.iter().enumerate().take(which.end).skip(which.start).peekable();
     while steps.peek().is_some() {
         let is_timed = timer.is_some();
         let first = steps.peek().map_or(0, |(i, _)| *i);

@@ -22,6 +22,8 @@ pub struct Graph {
     pub nodes: Vec<GraphNode>,
     /// What is wanted.
     pub outputs: Vec<NodeIdx>,
+    /// Where in `outputs` each stage ends; empty if nothing is staged.
+    pub stages: Vec<usize>,
 }
 
 /// A node of a [`Graph`].
@@ -52,6 +54,8 @@ pub struct Captured {
     pub moves: Vec<NodeRef>,
     /// The distinct constants, as lane bits, in order of first use.
     pub constants: Vec<u32>,
+    /// Where in `outputs` each stage ends; empty if nothing is staged.
+    pub stages: Vec<usize>,
     pub key: Key,
 }
 
@@ -87,11 +91,11 @@ impl Hash for Key {
 
 /// What the wanted nodes are made of, for looking at. The caller holds the device's lock. Other threads may take hold of
 /// inputs at any time, so nothing may be overwritten that this calls donated: an evaluation uses
-/// [`take_off`](super::take_off).
-pub fn capture(wanted: &[&NodeRef]) -> Captured {
+/// [`take_off`](super::take_off). `stages` says where in `wanted` each stage ends; it is empty if nothing is staged.
+pub fn capture(wanted: &[&NodeRef], stages: &[usize]) -> Captured {
     let walk = GraphWalk::new(wanted);
     let donated = walk.donated(&walk.holders());
-    walk.captured(donated)
+    walk.captured(donated, stages)
 }
 
 /// One walk from wanted nodes to memory, with the edges it went along.
@@ -251,11 +255,16 @@ impl GraphWalk {
     }
 
     /// What was found, with the leaves that may be overwritten.
-    pub fn captured(self, donated: Vec<bool>) -> Captured {
+    pub fn captured(self, donated: Vec<bool>, stages: &[usize]) -> Captured {
         let GraphWalk { nodes, outputs, leaves, moves, mut writer, .. } = self;
         writer.words.extend(donated.iter().map(|d| *d as u64));
+        if !stages.is_empty() {
+            writer.words.push(u64::MAX);
+            writer.words.extend(stages.iter().map(|end| *end as u64));
+        }
         let key = Key::new(writer.words, writer.customs);
-        Captured { nodes, outputs, leaves, donated, moves, constants: writer.constants, key }
+        let stages = stages.to_vec();
+        Captured { nodes, outputs, leaves, donated, moves, constants: writer.constants, stages, key }
     }
 }
 
@@ -429,6 +438,6 @@ impl Captured {
                 origin: nodes.len() as NodeIdx,
             });
         }
-        Graph { nodes, outputs: self.outputs.clone() }
+        Graph { nodes, outputs: self.outputs.clone(), stages: self.stages.clone() }
     }
 }

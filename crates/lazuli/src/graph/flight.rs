@@ -3,6 +3,7 @@
 //! enough is in docs/decisions/donation-is-safe.md; `model.rs` tries every order of a small case.
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::MutexGuard;
 use std::sync::atomic::{Ordering, fence};
@@ -23,12 +24,12 @@ pub struct InFlight<'a> {
 
 /// Captures what is needed for the wanted nodes, and puts them in flight: until the result is dropped, no other thread can
 /// take hold of what is donated. If something must be brought from another device first, nothing is donated.
-/// The caller holds the device's lock.
-pub fn take_off<'a>(wanted: &'a [&'a NodeRef]) -> (Captured, InFlight<'a>) {
+/// `stages` says where in `wanted` each stage ends; it is empty if nothing is staged. The caller holds the device's lock.
+pub fn take_off<'a>(wanted: &'a [&'a NodeRef], stages: &[usize]) -> (Captured, InFlight<'a>) {
     let walk = GraphWalk::new(wanted);
     if !walk.moves.is_empty() {
         let nothing = vec![false; walk.leaves.len()];
-        return (walk.captured(nothing), InFlight { wanted: &[], is_at_risk: false });
+        return (walk.captured(nothing, stages), InFlight { wanted: &[], is_at_risk: false });
     }
     let twins = twins(&walk);
     // From here until they are in flight, whoever wants a recipe of theirs waits. Nobody holds two of these locks but
@@ -50,7 +51,7 @@ pub fn take_off<'a>(wanted: &'a [&'a NodeRef]) -> (Captured, InFlight<'a>) {
     note_ancestors(&walk, &mut held, &twins, &outputs);
     locked.iter_mut().for_each(|body| body.in_flight = true);
     drop(locked);
-    (walk.captured(donated), InFlight { wanted, is_at_risk: false })
+    (walk.captured(donated, stages), InFlight { wanted, is_at_risk: false })
 }
 
 impl InFlight<'_> {
@@ -64,11 +65,17 @@ impl InFlight<'_> {
         self.wanted.iter().zip(buffers).for_each(|(node, buffer)| node.complete(buffer));
     }
 
-    /// Ends an evaluation that failed. Those of the nodes that are good all the same are given their memory. Of the others,
+    /// Gives some of the nodes their memory while the others are still being computed.
+    pub fn complete_some(&self, which: Range<usize>, buffers: &[Buffer]) {
+        let done = self.wanted[which.clone()].iter().zip(&buffers[which]);
+        done.for_each(|(node, buffer)| node.complete(buffer.clone()));
+    }
+
+    /// Ends an evaluation that failed. What it had completed stays. Of the rest, those of the nodes that are good all the same are given their memory. Of the others,
     /// those that replace a value are that value. The rest can never be computed if memory of their inputs was at risk.
     pub fn fail(self, error: &Error, good: Vec<Option<Buffer>>, was_at_risk: bool) {
         let good = good.into_iter().chain(std::iter::repeat(None));
-        for (node, good) in self.wanted.iter().zip(good) {
+        for (node, good) in self.wanted.iter().zip(good).filter(|(node, _)| !node.is_ready()) {
             match good {
                 Some(buffer) => node.complete(buffer),
                 None if node.revert() => {}
@@ -84,7 +91,7 @@ impl Drop for InFlight<'_> {
         if self.is_at_risk {
             // Only a panic leads here: what the inputs hold now is anybody's guess.
             let error = Error::device("compute", "a panic ended it after it had reused the memory of its inputs");
-            self.wanted.iter().for_each(|node| node.fail(&error));
+            self.wanted.iter().filter(|node| !node.is_ready()).for_each(|node| node.fail(&error));
         }
         self.wanted.iter().for_each(|node| node.abandon());
     }

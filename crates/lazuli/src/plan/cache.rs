@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::template::{Template, Templates};
-use super::{Boundary, Launch, Plan, Slot, SlotId, ValueId};
+use super::{Boundary, Launch, Plan, Slot, SlotId, StageEnd, ValueId};
 use crate::backend::{Counters, Runnable};
 use crate::graph::Key;
 use crate::lru::Lru;
@@ -144,6 +144,7 @@ impl Plan {
             + ids
             + self.value_elems.capacity() * size_of::<usize>()
             + self.checks.capacity() * size_of::<u32>()
+            + self.stages.capacity() * size_of::<StageEnd>()
             + boundaries
     }
 }

@@ -15,7 +15,11 @@ impl fmt::Display for Plan {
             };
             writeln!(f, "s{i}: {} B, {kind}", slot.size_bytes)?;
         }
-        for launch in &self.launches {
+        for (i, launch) in self.launches.iter().enumerate() {
+            let stage = self.stages.iter().take_while(|end| end.launches <= i).count();
+            if stage > 0 && self.stages[stage - 1].launches == i {
+                writeln!(f, "stage {stage}:")?;
+            }
             let slots = |ids: &[super::SlotId]| ids.iter().map(|s| format!("s{}", s.0)).collect::<Vec<_>>().join(" ");
             let text = launch.kernel.text(&launch.args);
             writeln!(f, "{} <- {}: {text}", slots(&launch.writes), slots(&launch.reads))?;

@@ -44,6 +44,8 @@ pub struct Explain {
     /// What was asked about sizes when this was planned, with the answers, and which loops came of it. Where another size
     /// changes none of it, nothing is planned or compiled for it.
     pub edges: Vec<String>,
+    /// How many of the kernels have run at the end of each stage; one number if nothing is staged.
+    pub stages: Vec<usize>,
 }
 
 /// One kernel of a plan.
@@ -91,7 +93,8 @@ impl Explain {
         let is_temp = |s: &&super::Slot| s.kind == SlotKind::Temp;
         Explain {
             dispatches: kernels.len(),
-            submits: !kernels.is_empty() as usize,
+            submits: plan.n_submits(),
+            stages: plan.stages.iter().map(|end| end.launches).collect(),
             peak_temp_bytes: plan.slots.iter().filter(is_temp).map(|s| s.size_bytes).sum(),
             peak_temp_lower_bound: plan.temp_lower_bound,
             temp_slots: plan.slots.iter().filter(is_temp).count(),
@@ -111,7 +114,8 @@ impl Explain {
         let boundaries: Vec<String> = self.boundaries.iter().map(boundary).collect();
         format!(
             "{{\"dispatches\":{},\"submits\":{},\"peak_temp_bytes\":{},\"peak_temp_lower_bound\":{},\"temp_slots\":{},\
-             \"bytes_moved\":{},\"bytes_moved_lower_bound\":{},\"kernels\":[{}],\"boundaries\":[{}],\"edges\":[{}]}}",
+             \"bytes_moved\":{},\"bytes_moved_lower_bound\":{},\"kernels\":[{}],\"boundaries\":[{}],\"edges\":[{}],\
+             \"stages\":{:?}}}",
             self.dispatches,
             self.submits,
             self.peak_temp_bytes,
@@ -122,6 +126,7 @@ impl Explain {
             kernels.join(","),
             boundaries.join(","),
             self.edges.iter().map(|edge| quoted(edge)).collect::<Vec<_>>().join(","),
+            self.stages,
         )
     }
 
@@ -333,6 +338,11 @@ impl fmt::Display for Explain {
             bytes(self.bytes_moved_lower_bound),
         )?;
         for (i, kernel) in self.kernels.iter().enumerate() {
+            // Stages that add no kernel are passed over.
+            let stage = self.stages.iter().take_while(|end| **end <= i).count();
+            if self.stages.len() > 1 && self.stages[..stage].last().map_or(i == 0, |end| *end == i) {
+                writeln!(f, "      stage {stage}")?;
+            }
             writeln!(
                 f,
                 "{i:>4}  {}  reads {}, writes {}, {} flops",

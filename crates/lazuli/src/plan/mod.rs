@@ -1,6 +1,7 @@
 //! From a graph to what is run: launches over slots. Knows shapes, kernels and the target it is handed; no device.
 
 mod checks;
+mod stages;
 mod simplify;
 mod operand;
 mod groups;
@@ -22,6 +23,7 @@ mod tests;
 
 pub use cache::{Cache, CachedPlan, Locked};
 pub use explain::{Boundary, Explain, KernelInfo};
+pub use stages::StageEnd;
 pub use template::Templates;
 
 use std::borrow::Cow;
@@ -96,6 +98,8 @@ pub struct Plan {
     /// Where each wanted output is found when all has run. May be an input's slot.
     pub outputs: Vec<SlotId>,
     pub output_values: Vec<ValueId>,
+    /// How far each stage goes, in order; one if nothing is staged.
+    pub stages: Vec<StageEnd>,
     /// Per output, whether it can be read even if a check fails: it is then what it was before.
     pub settled: Vec<bool>,
     /// Whether anything that was asked for is a commit, even where this plan itself cannot fail. The CPU knows at once what
@@ -150,6 +154,9 @@ pub fn plan(graph: Graph, target: &Target, templates: &mut Templates) -> (Plan, 
     (plan, Made::Compiled)
 }
 
+/// Kernels in the order in which they run, and where each stage ends.
+type Ordered = (lower::Lowered, Vec<StageEnd>);
+
 /// How a plan was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Made {
@@ -163,6 +170,7 @@ pub enum Made {
 struct PlanDraft {
     graph: Graph,
     checks: checks::Checks,
+    stages: stages::NodeStages,
     /// Whether anything that was asked for is a commit.
     commits: bool,
 }
@@ -175,14 +183,15 @@ impl PlanDraft {
             verify::verify_graph(&graph).unwrap_or_else(|fault| panic!("bug in simplify: {fault}"));
         }
         let checks = checks::Checks::of(&graph, limits);
-        PlanDraft { graph, checks, commits }
+        let stages = stages::NodeStages::of(&graph, &checks);
+        PlanDraft { graph, checks, stages, commits }
     }
 
     /// The plan made afresh, and its template.
     fn planned(&self, limits: &Limits) -> (Plan, Template) {
         let fused = |commits: fuse::Commits| {
             let asked = AskedGraph::new(&self.graph, limits);
-            let groups = fuse::fuse(&asked, limits, &self.checks, commits);
+            let groups = fuse::fuse(&asked, limits, &self.checks, &self.stages, commits);
             Template::new(&self.graph, groups, asked.into_answers(), commits == fuse::Commits::Join)
         };
         let template = fused(fuse::Commits::Join);
@@ -198,8 +207,9 @@ impl PlanDraft {
         };
         let plan = self.assigned(kernels, limits);
         if cfg!(debug_assertions) {
-            let verified =
-                verify::verify(&plan, limits).and_then(|()| verify::verify_commits(&plan, &self.graph, limits));
+            let verified = verify::verify(&plan, limits)
+                .and_then(|()| verify::verify_stages(&plan))
+                .and_then(|()| verify::verify_commits(&plan, &self.graph, limits));
             verified.unwrap_or_else(|fault| panic!("bug in the planner: {fault}\n{plan}"));
         }
         (plan, template)
@@ -217,13 +227,13 @@ impl PlanDraft {
         Some(plan)
     }
 
-    /// The kernels of a template's groups, in the order in which they run.
-    fn kernels(&self, template: &Template, limits: &Limits) -> Result<lower::Lowered, order::Circle> {
-        order::order(lower::lower(&self.graph, &template.groups, limits, &self.checks))
+    /// The kernels of a template's groups, in the order in which they run, and where each stage ends.
+    fn kernels(&self, template: &Template, limits: &Limits) -> Result<Ordered, order::Circle> {
+        order::order(lower::lower(&self.graph, &template.groups, limits, &self.checks), &self.graph.stages)
     }
 
-    fn assigned(&self, kernels: lower::Lowered, limits: &Limits) -> Plan {
+    fn assigned(&self, (kernels, stages): Ordered, limits: &Limits) -> Plan {
         let settled = checks::settled(&self.graph, limits);
-        Plan { commits: self.commits, settled, ..memory::assign(kernels) }
+        Plan { commits: self.commits, settled, stages, ..memory::assign(kernels) }
     }
 }

@@ -22,7 +22,7 @@ pub fn simplify(graph: Graph, limits: &Limits) -> Graph {
         new_idx.push(out.add(node));
     }
     let outputs = graph.outputs.iter().map(|o| new_idx[*o as usize]).collect();
-    reachable(Graph { nodes: out.nodes, outputs })
+    reachable(Graph { nodes: out.nodes, outputs, stages: graph.stages.clone() })
 }
 
 struct GraphBuilder {
@@ -174,5 +174,6 @@ fn reachable(graph: Graph) -> Graph {
             nodes.push(node);
         }
     }
-    Graph { nodes, outputs: graph.outputs.iter().map(|o| new_idx[*o as usize]).collect() }
+    let outputs = graph.outputs.iter().map(|o| new_idx[*o as usize]).collect();
+    Graph { nodes, outputs, stages: graph.stages }
 }

@@ -40,6 +40,10 @@ pub fn structure_of(graph: &Graph) -> Key {
     }
     words.push(u64::MAX);
     words.extend(graph.outputs.iter().map(|o| *o as u64));
+    if !graph.stages.is_empty() {
+        words.push(u64::MAX);
+        words.extend(graph.stages.iter().map(|end| *end as u64));
+    }
     Key::new(words, customs)
 }
 

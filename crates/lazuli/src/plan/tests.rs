@@ -27,7 +27,7 @@ fn plan_with(outputs: &[&Tensor], limits: &Limits) -> Plan {
     let nodes: Vec<&NodeRef> = outputs.iter().map(|t| t.node().expect("a good tensor")).collect();
     let device = nodes[0].device.clone();
     let _lock = device.cache().lock();
-    compile(capture(&nodes).graph(), &Target { limits: limits.clone(), ..Target::baseline() })
+    compile(capture(&nodes, &[]).graph(), &Target { limits: limits.clone(), ..Target::baseline() })
 }
 
 fn data(shape: impl Into<crate::Shape>) -> Tensor {
@@ -503,7 +503,7 @@ fn the_verifier_finds_commits_that_come_too_early() {
     let nodes: Vec<&NodeRef> = [&rows, &kept].iter().map(|t| t.node().expect("a good tensor")).collect();
     let lock = nodes[0].device.clone();
     let _lock = lock.cache().lock();
-    let graph = simplify::simplify(capture(&nodes).graph(), &limits());
+    let graph = simplify::simplify(capture(&nodes, &[]).graph(), &limits());
     let good = compile(graph.clone(), &Target { limits: limits(), ..Target::baseline() });
     assert_eq!(verify::verify_commits(&good, &graph, &limits()), Ok(()));
     let breaks: [(&str, fn(&mut Plan)); 3] = [

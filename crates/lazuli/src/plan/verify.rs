@@ -56,16 +56,59 @@ pub fn verify(plan: &Plan, limits: &Limits) -> Result<(), String> {
         holds[slot] = Some(*value);
         written.insert(*value, Coverage::All);
     }
-    for (i, launch) in plan.launches.iter().enumerate() {
-        step(plan, launch, limits, &mut holds, &mut written).map_err(|fault| format!("launch {i}: {fault}"))?;
-    }
-    for (slot, value) in plan.outputs.iter().zip(&plan.output_values) {
-        let n_elems = plan.value_elems[*value as usize];
-        if n_elems > 0 && holds[slot.0 as usize] != Some(*value) {
-            return Err(format!("output value {value} is not in slot {} at the end", slot.0));
+    let there = |n_outputs: usize, holds: &[Option<ValueId>], written: &HashMap<ValueId, Coverage>| {
+        for (slot, value) in plan.outputs.iter().zip(&plan.output_values).take(n_outputs) {
+            let n_elems = plan.value_elems[*value as usize];
+            if n_elems > 0 && holds[slot.0 as usize] != Some(*value) {
+                return Err(format!("output value {value} is not in slot {} when its stage ends", slot.0));
+            }
+            if n_elems > 0 && !written.get(value).is_some_and(|c| c.is_all(n_elems)) {
+                return Err(format!("output value {value} is not written whole"));
+            }
         }
-        if n_elems > 0 && !written.get(value).is_some_and(|c| c.is_all(n_elems)) {
-            return Err(format!("output value {value} is not written whole"));
+        Ok(())
+    };
+    let mut start = 0;
+    for end in &plan.stages {
+        let launches = plan.launches.get(start..end.launches).ok_or("a stage ends where there is no launch")?;
+        for (i, launch) in launches.iter().enumerate() {
+            step(plan, launch, limits, &mut holds, &mut written)
+                .map_err(|fault| format!("launch {}: {fault}", start + i))?;
+        }
+        // Outputs of earlier stages, too: whoever reads one meanwhile must not see it change.
+        there(end.outputs, &holds, &written)?;
+        start = end.launches;
+    }
+    let end = plan.stages.last().ok_or("there is no stage")?;
+    match (end.launches, end.outputs) == (plan.launches.len(), plan.outputs.len()) {
+        true => Ok(()),
+        false => Err("the last stage is not the end".into()),
+    }
+}
+
+/// Says what is wrong with the stages of launches, if anything: each runs in the earliest stage that needs what it makes,
+/// and makes nothing that only a later one needs, unless a check is among what it makes that something committed waits for.
+pub fn verify_stages(plan: &Plan) -> Result<(), String> {
+    if plan.stages.len() < 2 || plan.commits {
+        return Ok(());
+    }
+    // From the end: the earliest stage that needs each value.
+    let mut needed_in = vec![usize::MAX; plan.value_elems.len()];
+    let mut outputs = plan.output_values.iter();
+    for (stage, end) in plan.stages.iter().enumerate() {
+        let n_before = stage.checked_sub(1).map_or(0, |before| plan.stages[before].outputs);
+        for value in outputs.by_ref().take(end.outputs.saturating_sub(n_before)) {
+            needed_in[*value as usize] = needed_in[*value as usize].min(stage);
+        }
+    }
+    for (i, launch) in plan.launches.iter().enumerate().rev() {
+        let stage = plan.stages.iter().take_while(|end| end.launches <= i).count();
+        let needed: Vec<usize> = launch.write_values.iter().map(|value| needed_in[*value as usize]).collect();
+        if needed.iter().min() != Some(&stage) {
+            return Err(format!("launch {i} runs in stage {stage}, but makes what stages {needed:?} need"));
+        }
+        for value in &launch.read_values {
+            needed_in[*value as usize] = needed_in[*value as usize].min(stage);
         }
     }
     Ok(())

@@ -18,7 +18,7 @@ fn plan(output: &Tensor, target: &Target) -> Plan {
     let nodes: [&NodeRef; 1] = [output.node().expect("a good tensor")];
     let device = nodes[0].device.clone();
     let _lock = device.cache().lock();
-    compile(capture(&nodes).graph(), target)
+    compile(capture(&nodes, &[]).graph(), target)
 }
 
 fn layer_norm(x: &Tensor, size: usize) -> Tensor {

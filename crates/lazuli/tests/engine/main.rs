@@ -23,6 +23,7 @@ mod shapes;
 mod sizes;
 mod softmax;
 mod special;
+mod stages;
 mod steady;
 mod weights;
 

@@ -13,6 +13,7 @@ mod kernels;
 mod limits;
 mod matmuls;
 mod roundings;
+mod stages;
 mod steady;
 mod threads;
 mod training;

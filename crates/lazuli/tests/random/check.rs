@@ -25,9 +25,12 @@ pub enum Mode {
     InParts,
     /// Outputs one after another, the last first.
     OneByOne,
+    /// Outputs in stages, nothing else held.
+    Staged,
 }
 
-const MODES: [Mode; 5] = [Mode::Together, Mode::OnlyOutputs, Mode::StepByStep, Mode::InParts, Mode::OneByOne];
+const MODES: [Mode; 6] =
+    [Mode::Together, Mode::OnlyOutputs, Mode::StepByStep, Mode::InParts, Mode::OneByOne, Mode::Staged];
 
 /// What went wrong.
 #[derive(Clone, Debug)]
@@ -53,6 +56,11 @@ pub enum What {
     },
     Error(Error),
     Panic(String),
+    /// Stages compute something twice that all at once would compute once.
+    Twice {
+        staged: usize,
+        together: usize,
+    },
     /// The second run differs from the first.
     Differs {
         node: usize,
@@ -126,8 +134,11 @@ fn run(program: &Program, mode: Mode) -> Result<Results, What> {
         tensors.push(if mode.computes(i) { tensor.compute().map_err(What::Error)? } else { tensor });
     }
     let mut read: Vec<(usize, Tensor)> = program.outputs.iter().map(|o| (*o, tensors[*o].clone())).collect();
-    if mode == Mode::OnlyOutputs {
+    if matches!(mode, Mode::OnlyOutputs | Mode::Staged) {
         tensors.clear();
+    }
+    if mode == Mode::Staged {
+        compute_staged(&read)?;
     }
     let wanted: Vec<&Tensor> = read.iter().map(|r| &r.1).collect();
     if mode == Mode::OneByOne {
@@ -143,6 +154,45 @@ fn run(program: &Program, mode: Mode) -> Result<Results, What> {
         read.extend(rest.map(|i| (i, tensors[i].clone())));
     }
     read.into_iter().map(|(i, tensor)| Ok((i, tensor.to_vec::<f64>().map_err(What::Error)?))).collect()
+}
+
+/// The stage of each output, as good as by chance.
+pub fn stages(outputs: &[usize]) -> Vec<Vec<usize>> {
+    let stage = |stage: usize| outputs.iter().copied().filter(|node| (node * 7 + outputs.len()) % 4 == stage).collect();
+    (0..4).map(stage).collect()
+}
+
+/// Computes outputs in up to four stages, of which some may be empty, and reads each as soon as its stage has ended. What is
+/// read then must be what is read in the end.
+fn compute_staged(read: &[(usize, Tensor)]) -> Result<(), What> {
+    let tensor = |node: &usize| read.iter().find(|r| r.0 == *node).map(|r| &r.1);
+    let stages = stages(&read.iter().map(|r| r.0).collect::<Vec<_>>());
+    let stages: Vec<Vec<&Tensor>> = stages.iter().map(|nodes| nodes.iter().filter_map(tensor).collect()).collect();
+    let stages: Vec<&[&Tensor]> = stages.iter().map(Vec::as_slice).collect();
+    // Cheap ops may be part of more or fewer kernels; those that have a kernel of their own are not computed twice.
+    let has_its_own = |kernel: &&lazuli::KernelInfo| kernel.form == "matmul" || kernel.form == "routine";
+    let n_own = |plan: lazuli::Explain| plan.kernels.iter().filter(has_its_own).count();
+    let staged = n_own(lazuli::explain_staged(&stages).map_err(What::Error)?);
+    let together = n_own(lazuli::explain(&stages.concat()).map_err(What::Error)?);
+    if staged > together {
+        return Err(What::Twice { staged, together });
+    }
+    let mut early: Vec<Vec<Vec<f64>>> = Vec::new();
+    let done = lazuli::compute_staged_with(&stages, |stage| {
+        early.push(stages[stage].iter().map(|tensor| tensor.to_vec()).collect::<lazuli::Result<_>>()?);
+        Ok(())
+    });
+    done.map_err(What::Error)?;
+    for (tensors, early) in stages.iter().zip(&early) {
+        for (tensor, early) in tensors.iter().zip(early) {
+            let late = tensor.to_vec::<f64>().map_err(What::Error)?;
+            if let Some(element) = (0..late.len()).find(|i| late[*i].to_bits() != early[*i].to_bits()) {
+                let node = read.iter().find(|r| std::ptr::eq(&r.1, *tensor)).map_or(0, |r| r.0);
+                return Err(What::Differs { node, element, got: [early[element], late[element]] });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Runs `f`; what it says in a panic is returned, not printed: shrinking meets the same one many times.
@@ -183,6 +233,9 @@ impl fmt::Display for Failure {
             What::Type { node, got, wanted } => write!(f, "t{node} is {got}, not {wanted}"),
             What::Error(error) => write!(f, "error: {error}"),
             What::Panic(text) => write!(f, "panic: {text}"),
+            What::Twice { staged, together } => {
+                write!(f, "{staged} products and routines in stages, {together} together")
+            }
             What::Differs { node, element, got } => {
                 write!(f, "element {element} of t{node} was {:e} and is {:e} when run again", got[0], got[1])
             }

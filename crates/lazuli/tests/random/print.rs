@@ -1,6 +1,6 @@
 //! A program as a test that can be pasted into a file: only the public API, and the noise its leaves are made of.
 
-use crate::check::{Failure, Mode, What};
+use crate::check::{Failure, Mode, What, stages};
 use crate::program::Program;
 
 /// The test that fails as the program did.
@@ -15,15 +15,20 @@ pub fn source(program: &Program, failure: &Failure) -> String {
         lines.push(format!("let t{i} = {text}; // {}{:?}", node.expect.dtype, node.expect.shape));
     }
     let outputs: Vec<String> = program.outputs.iter().map(|o| format!("&t{o}")).collect();
-    if mode == Mode::OnlyOutputs {
+    if matches!(mode, Mode::OnlyOutputs | Mode::Staged) {
         let rest: Vec<String> =
             (0..names.len()).filter(|i| !program.outputs.contains(i)).map(|i| names[i].clone()).collect();
         lines.extend((!rest.is_empty()).then(|| format!("drop([{}]);", rest.join(", "))));
     }
-    if mode == Mode::OneByOne {
-        lines.extend(program.outputs.iter().rev().map(|o| format!("t{o}.compute()?;")));
-    } else {
-        lines.push(format!("lazuli::compute(&[{}])?;", outputs.join(", ")));
+    match mode {
+        Mode::OneByOne => lines.extend(program.outputs.iter().rev().map(|o| format!("t{o}.compute()?;"))),
+        Mode::Staged => {
+            let stages = stages(&program.outputs);
+            let stage = |stage: &Vec<usize>| stage.iter().map(|o| format!("&t{o}")).collect::<Vec<_>>().join(", ");
+            let stages: Vec<String> = stages.iter().map(|outputs| format!("&[{}]", stage(outputs))).collect();
+            lines.push(format!("lazuli::compute_staged(&[{}])?;", stages.join(", ")));
+        }
+        _ => lines.push(format!("lazuli::compute(&[{}])?;", outputs.join(", "))),
     }
     let number = |v: f64| match v {
         f64::INFINITY => "f64::INFINITY".to_string(),
@@ -47,7 +52,7 @@ pub fn source(program: &Program, failure: &Failure) -> String {
         What::Differs { node, .. } => {
             lines.push(format!("let first = t{node}.to_vec::<f64>()?; // differs when all of this is done again"));
         }
-        What::Error(_) | What::Panic(_) => {}
+        What::Error(_) | What::Panic(_) | What::Twice { .. } => {}
     }
     let body: String = lines.iter().map(|line| format!("    {line}\n")).collect();
     let data =

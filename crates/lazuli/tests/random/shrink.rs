@@ -29,7 +29,7 @@ fn candidates(program: &Program, failure: &Failure) -> Vec<Program> {
     let mut out = Vec::new();
     let node = match failure.what {
         What::Element { node, .. } | What::Type { node, .. } | What::Differs { node, .. } => Some(node),
-        What::Error(_) | What::Panic(_) => None,
+        What::Error(_) | What::Panic(_) | What::Twice { .. } => None,
     };
     // Only what failed is wanted; or any one output; or all but one.
     for output in node.into_iter().chain(program.outputs.iter().copied()) {

@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::graph::Buffer;
 use crate::kernel::{AccessForm, Args, Body, GatherArgs, Inst, InstOp, Kernel, Order, Reg, Scope, Store};
 use crate::ops::{BinaryRow, ReduceRow, UnaryRow};
-use crate::plan::{Launch, Plan, Slot, SlotId, SlotKind};
+use crate::plan::{Launch, Plan, Slot, SlotId, SlotKind, StageEnd};
 use crate::shape::Shape;
 use crate::view::{IndexMap, View};
 
@@ -177,7 +177,8 @@ impl Case {
             may_fail: Vec::new(),
             ops: Vec::new(),
         };
-        Plan { launches: vec![launch], slots, outputs: writes, ..Plan::default() }
+        let stages = vec![StageEnd { launches: 1, outputs: writes.len() }];
+        Plan { launches: vec![launch], slots, outputs: writes, stages, ..Plan::default() }
     }
 
     /// Runs it on a device.
@@ -189,6 +190,7 @@ impl Case {
             constants: &self.constants,
             sites: &[],
             read: false,
+            stage_done: &|_, _| {},
         })?;
         let mut outputs = Vec::new();
         for (buffer, (output, dtype)) in outcome.outputs.iter().zip(self.outputs.iter().zip(&self.body.outputs)) {

@@ -18,7 +18,7 @@ use crate::gpu::run::dispatch;
 use crate::gpu::storage::GpuBuffer;
 use crate::kernel::{AccessForm, Args, Body, Inst, InstOp, Kernel, OperandArgs, Scope, Store};
 use crate::log::{self, Topic};
-use crate::plan::{Launch, Plan, Slot, SlotId, SlotKind};
+use crate::plan::{Launch, Plan, Slot, SlotId, SlotKind, StageEnd};
 use crate::shape::Shape;
 use crate::target::GpuTarget;
 use crate::view::IndexMap;
@@ -255,6 +255,7 @@ pub fn plan(class: &Class) -> Plan {
         ],
         outputs: vec![SlotId(2)],
         output_values: vec![2],
+        stages: vec![StageEnd { launches: 1, outputs: 1 }],
         input_values: vec![0, 1],
         value_elems: n_elems.to_vec(),
         ..Plan::default()

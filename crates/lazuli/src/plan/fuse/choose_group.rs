@@ -29,7 +29,8 @@ impl Fuser<'_> {
             if let Some(draft) = self.draft_of(*input)
                 && apart.contains(&draft)
             {
-                self.store(*input, "its kernel and that of the other operand do not go together");
+                let why = self.why_apart(*input, idx, "its kernel and that of the other operand do not go together");
+                self.store(*input, why);
             }
         }
         for &draft in drafts {

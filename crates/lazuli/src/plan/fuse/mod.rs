@@ -17,6 +17,7 @@ use super::attention::ChainedProduct;
 use super::checks::Checks;
 use super::edges::{AskedGraph, Edge, OperandOf};
 use super::groups::{CatPart, Form, Group, Groups, StoredNode};
+use super::stages::NodeStages;
 use crate::graph::{NodeIdx, Op};
 use crate::ops;
 
@@ -38,9 +39,10 @@ pub enum Commits {
     Apart,
 }
 
-/// What of a draft has its place before or after checks and commits.
+/// What of a draft has its place in a stage, and before or after checks and commits.
 #[derive(Clone, Copy, Debug, Default)]
 struct DraftPlace {
+    stage: u32,
     may_fail: bool,
     commits: bool,
     early: bool,
@@ -51,6 +53,7 @@ impl DraftPlace {
     /// That of both together.
     fn and(self, other: DraftPlace) -> DraftPlace {
         DraftPlace {
+            stage: self.stage,
             may_fail: self.may_fail || other.may_fail,
             commits: self.commits || other.commits,
             early: self.early || other.early,
@@ -64,7 +67,7 @@ impl DraftPlace {
         let is_mixed = commits == Commits::Apart && both.early && both.late;
         // All of a check must have been made before any of what depends on it is stored.
         let checks_itself = both.may_fail && both.commits;
-        (!checks_itself && !is_mixed).then_some(both)
+        (!checks_itself && !is_mixed && self.stage == other.stage).then_some(both)
     }
 }
 
@@ -91,7 +94,7 @@ const CHEAP: u32 = 4;
 const CHEAP_SCALAR: u32 = 64;
 
 /// Groups the nodes of a graph.
-pub fn fuse(graph: &AskedGraph, limits: &Limits, checks: &Checks, commits: Commits) -> Groups {
+pub fn fuse(graph: &AskedGraph, limits: &Limits, checks: &Checks, stages: &NodeStages, commits: Commits) -> Groups {
     let n_nodes = graph.len();
     let mut uses = vec![0usize; n_nodes];
     let mut wanted = vec![false; n_nodes];
@@ -116,6 +119,7 @@ pub fn fuse(graph: &AskedGraph, limits: &Limits, checks: &Checks, commits: Commi
         graph,
         limits,
         checks,
+        stages,
         commits,
         uses,
         wanted,
@@ -153,6 +157,7 @@ struct Fuser<'a> {
     graph: &'a AskedGraph<'a>,
     limits: &'a Limits,
     checks: &'a Checks,
+    stages: &'a NodeStages,
     commits: Commits,
     uses: Vec<usize>,
     wanted: Vec<bool>,
@@ -236,13 +241,24 @@ impl Fuser<'_> {
         Availability::Member(self.drafts.len() as u32 - 1)
     }
 
-    /// Where a node has its place, checks and commits considered.
+    /// Where a node has its place, stages, checks and commits considered.
     fn place_of(&self, idx: NodeIdx) -> DraftPlace {
+        let stage = self.stages.stage(idx);
         if !self.checks.any_commits {
-            return DraftPlace::default();
+            return DraftPlace { stage, ..DraftPlace::default() };
         }
         let (may_fail, late) = (self.checks.may_fail[idx as usize], self.checks.late[idx as usize]);
-        DraftPlace { may_fail, commits: matches!(self.graph.op(idx), Op::Commit), early: !late, late }
+        DraftPlace { stage, may_fail, commits: matches!(self.graph.op(idx), Op::Commit), early: !late, late }
+    }
+
+    /// Whether a node is of the stage that a group is made in.
+    fn is_same_stage(&self, draft: u32, idx: NodeIdx) -> bool {
+        self.drafts[draft as usize].place.stage == self.stages.stage(idx)
+    }
+
+    /// Why a member of a group is stored for a node that does not join it: if nothing else keeps them apart, this.
+    fn why_apart(&self, member: NodeIdx, idx: NodeIdx, otherwise: &'static str) -> &'static str {
+        if self.stages.stage(member) == self.stages.stage(idx) { otherwise } else { "a later stage needs it, too" }
     }
 
     /// The free operations that come along with a node.
@@ -283,15 +299,17 @@ impl Fuser<'_> {
         };
         // The same elements in the same order: still the same values of the same kernel.
         let stays = self.limits.fuse && !self.is_routine(source) && self.graph.ask(Edge::Reshape(idx));
-        if stays || self.broadcasts_rows(draft, idx) {
+        let same_stage = self.is_same_stage(draft, idx);
+        if same_stage && (stays || self.broadcasts_rows(draft, idx)) {
             return self.join(idx, draft, 1);
         }
-        if !self.only_contracted[idx as usize] && self.can_look_through(draft, source, idx) {
+        if same_stage && !self.only_contracted[idx as usize] && self.can_look_through(draft, source, idx) {
             let state = self.join(idx, draft, 1);
             self.drafts[draft as usize].domain = idx;
             return state;
         }
-        let level = self.store(source, "it is read in another order than it is made in");
+        let why = self.why_apart(source, idx, "it is read in another order than it is made in");
+        let level = self.store(source, why);
         Availability::Inline { cost: 0, n_loads: 1, level }
     }
 
@@ -346,8 +364,10 @@ impl Fuser<'_> {
         let cheap = if n_loads == 0 { CHEAP_SCALAR } else { CHEAP };
         let constant = matches!(op, Op::Const(_) | Op::Index);
         if drafts.is_empty() {
-            // What is made again wherever it is wanted has no place before or after anything.
+            // What is made again wherever it is wanted has no place before or after anything, and in no stage.
             let is_placed = matches!(op, Op::Commit) || self.checks.may_fail[idx as usize];
+            // Small floats are widened while they are read, by products too: nobody stores them as large ones.
+            let is_placed = is_placed || self.stages.is_shared(idx) && !self.graph.widens(idx);
             let is_cheap = cost <= cheap && n_loads <= 1 && !self.wanted[idx as usize] && !is_placed;
             let free = constant || (self.limits.fuse && is_cheap);
             if free {
@@ -364,7 +384,8 @@ impl Fuser<'_> {
             None => {
                 for input in inputs {
                     if self.draft_of(*input).is_some() {
-                        level = level.max(self.store(*input, "the kernel that makes it cannot take in what follows"));
+                        let why = self.why_apart(*input, idx, "the kernel that makes it cannot take in what follows");
+                        level = level.max(self.store(*input, why));
                     }
                 }
                 self.open(idx, Form::Map, level)
@@ -418,7 +439,7 @@ impl Fuser<'_> {
                 Form::Reduce { first, split: false } => !split && self.same_reduce(first, idx),
                 _ => false,
             };
-        if self.limits.fuse && fits {
+        if self.limits.fuse && fits && self.is_same_stage(draft, idx) {
             let state = self.join(idx, draft, 1);
             let draft = &mut self.drafts[draft as usize];
             if draft.form == Form::Map {
@@ -427,7 +448,8 @@ impl Fuser<'_> {
             draft.domain = x;
             return state;
         }
-        let level = self.store(x, "a reduction over other axes needs all of it first");
+        let why = self.why_apart(x, idx, "a reduction over other axes needs all of it first");
+        let level = self.store(x, why);
         self.open(idx, form, level)
     }
 

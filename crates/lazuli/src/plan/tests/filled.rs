@@ -49,7 +49,7 @@ fn graph_of(outputs: &[Tensor]) -> Graph {
     let nodes: Vec<&NodeRef> = outputs.iter().map(|t| t.node().expect("a good tensor")).collect();
     let device = nodes[0].device.clone();
     let _lock = device.cache().lock();
-    capture(&nodes).graph()
+    capture(&nodes, &[]).graph()
 }
 
 /// Plans with these templates, and compares with a plan made afresh.

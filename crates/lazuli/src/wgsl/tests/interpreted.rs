@@ -40,7 +40,7 @@ fn check_run_on(outputs: &[&Tensor], devices: &[(&str, GpuTarget)]) {
     let cpu = nodes[0].device.clone();
     let (plans, constants, inputs) = {
         let _lock = cpu.cache().lock();
-        let captured = capture(&nodes);
+        let captured = capture(&nodes, &[]);
         let graph = captured.graph();
         let inputs: Vec<Vec<u8>> = captured.leaves.iter().map(|leaf| bytes(&captured.nodes[*leaf as usize])).collect();
         let of_limits = |limits| Target { limits, machine: Machine::Gpu(target(Threads::Independent)) };

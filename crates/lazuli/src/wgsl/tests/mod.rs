@@ -65,7 +65,7 @@ fn plan_with(outputs: &[&Tensor], limits: &Limits) -> Plan {
     let device = nodes[0].device.clone();
     let _lock = device.cache().lock();
     let target = Target { limits: limits.clone(), machine: Machine::Gpu(target(Threads::Independent)) };
-    compile(capture(&nodes).graph(), &target)
+    compile(capture(&nodes, &[]).graph(), &target)
 }
 
 /// Memory of ones.
