@@ -458,3 +458,27 @@ fn layouts_with_heads_inside_are_read_where_they_lie() {
         assert_eq!(n_kernels, 1);
     }
 }
+
+/// The same bits for one, two and eight threads, for many rows and for one row over many keys, whose columns are cut.
+#[test]
+fn bits_do_not_depend_on_threads() {
+    const SAID: &str = "attention digest ";
+    let _beside = shared();
+    if std::env::var_os("LAZULI_TEST_DIGEST").is_some() {
+        let cases = [plain(3, 300, 500, 16), plain(2, 1, 9000, 16), plain(1, 7, 5000, 8)];
+        let bits = cases.iter().flat_map(|case| Case { causal: true, ..*case }.method().to_vec::<f32>().unwrap());
+        let digest = bits.fold(0u64, |sum, x| sum.wrapping_mul(0x100_0000_01b3).wrapping_add(x.to_bits() as u64));
+        println!("{SAID}{digest}");
+        return;
+    }
+    let digest = |threads: &str| {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        command.args(["attention::bits_do_not_depend_on_threads", "--exact", "--nocapture"]);
+        command.envs([("LAZULI_TEST_DIGEST", "1"), ("LAZULI_THREADS", threads)]);
+        let said = String::from_utf8(command.output().unwrap().stdout).unwrap();
+        let at = said.find(SAID).expect("a digest is printed");
+        said[at..].lines().next().unwrap_or_default().to_string()
+    };
+    let one = digest("1");
+    assert_eq!((digest("2"), digest("8")), (one.clone(), one));
+}

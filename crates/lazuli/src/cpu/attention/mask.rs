@@ -1,8 +1,13 @@
 //! Which blocks of scores masks leave out. A mask compares values that are affine in row and column, so that what holds
 //! at the corners of a block, or fails there, does so in all of it.
 
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
 use super::{AttentionRun, ScoreBlock};
 use crate::kernel::{InstOp, Reg};
+use crate::ops::BinaryRow;
 
 /// What the masks say of a block.
 #[derive(Clone, Copy, PartialEq)]
@@ -15,38 +20,107 @@ pub enum BlockMask {
     All,
 }
 
-impl AttentionRun<'_> {
-    /// What masks of indices say of a block, from its corners.
-    pub fn block_mask(&self, block: ScoreBlock) -> BlockMask {
-        let fill = if self.work.is_softmax { f32::NEG_INFINITY } else { 0.0 };
+/// A comparison of two values that are affine in row and column, for one batch index: their values at row and column 0
+/// and what a row and a column add. Exact: they are integers of 32 bits.
+#[derive(Clone, Copy)]
+pub struct AffineCond {
+    compare: &'static BinaryRow,
+    sides: [[f64; 3]; 2],
+}
+
+impl AffineCond {
+    fn holds(&self, row: usize, column: usize) -> bool {
+        let at = |[start, by_row, by_column]: [f64; 3]| start + by_row * row as f64 + by_column * column as f64;
+        (self.compare.oracle)(at(self.sides[0]), at(self.sides[1])) != 0.0
+    }
+
+    /// The columns of a row for which it holds, of some of them: as it is affine, they are the first or the last.
+    fn visible(&self, row: usize, columns: Range<usize>) -> Range<usize> {
+        let last = columns.end - 1;
+        let (first_holds, last_holds) = (self.holds(row, columns.start), self.holds(row, last));
+        if first_holds == last_holds {
+            return if first_holds { columns } else { columns.start..columns.start };
+        }
+        // Where it changes: `low` is as the first column, `high` as the last.
+        let (mut low, mut high) = (columns.start, last);
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            if self.holds(row, middle) == first_holds { low = middle } else { high = middle }
+        }
+        if first_holds { columns.start..high } else { high..columns.end }
+    }
+}
+
+/// The masks of a batch index: their conditions, and whether all choose what makes a weight 0.
+pub struct BatchMasks {
+    conds: SmallVec<[AffineCond; 2]>,
+    /// Whether scores where a condition fails are −∞ (or 0 without a softmax), whatever other masks say.
+    pub is_neutral: bool,
+    fill: f32,
+}
+
+impl BatchMasks {
+    /// What they say of a block, from its corners.
+    pub fn of_block(&self, block: ScoreBlock) -> BlockMask {
+        let rows = [block.row, block.row + block.n_rows - 1];
+        let columns = [block.column, block.column + block.n_columns - 1];
         let mut holds = true;
-        let mut may_skip = true;
-        for mask in &self.work.masks {
-            let constant = self.work.args.scores.consts[mask.fill as usize] as usize;
-            may_skip &= f32::from_bits(self.constants[constant]) == fill;
-            let Some(cond) = mask.cond else { continue };
-            let rows = [block.row, block.row + block.n_rows - 1];
-            let columns = [block.column, block.column + block.n_columns - 1];
-            let corners = rows.iter().flat_map(|row| columns.iter().map(|column| (*row, *column)));
-            let (mut all, mut any) = (true, false);
-            for (row, column) in corners {
-                match self.affine(cond, block.batch, row, column) {
-                    Some(value) => {
-                        all &= value != 0.0;
-                        any |= value != 0.0;
-                    }
-                    None => (all, any) = (false, true),
-                }
-            }
-            if !any && may_skip {
+        for cond in &self.conds {
+            let corners = rows.map(|row| columns.map(|column| cond.holds(row, column)));
+            if self.is_neutral && corners == [[false; 2]; 2] {
                 return BlockMask::Nothing;
             }
-            holds &= all;
+            holds &= corners == [[true; 2]; 2];
         }
         if holds { BlockMask::All } else { BlockMask::Some }
     }
 
-    /// A value that is affine in the indices, or a comparison of two: exact, or none if it does not fit an integer.
+    /// Hides scores of a row that is made without masks: `scores` are those of columns `first…`.
+    pub fn hide(&self, row: usize, first: usize, scores: &mut [f32]) {
+        for cond in &self.conds {
+            let seen = cond.visible(row, first..first + scores.len());
+            scores[..seen.start - first].fill(self.fill);
+            scores[seen.end - first..].fill(self.fill);
+        }
+    }
+}
+
+impl AttentionRun<'_> {
+    /// The masks of indices for a batch index.
+    pub fn masks(&self, batch: usize) -> BatchMasks {
+        let fill = if self.work.is_softmax { f32::NEG_INFINITY } else { 0.0 };
+        let consts = &self.work.args.scores.consts;
+        let is_fill = |idx: u16| f32::from_bits(self.constants[consts[idx as usize] as usize]) == fill;
+        let mut masks = BatchMasks { conds: SmallVec::new(), is_neutral: true, fill };
+        for mask in &self.work.masks {
+            masks.is_neutral &= is_fill(mask.fill);
+            let cond = mask.cond.map(|cond| self.affine_cond(cond, batch));
+            match cond {
+                Some(Some(cond)) => masks.conds.push(cond),
+                // What does not fit an integer is left to the instructions.
+                Some(None) => masks.is_neutral = false,
+                None => {}
+            }
+        }
+        masks
+    }
+
+    fn affine_cond(&self, cond: Reg, batch: usize) -> Option<AffineCond> {
+        let InstOp::Binary(compare, x, y) = self.work.scores.code.body.insts[cond as usize].op else { return None };
+        let (n_rows, n_columns) = (self.args().n_rows, self.args().n_columns);
+        let side = |reg: Reg| {
+            // Within bounds at all corners of the launch, and so everywhere.
+            self.affine(reg, batch, n_rows - 1, n_columns - 1)?;
+            let start = self.affine(reg, batch, 0, 0)?;
+            let row = self.affine(reg, batch, n_rows - 1, 0)? - start;
+            let column = self.affine(reg, batch, 0, n_columns - 1)? - start;
+            let by = |all: f64, n: usize| if n > 1 { all / (n - 1) as f64 } else { 0.0 };
+            Some([start, by(row, n_rows), by(column, n_columns)])
+        };
+        Some(AffineCond { compare, sides: [side(x)?, side(y)?] })
+    }
+
+    /// A value that is affine in the indices: exact, or none if it does not fit an integer.
     fn affine(&self, reg: Reg, batch: usize, row: usize, column: usize) -> Option<f64> {
         let (body, args) = (&self.work.scores.code.body, &self.work.args.scores);
         let value = match body.insts[reg as usize].op {
