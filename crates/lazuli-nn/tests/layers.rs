@@ -264,7 +264,7 @@ fn a_bad_shape_is_an_error_that_names_the_layer_the_shapes_and_the_callers_line(
         (
             Conv1d::new(3, 2, 3, window, 1, &cpu).forward(&x(&[2, 4, 5])),
             "conv1d: the input has 4 channels",
-            "[2, 4, 1, 5]",
+            "[2, 4, 5]",
         ),
         (Conv2d::new(3, 2, 3, window, 1, &cpu).forward(&x(&[3, 5])), "conv2d: wants an input [batch, ", "[3, 5]"),
         (
