@@ -653,7 +653,7 @@ fn plan_for(device: &Device, cache: &mut Cache, captured: &Captured) -> Result<C
     let runnable = backend.prepare(plan.clone())?;
     let compiled = backend.counters().compiled_bytes().saturating_sub(before);
     let entry = CachedPlan { plan, runnable };
-    cache.insert(captured.key.clone(), entry.clone(), compiled, backend.counters());
+    cache.insert(captured.key.clone(), entry.clone(), made, compiled, backend.counters());
     Ok(entry)
 }
 

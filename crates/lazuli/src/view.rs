@@ -59,11 +59,12 @@ impl View {
     /// Every axis from a size and a stride.
     pub fn from_axes(axes: impl Iterator<Item = (usize, isize)>, offset: isize) -> View {
         let mut view = View { shape: Shape::default(), strides: [0; MAX_RANK], offset, mask: None };
-        let axes: SmallVec<[(usize, isize); MAX_RANK]> = axes.collect();
-        view.shape = axes.iter().map(|a| a.0).collect();
-        for (stride, axis) in view.strides.iter_mut().zip(&axes) {
-            *stride = axis.1;
-        }
+        let mut strides = view.strides.iter_mut();
+        let sizes = axes.map(|(size, stride)| {
+            strides.next().into_iter().for_each(|place| *place = stride);
+            size
+        });
+        view.shape = sizes.collect();
         view
     }
 
@@ -358,6 +359,9 @@ impl IndexMap {
 
     /// The same map with another view in the place of one.
     pub fn with(&self, idx: usize, view: View) -> IndexMap {
+        if self.views.len() == 1 {
+            return view.into();
+        }
         let mut views = self.views.clone();
         views[idx] = view;
         IndexMap { views }

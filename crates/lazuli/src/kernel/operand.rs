@@ -124,7 +124,7 @@ impl AxisList {
     }
 
     /// Leaves `len` values from `start` on. Gives what the operand's offset grows by.
-    #[cfg(feature = "gpu")]
+    #[cfg(any(test, feature = "gpu"))]
     pub fn narrow(&mut self, start: usize, len: usize) -> isize {
         if let [(size, stride)] = &mut self.axes[..] {
             *size = len;

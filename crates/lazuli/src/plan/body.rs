@@ -588,5 +588,8 @@ fn with_axis(map: &IndexMap, axis: usize, size: usize, stride: isize) -> IndexMa
 
 /// The map over the first `n_axes` axes alone; along the others it does not vary.
 fn cut(map: &IndexMap, n_axes: usize) -> IndexMap {
-    rewrite(map, |axes| axes.truncate(n_axes))
+    match last(map).shape.rank() == n_axes {
+        true => map.clone(),
+        false => rewrite(map, |axes| axes.truncate(n_axes)),
+    }
 }

@@ -1,6 +1,7 @@
 //! Plans already made, by the structure they were made for. Together with what was compiled for them they take no more
 //! bytes than they are allowed; beyond it those go that were used longest ago. Only the last one stays however large it is,
-//! or a model that is larger would be compiled for each of its steps.
+//! or a model that is larger would be compiled for each of its steps. Plans that were filled from templates are soon filled
+//! again, so they have a small part of the bytes to themselves: a loop whose lengths grow does not take more and more memory.
 
 use std::borrow::Cow;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -9,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::template::{Template, Templates};
-use super::{Boundary, Launch, Plan, Slot, SlotId, StageEnd, ValueId};
+use super::{Boundary, Launch, Made, Plan, Slot, SlotId, StageEnd, ValueId};
 use crate::backend::{Counters, Runnable};
 use crate::graph::Key;
 use crate::lru::Lru;
@@ -34,10 +35,17 @@ struct Cached {
 /// Of the bytes that plans may take, templates may take one in this many.
 const TEMPLATE_SHARE: usize = 8;
 
+/// The same for plans that were filled.
+const FILLED_SHARE: usize = 16;
+
+/// Plans by key.
+type Plans = Lru<Key, Cached, BuildHasherDefault<KeyHasher>>;
+
 /// Plans by key. Lookup hashes nothing: a key brings its hash along.
 pub struct Cache {
     templates: Templates,
-    plans: Lru<Key, Cached, BuildHasherDefault<KeyHasher>>,
+    plans: Plans,
+    filled: Plans,
     /// What was taken out while the lock is held. It may own functions of the user's, and what those do when they are
     /// dropped may need the lock.
     gone: Vec<Cached>,
@@ -48,7 +56,7 @@ impl Cache {
     /// No plans yet, and at most so many bytes of them.
     pub fn new(max_bytes: usize) -> Cache {
         let templates = Templates::new(max_bytes / TEMPLATE_SHARE);
-        Cache { templates, plans: Lru::default(), gone: Vec::new(), max_bytes }
+        Cache { templates, plans: Lru::default(), filled: Lru::default(), gone: Vec::new(), max_bytes }
     }
 
     /// Locks a cache. What is taken out of it goes when it is open again.
@@ -60,7 +68,7 @@ impl Cache {
 
     /// The plan for this structure.
     pub fn get(&mut self, key: &Key) -> Option<CachedPlan> {
-        self.plans.get(key).map(|cached| cached.entry.clone())
+        self.plans.get(key).or_else(|| self.filled.get(key)).map(|cached| cached.entry.clone())
     }
 
     /// What plans of other sizes are filled from.
@@ -69,34 +77,45 @@ impl Cache {
     }
 
     /// Keeps a plan for which so many bytes were compiled, and lets go of what is too much.
-    pub fn insert(&mut self, key: Key, entry: CachedPlan, compiled_bytes: usize, counters: &Counters) {
+    pub fn insert(&mut self, key: Key, entry: CachedPlan, made: Made, compiled_bytes: usize, counters: &Counters) {
         let size_bytes = ENTRY_BYTES + key.size_bytes() + entry.plan.size_bytes() + entry.runnable.size_bytes();
         let cached = Cached { entry, size_bytes, compiled_bytes };
-        self.gone.extend(self.plans.insert(key, cached, size_bytes));
+        let plans = if made == Made::Filled { &mut self.filled } else { &mut self.plans };
+        self.gone.extend(plans.insert(key, cached, size_bytes));
+        while self.filled.size_bytes() > self.max_bytes / FILLED_SHARE && self.filled.len() > 1 {
+            self.gone.extend(self.filled.pop_oldest());
+        }
         let all = self.size_bytes() + counters.compiled_bytes();
         let mut too_much = all.saturating_sub(self.max_bytes);
         // Kernels that others use as well stay; if that leaves too much, the next plan finds out.
-        while too_much > 0 && self.plans.len() > 1 && self.let_go(&mut too_much) {}
+        while too_much > 0 && self.let_go(&mut too_much, Some(made)) {}
         counters.bytes_plans.store(self.size_bytes() as u64, Ordering::Relaxed);
     }
 
     /// What plans and templates take.
     fn size_bytes(&self) -> usize {
-        self.plans.size_bytes() + self.templates.size_bytes()
+        self.plans.size_bytes() + self.filled.size_bytes() + self.templates.size_bytes()
     }
 
     /// Lets go of everything.
     pub fn clear(&mut self, counters: &Counters) {
-        while self.let_go(&mut 0) {}
-        // The list itself, too.
-        self.plans = Lru::default();
+        while self.let_go(&mut 0, None) {}
+        // The lists themselves, too.
+        (self.plans, self.filled) = (Lru::default(), Lru::default());
         self.templates.clear();
         counters.bytes_plans.store(0, Ordering::Relaxed);
     }
 
-    /// Takes out the plan that was used longest ago; whether there was one.
-    fn let_go(&mut self, too_much: &mut usize) -> bool {
-        let Some(oldest) = self.plans.pop_oldest() else { return false };
+    /// Takes out the plan that was used longest ago, filled ones first; whether there was one beside the last of those that
+    /// were made as the one that must stay.
+    fn let_go(&mut self, too_much: &mut usize, stays: Option<Made>) -> bool {
+        let n_kept = |made: Made| (stays == Some(made)) as usize;
+        let oldest = match () {
+            _ if self.filled.len() > n_kept(Made::Filled) => self.filled.pop_oldest(),
+            _ if self.plans.len() > n_kept(Made::Compiled) => self.plans.pop_oldest(),
+            _ => None,
+        };
+        let Some(oldest) = oldest else { return false };
         *too_much = too_much.saturating_sub(oldest.size_bytes + oldest.compiled_bytes);
         self.gone.push(oldest);
         true

@@ -2,8 +2,11 @@
 //! shares a kernel (that is `fuse`) nor where values are kept (that is `memory`).
 
 mod attention;
+mod memo;
 
 use std::borrow::Cow;
+
+use memo::Progress;
 
 use super::attention::ChainedProduct;
 use super::body::BodyBuilder;
@@ -18,7 +21,10 @@ use crate::kernel::{Args, AxisList, InstOp, Kernel, MatmulArgs, Reg, RoutineArgs
 use crate::shape::{AxisSet, MAX_RANK, Shape};
 use crate::view::View;
 
+pub use memo::GroupMemos;
+
 /// A kernel over values that have no place yet.
+#[derive(Clone)]
 pub struct LaunchDraft {
     pub kernel: Kernel,
     pub args: Args,
@@ -75,8 +81,9 @@ pub struct Lowered {
     pub checks: Vec<NodeIdx>,
 }
 
-/// Writes every group as one kernel, or two where a long reduction is cut.
-pub fn lower(graph: &Graph, groups: &Groups, limits: &Limits, waits: &Checks) -> Lowered {
+/// Writes every group as one kernel, or two where a long reduction is cut. Groups whose numbers are what they were are taken
+/// from `memos`, if there are some.
+pub fn lower(graph: &Graph, groups: &Groups, limits: &Limits, waits: &Checks, memos: Option<&GroupMemos>) -> Lowered {
     let is_chained = |group: &Group| matches!(group.form, Form::Attention(_));
     let chained = match groups.groups.iter().any(is_chained) {
         true => super::attention::find(graph, limits),
@@ -89,6 +96,7 @@ pub fn lower(graph: &Graph, groups: &Groups, limits: &Limits, waits: &Checks) ->
         limits,
         waits,
         values: Vec::new(),
+        nodes_of_values: Vec::new(),
         value_of: vec![None; graph.nodes.len()],
         steps: Vec::new(),
         checks: Vec::new(),
@@ -100,7 +108,16 @@ pub fn lower(graph: &Graph, groups: &Groups, limits: &Limits, waits: &Checks) ->
         }
     }
     for (number, group) in groups.groups.iter().enumerate() {
-        lowering.group(number as u32, group);
+        let number = number as u32;
+        let Some(memos) = memos else {
+            lowering.group(number, group);
+            continue;
+        };
+        if !memos.replay(number, &mut lowering) {
+            let before = Progress::of(&lowering);
+            lowering.group(number, group);
+            memos.remember(number, &lowering, &before);
+        }
     }
     let outputs = graph.outputs.iter().map(|o| lowering.memory(*o)).collect();
     Lowered { steps: lowering.steps, values: lowering.values, outputs, checks: lowering.checks }
@@ -115,6 +132,8 @@ pub(super) struct Lowering<'a> {
     /// What must come before commits.
     pub waits: &'a Checks,
     values: Vec<PlanValue>,
+    /// Per value, the node it is; None for work in between.
+    nodes_of_values: Vec<Option<NodeIdx>>,
     value_of: Vec<Option<ValueId>>,
     steps: Vec<LaunchDraft>,
     pub checks: Vec<NodeIdx>,
@@ -131,11 +150,13 @@ impl Lowering<'_> {
         let reason = self.groups.reasons[idx as usize];
         let value = self.add_value(PlanValue { n_elems: node.shape.n_elems(), dtype: node.dtype, input, reason });
         self.value_of[idx as usize] = Some(value);
+        self.nodes_of_values[value as usize] = Some(idx);
         value
     }
 
     fn add_value(&mut self, value: PlanValue) -> ValueId {
         self.values.push(value);
+        self.nodes_of_values.push(None);
         self.values.len() as ValueId - 1
     }
 
@@ -163,6 +184,7 @@ impl Lowering<'_> {
         self.steps.truncate(n_steps);
         self.checks.truncate(n_checks);
         self.values.truncate(n_values);
+        self.nodes_of_values.truncate(n_values);
         self.value_of.iter_mut().for_each(|value| *value = value.filter(|v| (*v as usize) < n_values));
         let (first, rest) = group.stores.split_at(group.stores.len() / 2);
         for half in [first, rest] {

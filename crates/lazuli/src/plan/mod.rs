@@ -218,7 +218,9 @@ impl PlanDraft {
     /// The plan by a template that serves the graph. None if it turns out not to: then the plan is made afresh, so that a
     /// fault here costs time, never numbers.
     fn filled(&self, template: &Template, limits: &Limits) -> Option<Plan> {
-        let plan = self.assigned(self.kernels(template, limits).ok()?, limits);
+        let memos = template.memos(&self.graph);
+        let kernels = lower::lower(&self.graph, &template.groups, limits, &self.checks, Some(memos));
+        let plan = self.assigned(order::order(kernels, &self.graph.stages).ok()?, limits);
         if cfg!(debug_assertions) {
             let afresh = self.planned(limits).0;
             assert_eq!(format!("{plan:?}"), format!("{afresh:?}"), "a filled plan is another than one made afresh");
@@ -227,9 +229,9 @@ impl PlanDraft {
         Some(plan)
     }
 
-    /// The kernels of a template's groups, in the order in which they run, and where each stage ends.
+    /// The kernels of a template's groups, lowered afresh, in the order in which they run, and where each stage ends.
     fn kernels(&self, template: &Template, limits: &Limits) -> Result<Ordered, order::Circle> {
-        order::order(lower::lower(&self.graph, &template.groups, limits, &self.checks), &self.graph.stages)
+        order::order(lower::lower(&self.graph, &template.groups, limits, &self.checks, None), &self.graph.stages)
     }
 
     fn assigned(&self, (kernels, stages): Ordered, limits: &Limits) -> Plan {

@@ -6,10 +6,12 @@
 //! Which template serves a graph is found by the key of its structure; the few of one structure that differ in answers are
 //! tried one after another. Knows nothing of devices and caches.
 
+use std::cell::OnceCell;
 use std::hash::BuildHasherDefault;
 
 use super::edges::{Answers, Edge};
 use super::groups::{Group, Groups, StoredNode};
+use super::lower::GroupMemos;
 use crate::fast_hash::FastHasher;
 use crate::graph::{CustomRef, Graph, Key, Op};
 use crate::lru::Lru;
@@ -21,6 +23,8 @@ pub struct Template {
     pub answers: Answers,
     /// Whether it says all that planning decided: not where commits had to be taken apart, which is found out by trying.
     pub is_for_all: bool,
+    /// The kernels that were filled last. Most templates are never filled: made when the first graph is.
+    memos: OnceCell<GroupMemos>,
     /// The user's own ops in it: held, so that none that is made later can have the address of one.
     _customs: Vec<CustomRef>,
 }
@@ -30,7 +34,12 @@ impl Template {
     pub fn new(graph: &Graph, groups: Groups, answers: Answers, is_for_all: bool) -> Template {
         let custom = |op: &Op| if let Op::Custom(op) = op { Some(op.clone()) } else { None };
         let customs = graph.nodes.iter().filter_map(|node| custom(&node.op)).collect();
-        Template { groups, answers, is_for_all, _customs: customs }
+        Template { groups, answers, is_for_all, memos: OnceCell::new(), _customs: customs }
+    }
+
+    /// What its groups were lowered to last.
+    pub fn memos(&self, graph: &Graph) -> &GroupMemos {
+        self.memos.get_or_init(|| GroupMemos::new(graph, &self.groups))
     }
 
     /// Whether it is what fusing would decide for another graph of its structure.
@@ -38,7 +47,7 @@ impl Template {
         self.answers.iter().all(|(edge, answer)| edge.answer(graph, limits) == *answer)
     }
 
-    /// About how many bytes it occupies.
+    /// About how many bytes it occupies, once it has been filled.
     fn size_bytes(&self) -> usize {
         let stores = |group: &Group| group.stores.capacity() * size_of::<StoredNode>();
         let Groups { groups, group_of, stored, reasons } = &self.groups;
@@ -49,8 +58,12 @@ impl Template {
             + stored.capacity()
             + reasons.capacity() * size_of::<Option<&str>>()
             + self.answers.capacity() * size_of::<(Edge, bool)>()
+            + groups.len() * GROUP_BYTES
     }
 }
+
+/// What the kernels of a group take, about, that are kept for the next fill.
+const GROUP_BYTES: usize = 4 << 10;
 
 /// Templates by structure. They take at most so many bytes; beyond it the structures go that were used longest ago.
 pub struct Templates {

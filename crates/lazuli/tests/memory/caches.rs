@@ -90,6 +90,33 @@ fn any_number_of_structures_stays_below_the_bound() {
 }
 
 #[test]
+fn lengths_that_grow_take_no_more_memory() {
+    let _turn = alone();
+    const BYTES: usize = 32 << 20;
+    if !with_cache("lengths_that_grow_take_no_more_memory", BYTES) {
+        return;
+    }
+    let cpu = Device::cpu();
+    let n = n_structures(1500);
+    let (mut most, mut resident) = (0, 0);
+    for i in 2..n + 2 {
+        let x = data(2 * i, &cpu).reshape([i, 2]);
+        x.matmul(&x.t().narrow(1, 0, 2)).softmax(0).sum(..).item::<f32>().unwrap();
+        most = most.max(cached_bytes(&cpu.stats()));
+        if i == n / 4 {
+            resident = resident_bytes();
+        }
+    }
+    let stats = cpu.stats();
+    assert!(stats.plans_compiled < 20 && stats.plans_filled > n as u64 - 20, "{stats:?}");
+    // A sixteenth is for filled plans; what was planned is small.
+    assert!(most < BYTES as u64 / 12, "{most} bytes: {stats:?}");
+    let now = resident_bytes();
+    assert!(now <= resident + (4 << 20), "{resident} bytes after a quarter, {now} at the end");
+    println!("{n} lengths: {} KiB cached at most, {} KiB resident", most >> 10, now >> 10);
+}
+
+#[test]
 fn what_is_used_stays() {
     let _turn = alone();
     if !with_cache("what_is_used_stays", 1 << 20) {

@@ -1,0 +1,161 @@
+//! What lowering made of each group of a template the last time. A group is lowered from its nodes' sizes and views, its
+//! numbers; where those are what they were, so are its kernels: in a loop whose lengths grow, most groups of a plan do not
+//! see the length. A group whose checks are numbered within its plan is lowered every time.
+
+use std::cell::RefCell;
+
+use super::{LaunchDraft, Lowering, PlanValue};
+use crate::graph::{Graph, NodeIdx, Op};
+use crate::plan::ValueId;
+use crate::plan::groups::Groups;
+
+/// The last kernels of each group of a template.
+pub struct GroupMemos {
+    /// Per group, the nodes whose numbers its kernels are made from.
+    nodes: Vec<Vec<NodeIdx>>,
+    last: RefCell<Vec<Option<Memo>>>,
+}
+
+struct Memo {
+    numbers: Vec<u64>,
+    lowered: LoweredGroup,
+}
+
+/// The kernels of a group, over values that are numbered within it.
+struct LoweredGroup {
+    values: Vec<GroupValue>,
+    steps: Vec<LaunchDraft>,
+}
+
+/// A value that a group reads or writes.
+#[derive(Clone)]
+enum GroupValue {
+    Node(NodeIdx),
+    /// Work in between.
+    Made(PlanValue),
+}
+
+/// How far a lowering has come.
+pub(super) struct Progress {
+    n_steps: usize,
+    n_values: usize,
+    n_checks: usize,
+}
+
+impl GroupMemos {
+    /// Of groups that are yet to be lowered.
+    pub fn new(graph: &Graph, groups: &Groups) -> GroupMemos {
+        let nodes = (0..groups.groups.len() as u32).map(|number| nodes_of(graph, groups, number)).collect();
+        let last = groups.groups.iter().map(|_| None).collect();
+        GroupMemos { nodes, last: RefCell::new(last) }
+    }
+
+    /// Adds the kernels of a group to a lowering, if its numbers are what they were.
+    pub(super) fn replay(&self, number: u32, lowering: &mut Lowering) -> bool {
+        let last = self.last.borrow();
+        let Some(memo) = &last[number as usize] else { return false };
+        let mut known = memo.numbers.iter();
+        let mut is_same = true;
+        self.numbers(number, lowering.graph, |word| is_same &= known.next() == Some(&word));
+        if !is_same || known.next().is_some() {
+            return false;
+        }
+        let value = |value: &GroupValue| match value {
+            GroupValue::Node(idx) => lowering.value(*idx),
+            GroupValue::Made(value) => lowering.add_value(value.clone()),
+        };
+        let values: Vec<ValueId> = memo.lowered.values.iter().map(value).collect();
+        let placed = |ids: &[ValueId]| ids.iter().map(|v| values[*v as usize]).collect();
+        lowering.steps.extend(memo.lowered.steps.iter().map(|step| LaunchDraft {
+            reads: placed(&step.reads),
+            writes: placed(&step.writes),
+            ..step.clone()
+        }));
+        true
+    }
+
+    /// Remembers what was made of a group since `before`.
+    pub(super) fn remember(&self, number: u32, lowering: &Lowering, before: &Progress) {
+        let steps = &lowering.steps[before.n_steps..];
+        if lowering.checks.len() > before.n_checks || steps.iter().any(|step| !step.may_fail.is_empty()) {
+            return;
+        }
+        // Values that were there before in any order, then the new ones in that in which they were made.
+        let mut ids: Vec<ValueId> = Vec::new();
+        for id in steps.iter().flat_map(|step| step.reads.iter().chain(&step.writes)) {
+            if (*id as usize) < before.n_values && !ids.contains(id) {
+                ids.push(*id);
+            }
+        }
+        ids.extend(before.n_values as ValueId..lowering.values.len() as ValueId);
+        let value = |id: &ValueId| match lowering.nodes_of_values[*id as usize] {
+            Some(idx) => GroupValue::Node(idx),
+            None => GroupValue::Made(lowering.values[*id as usize].clone()),
+        };
+        let local = |list: &[ValueId]| -> Vec<ValueId> {
+            let place = |id: &ValueId| ids.iter().position(|known| known == id).expect("all of them are listed");
+            list.iter().map(|id| place(id) as ValueId).collect()
+        };
+        let inside =
+            |step: &LaunchDraft| LaunchDraft { reads: local(&step.reads), writes: local(&step.writes), ..step.clone() };
+        let lowered =
+            LoweredGroup { values: ids.iter().map(value).collect(), steps: steps.iter().map(inside).collect() };
+        let mut numbers = Vec::new();
+        self.numbers(number, lowering.graph, |word| numbers.push(word));
+        self.last.borrow_mut()[number as usize] = Some(Memo { numbers, lowered });
+    }
+
+    /// Calls `f` with each number of a group. How many there are for a node is structure, but for the mask of a view.
+    fn numbers(&self, number: u32, graph: &Graph, mut f: impl FnMut(u64)) {
+        for idx in &self.nodes[number as usize] {
+            let node = &graph.nodes[*idx as usize];
+            node.shape.iter().for_each(|size| f(*size as u64));
+            if let Op::View(view) | Op::Pad(view) = &node.op {
+                let rank = view.shape.rank();
+                view.strides[..rank].iter().for_each(|stride| f(*stride as u64));
+                f(view.offset as u64);
+                for (low, high) in view.mask.iter().flat_map(|mask| &mask[..rank]) {
+                    f(*low as u64);
+                    f(*high as u64);
+                }
+            }
+        }
+    }
+}
+
+impl Progress {
+    /// Of a lowering, now.
+    pub(super) fn of(lowering: &Lowering) -> Progress {
+        Progress { n_steps: lowering.steps.len(), n_values: lowering.values.len(), n_checks: lowering.checks.len() }
+    }
+}
+
+/// All nodes that lowering a group may look at: from what leaves it back to memory, with the concatenations it is part of.
+fn nodes_of(graph: &Graph, groups: &Groups, number: u32) -> Vec<NodeIdx> {
+    let group = &groups.groups[number as usize];
+    let mut nodes: Vec<NodeIdx> = Vec::new();
+    let mut seen = vec![false; graph.nodes.len()];
+    let mut add = |idx: NodeIdx, nodes: &mut Vec<NodeIdx>| {
+        if !std::mem::replace(&mut seen[idx as usize], true) {
+            nodes.push(idx);
+        }
+    };
+    add(group.domain, &mut nodes);
+    for store in &group.stores {
+        add(store.value, &mut nodes);
+    }
+    // Each is opened once; memory is not opened.
+    let mut next = 0;
+    while let Some(&idx) = nodes.get(next) {
+        let is_memory = matches!(graph.nodes[idx as usize].op, Op::Data) || groups.is_memory_for(number, idx);
+        if !is_memory || groups.group_of[idx as usize] == Some(number) {
+            graph.nodes[idx as usize].inputs.iter().for_each(|input| add(*input, &mut nodes));
+        }
+        next += 1;
+    }
+    for cat in group.stores.iter().filter_map(|store| store.part_of).map(|part| part.cat) {
+        add(cat, &mut nodes);
+        graph.nodes[cat as usize].inputs.iter().for_each(|part| add(*part, &mut nodes));
+    }
+    nodes
+}
