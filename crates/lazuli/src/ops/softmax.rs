@@ -60,8 +60,8 @@ pub(super) fn log_softmax(x: &Tensor, axes: AxisSet) -> Result<Tensor> {
 pub(super) fn logsumexp(x: &Tensor, axes: AxisSet) -> Result<Tensor> {
     let wide = Widened::new(x)?;
     let of = Exponentials::less_finite_max("logsumexp", &wide.x, axes)?;
-    let value = of.sum.log().add(of.taken_out);
-    Ok(with_rule(&LOGSUMEXP, &value, &[&wide.x], axes)?.to_dtype(wide.result))
+    let value = of.sum.log().add(&of.taken_out);
+    Ok(with_rule(&LOGSUMEXP, &value, &[&wide.x, &of.taken_out], axes)?.to_dtype(wide.result))
 }
 
 /// The exponentials of rows, less something that keeps them from overflowing, and their sum.
@@ -128,11 +128,11 @@ static LOG_SOFTMAX_GRAD: RuleRow = RuleRow { name: "log_softmax_grad", grad: gra
 
 static LOGSUMEXP: RuleRow = RuleRow {
     name: "logsumexp",
-    // d ln Σ eˣ = softmax(x)·g
+    // d ln Σ eˣ = softmax(x)·g. What was taken out is handed on, so that the exponentials are those of the sum.
     grad: |inputs, _, g, axes| {
-        let x = &inputs[0];
-        let of = || Exponentials::less_finite_max("logsumexp", x, axes)?.softmax(x, axes);
-        vec![Some(g.mul(Tensor::attempt(of)))]
+        let [x, taken_out] = inputs else { unreachable!("is recorded with two inputs") };
+        let of = || Exponentials::less("logsumexp", x, taken_out.clone(), axes)?.softmax(x, axes);
+        vec![Some(g.mul(Tensor::attempt(of))), None]
     },
 };
 
