@@ -263,6 +263,22 @@ fn values_that_are_not_finite_reach_what_is_multiplied_with_them() {
     }
 }
 
+/// Comparisons that wrap are no half-planes: they are computed element by element.
+#[test]
+fn masks_whose_numbers_wrap_are_computed_element_by_element() {
+    let _beside = shared();
+    let [q, k, v] = plain(1, 70, 300, 8).tensors();
+    let place = |axis: i32, n: i32| Tensor::arange(0, n, 1, &device()).unsqueeze(axis);
+    // column + (2³¹ − 100) wraps from column 100 on, and is negative there.
+    let mask = place(0, 300).add(i32::MAX - 99).ge(place(1, 70));
+    let scores = mask.select(q.matmul(&k.transpose(-1, -2)), f32::NEG_INFINITY);
+    let got = scores.softmax(-1).matmul(&v).to_vec::<f32>().unwrap();
+    let (k, v) = (k.narrow(1, 0, 100), v.narrow(1, 0, 100));
+    let want = q.attention(&k, &v, Attention { scale: Some(1.0), ..Attention::default() }).to_vec::<f32>().unwrap();
+    let want: Vec<f64> = want.iter().map(|x| *x as f64).collect();
+    check_near(&got, &want, 1e-5, "a mask that wraps");
+}
+
 #[test]
 fn sequences_may_be_empty() {
     let _beside = shared();

@@ -56,6 +56,8 @@ pub struct BatchMasks {
     conds: SmallVec<[AffineCond; 2]>,
     /// Whether scores where a condition fails are −∞ (or 0 without a softmax), whatever other masks say.
     pub is_neutral: bool,
+    /// Whether all conditions are among `conds`: what does not fit an integer is left to the instructions.
+    is_known: bool,
     fill: f32,
 }
 
@@ -72,7 +74,7 @@ impl BatchMasks {
             }
             holds &= corners == [[true; 2]; 2];
         }
-        if holds { BlockMask::All } else { BlockMask::Some }
+        if holds && self.is_known { BlockMask::All } else { BlockMask::Some }
     }
 
     /// Hides scores of a row that is made without masks: `scores` are those of columns `first…`.
@@ -91,14 +93,13 @@ impl AttentionRun<'_> {
         let fill = if self.work.is_softmax { f32::NEG_INFINITY } else { 0.0 };
         let consts = &self.work.args.scores.consts;
         let is_fill = |idx: u16| f32::from_bits(self.constants[consts[idx as usize] as usize]) == fill;
-        let mut masks = BatchMasks { conds: SmallVec::new(), is_neutral: true, fill };
+        let mut masks = BatchMasks { conds: SmallVec::new(), is_neutral: true, is_known: true, fill };
         for mask in &self.work.masks {
             masks.is_neutral &= is_fill(mask.fill);
             let cond = mask.cond.map(|cond| self.affine_cond(cond, batch));
             match cond {
                 Some(Some(cond)) => masks.conds.push(cond),
-                // What does not fit an integer is left to the instructions.
-                Some(None) => masks.is_neutral = false,
+                Some(None) => (masks.is_neutral, masks.is_known) = (false, false),
                 None => {}
             }
         }
