@@ -301,6 +301,8 @@ counters! {
     bytes_live,
     /// The most that `bytes_live` has been.
     bytes_peak,
+    /// Bytes asked of the pool for what evaluations hold only while they run: the sum of their `peak_temp_bytes`.
+    bytes_temporary,
     /// Bytes of memory that the pool keeps for later.
     bytes_pooled,
     /// Bytes of plans that are kept, about, with the structures they are for and what is bound to their kernels.

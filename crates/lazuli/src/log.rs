@@ -1,4 +1,4 @@
-//! What `LAZULI_LOG` asks to see: `plan`, `wgsl`, `time`, `tune`, separated by commas. It goes to stderr, and this is the one
+//! What `LAZULI_LOG` asks to see: `plan`, `schedule`, `wgsl`, `time`, `tune`, separated by commas. It goes to stderr, and this is the one
 //! place that prints. It is also where words of the environment are looked up, since what is not understood is reported.
 
 use std::fmt::Display;
@@ -9,6 +9,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 pub enum Topic {
     /// Every plan that is made.
     Plan,
+    /// How the loops of every plan that is made are cut and shared out.
+    Schedule,
     /// Every shader that is compiled.
     Wgsl,
     /// How long evaluations and their kernels took.
@@ -18,8 +20,13 @@ pub enum Topic {
 }
 
 /// What can be asked for.
-const TOPICS: [(&str, Topic); 4] =
-    [("plan", Topic::Plan), ("wgsl", Topic::Wgsl), ("time", Topic::Time), ("tune", Topic::Tune)];
+const TOPICS: [(&str, Topic); 5] = [
+    ("plan", Topic::Plan),
+    ("schedule", Topic::Schedule),
+    ("wgsl", Topic::Wgsl),
+    ("time", Topic::Time),
+    ("tune", Topic::Tune),
+];
 
 /// Whether it was asked for. Read once: the environment is the same for the whole run.
 pub fn wants(topic: Topic) -> bool {
@@ -76,7 +83,7 @@ fn find<T: Copy>(word: &str, known: &[(&str, T)]) -> Option<T> {
     known.iter().find(|(name, _)| *name == word).map(|(_, meaning)| *meaning)
 }
 
-/// `"weather" is not understood; there are: plan, wgsl, time, tune`
+/// `"weather" is not understood; there are: plan, schedule, wgsl, time, tune`
 fn unknown<T>(words: &[&str], known: &[(&str, T)]) -> String {
     let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
     let words: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
@@ -92,10 +99,13 @@ mod tests {
     fn what_is_not_understood_is_named_with_what_would_be() {
         assert_eq!(find("time", &TOPICS), Some(Topic::Time));
         assert_eq!(find("weather", &TOPICS), None);
-        assert_eq!(unknown(&["weather"], &TOPICS), "\"weather\" is not understood; there are: plan, wgsl, time, tune");
+        assert_eq!(
+            unknown(&["weather"], &TOPICS),
+            "\"weather\" is not understood; there are: plan, schedule, wgsl, time, tune"
+        );
         assert_eq!(
             unknown(&["tides", "weather"], &TOPICS),
-            "\"tides\", \"weather\" are not understood; there are: plan, wgsl, time, tune"
+            "\"tides\", \"weather\" are not understood; there are: plan, schedule, wgsl, time, tune"
         );
     }
 }

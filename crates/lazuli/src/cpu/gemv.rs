@@ -44,9 +44,9 @@ unsafe impl Send for Skinny {}
 unsafe impl Sync for Skinny {}
 
 /// Whether a product of this many rows, with operands of these steps `(row, column)`, is best done here.
-pub fn fits(m: usize, (_, a_column): (isize, isize), (b_row, b_column): (isize, isize)) -> bool {
+pub fn fits(isa: Isa, m: usize, (_, a_column): (isize, isize), (b_row, b_column): (isize, isize)) -> bool {
     let max_m = if b_column == 1 { 1 } else { MAX_ROWS };
-    m <= max_m && isa() > Isa::Baseline && a_column == 1 && (b_row == 1 || b_column == 1)
+    m <= max_m && isa > Isa::Baseline && a_column == 1 && (b_row == 1 || b_column == 1)
 }
 
 impl Skinny {

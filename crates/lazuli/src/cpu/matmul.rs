@@ -1,21 +1,22 @@
 //! Contractions: panels of rows, each followed by what the kernel does with the sums while they are in cache. Sums do
 //! not depend on the number of threads: each is made by one thread, in one order.
 
+use std::fmt;
 use std::sync::Arc;
 
 use super::gemm::{Gemm, GemmLists, ListedMatrix, PackBuffers};
 use super::gemv::{self, Skinny};
 use super::load;
 use super::map;
-use super::memory::{BlockPool, CpuBuffer};
 use super::program::{Code, CodeInst};
 use super::runs::ElementRuns;
 use super::schedule::{Nest, Traversal};
 use super::threads;
 use super::tile::{BoundNest, Tile, Val};
 use crate::dtype::{DType, Lane};
-use crate::error::Result;
 use crate::kernel::{Args, MatmulArgs, OperandArgs};
+use crate::ops::Isa;
+use crate::target::CpuTarget;
 
 /// Bytes of sums that are made before they are looked at again. Few would stay nearer, but the right operand is laid out
 /// anew for each panel, which costs more.
@@ -35,18 +36,24 @@ pub struct Matmul {
     /// Nothing follows: the sums are the output.
     bare: bool,
     sums: ProductMethod,
+    /// What of the left and of the right operand is widened first, if it is narrow.
+    wide: [Option<WideOperand>; 2],
+    /// Partial results of each product: more than one where k is split.
+    n_parts: usize,
+    /// Values that each thread needs room for, to pack operands.
+    room: usize,
     /// About how long it takes on one thread.
     pub nanos: f64,
 }
 
 impl Matmul {
     /// Binds a program to the numbers of a launch.
-    pub fn new(code: Arc<Code>, args: &Args, aliased: &[bool]) -> Matmul {
+    pub fn new(code: Arc<Code>, args: &Args, aliased: &[bool], target: &CpuTarget) -> Matmul {
         let matmul = args.matmul.clone().expect("a matmul's launch has its numbers");
         let acc = code.insts.iter().position(|i| matches!(i, CodeInst::Acc(_)));
         let lane = acc.map_or(Lane::F32, |i| code.body.insts[i].dtype.lane());
         // Sums go where the result will be, unless what is there is still needed.
-        let nest = Nest::new(code.clone(), args, &vec![true; aliased.len()]);
+        let nest = Nest::new(code.clone(), args, &vec![true; aliased.len()], target);
         let takes_sums = |s: &crate::kernel::Store| match nest.walks[s.access as usize] {
             ElementRuns::Flat(offset)
                 if !aliased[s.output as usize] && code.body.outputs[s.output as usize].size() == 4 =>
@@ -68,11 +75,16 @@ impl Matmul {
         let products = batch as f64 * matmul.m as f64 * matmul.k as f64 * matmul.n as f64;
         let nanos = products * 0.03 + nest.nanos;
         let sums = if lane == Lane::F32 {
-            ProductMethod::of_floats(&matmul, code.body.inputs[1])
+            ProductMethod::of_floats(&matmul, code.body.inputs[1], target.isa)
         } else {
             ProductMethod::Integers
         };
-        Matmul { nest, args: matmul, in_output, bare, sums, nanos }
+        let room = if let ProductMethod::Gemm(gemm) = &sums { gemm.room() } else { 0 };
+        let wide = [None; 2];
+        let mut made = Matmul { nest, args: matmul, in_output, bare, sums, wide, n_parts: 1, room, nanos };
+        made.wide = made.wide_operands();
+        made.n_parts = made.count_parts();
+        made
     }
 
     /// About how many bytes it occupies, without its program.
@@ -80,14 +92,8 @@ impl Matmul {
         size_of::<Matmul>() + self.nest.size_bytes() + self.args.size_bytes()
     }
 
-    /// Values that each thread needs room for.
-    pub fn room(&self) -> usize {
-        if let ProductMethod::Gemm(gemm) = &self.sums { gemm.room() } else { 0 }
-    }
-
-    /// Bytes for sums that have no place in an output. They are looked at before the next ones are made, so all
-    /// products of a plan can use the same.
-    pub fn sums_bytes(&self) -> usize {
+    /// Bytes for sums that have no place in an output.
+    fn sums_bytes(&self) -> usize {
         let MatmulArgs { m, n, .. } = self.args;
         match self.in_output {
             Some(_) => 0,
@@ -119,33 +125,31 @@ impl Matmul {
         if self.bare { m } else { panel }
     }
 
-    /// Memory that a run needs beside its slots.
-    pub fn scratch(&self, pool: &Arc<BlockPool>) -> Result<MatmulScratch> {
-        let body = &self.nest.code.body;
-        let operand = |idx: usize, lies: &OperandArgs, rows: usize, cols: usize| -> Result<Option<WideOperand>> {
-            if body.inputs[idx].size() == 4 {
-                return Ok(None);
-            }
-            let Some((low, high)) = lies.extent(&self.args.batch, rows, cols) else { return Ok(None) };
-            let n = (high - low + 1) as usize;
-            Ok(Some(WideOperand { storage: pool.take(n * 4)?, low, n }))
-        };
-        let MatmulArgs { m, k, n, ref a, ref b, .. } = self.args;
-        let b = match self.sums {
-            // It widens what it reads by steps.
-            ProductMethod::Gemm(gemm) if gemm.b_steps.is_some() => None,
-            _ => operand(1, b, k, n)?,
-        };
+    /// Bytes of the scratch memory that it needs on so many threads, in the order of [`MatmulScratch`]; 0 for what it does
+    /// without.
+    pub fn scratch_bytes(&self, n_workers: usize) -> [usize; 5] {
+        let [a, b] = self.wide.map(|wide| wide.map_or(0, |wide| wide.n * 4));
         let n_side_by_side = if self.by_batch() { self.n_batch() } else { 1 };
-        let parts = match self.n_parts() {
-            1 => None,
-            n_parts => Some(pool.take(n_side_by_side * (n_parts - 1) * m * n * 4)?),
-        };
-        Ok(MatmulScratch { a: operand(0, a, m, k)?, b, parts })
+        let parts = n_side_by_side * (self.n_parts - 1) * self.args.m * self.args.n * 4;
+        [a, b, parts, self.sums_bytes(), n_workers * self.room * 4]
     }
 
-    /// Partial results of each product.
-    fn n_parts(&self) -> usize {
+    fn wide_operands(&self) -> [Option<WideOperand>; 2] {
+        let MatmulArgs { m, k, n, ref batch, ref a, ref b, .. } = self.args;
+        let wide = |idx: usize, lies: &OperandArgs, rows: usize, cols: usize| {
+            let is_narrow = self.nest.code.body.inputs[idx].size() != 4;
+            let (low, high) = is_narrow.then(|| lies.extent(batch, rows, cols)).flatten()?;
+            Some(WideOperand { low, n: (high - low + 1) as usize })
+        };
+        let b = match &self.sums {
+            // Micro-kernels widen what they read by steps.
+            ProductMethod::Gemm(gemm) if gemm.b_steps.is_some() => None,
+            _ => wide(1, b, k, n),
+        };
+        [wide(0, a, m, k), b]
+    }
+
+    fn count_parts(&self) -> usize {
         match &self.sums {
             ProductMethod::Skinny(skinny) => skinny.n_parts(),
             // Whole matrices are shared out already.
@@ -157,20 +161,20 @@ impl Matmul {
     /// Runs it on the threads this is called in.
     ///
     /// # Safety
-    /// The memory is as large as the plan says, `sums` as [`sums_bytes`](Matmul::sums_bytes) does, and rooms as
-    /// [`room`](Matmul::room) does.
-    pub unsafe fn run(&self, bound: &BoundNest, scratch: &MatmulScratch, sums: *mut u8, rooms: PackBuffers) {
+    /// The memory is as large as the plan says, and the scratch memory as [`scratch_bytes`](Matmul::scratch_bytes) does.
+    pub unsafe fn run(&self, bound: &BoundNest, scratch: MatmulScratch) {
         let MatmulArgs { m, n, .. } = self.args;
         let n_batch = self.n_batch();
         // SAFETY: as promised by the caller; widened operands hold every element that is read.
         unsafe {
-            let a = self.operand(bound, 0, &self.args.a, scratch.a.as_ref());
-            let b = self.operand(bound, 1, &self.args.b, scratch.b.as_ref());
+            let a = self.operand(bound, 0, &self.args.a, self.wide[0], scratch.a);
+            let b = self.operand(bound, 1, &self.args.b, self.wide[1], scratch.b);
             let sums: *mut u32 = match self.in_output {
                 Some((output, offset)) => bound.outputs[output].cast::<u32>().offset(offset),
-                None => sums.cast(),
+                None => scratch.sums.cast(),
             };
-            let parts = scratch.parts.as_ref().map_or(std::ptr::null_mut(), |storage| storage.ptr().cast());
+            let rooms = PackBuffers { first: scratch.rooms.cast(), size: self.room };
+            let parts = scratch.parts.cast();
             let product = Product { matmul: self, a, b, sums: SharedPtr(sums), parts: SharedPtr(parts) };
             if self.by_batch() {
                 let per_task = (SMALL / self.work().max(1)).clamp(1, n_batch);
@@ -238,13 +242,14 @@ impl Matmul {
         bound: &BoundNest,
         idx: usize,
         lies: &'s OperandArgs,
-        wide: Option<&WideOperand>,
+        wide: Option<WideOperand>,
+        lanes: *mut u8,
     ) -> StridedOperand<'s> {
         let dtype = self.nest.code.body.inputs[idx];
         let Some(wide) = wide else {
             return StridedOperand { ptr: SharedPtr(bound.inputs[idx] as *mut u32), size: dtype.size(), lies };
         };
-        let (from, to) = (SharedPtr(bound.inputs[idx] as *mut u32), SharedPtr(wide.storage.ptr().cast::<u32>()));
+        let (from, to) = (SharedPtr(bound.inputs[idx] as *mut u32), SharedPtr(lanes.cast::<u32>()));
         const PIECE: usize = 64 * 1024;
         threads::for_each(wide.n.div_ceil(PIECE), &|i| {
             let len = PIECE.min(wide.n - i * PIECE);
@@ -258,19 +263,53 @@ impl Matmul {
     }
 }
 
-/// Memory of a run beside its slots.
+/// Where the scratch memory of a run is.
+#[derive(Clone, Copy)]
 pub struct MatmulScratch {
-    a: Option<WideOperand>,
-    b: Option<WideOperand>,
+    /// Operands as 32-bit lanes.
+    pub a: *mut u8,
+    pub b: *mut u8,
     /// Partial results.
-    parts: Option<CpuBuffer>,
+    pub parts: *mut u8,
+    /// Sums that have no place in an output.
+    pub sums: *mut u8,
+    /// For operands to be packed, a part for each worker.
+    pub rooms: *mut u8,
 }
 
 /// An operand as 32-bit lanes: its elements from `low` on.
+#[derive(Clone, Copy)]
 struct WideOperand {
-    storage: CpuBuffer,
     low: isize,
     n: usize,
+}
+
+/// How it is shared out, in one line.
+impl fmt::Display for Matmul {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.sums {
+            ProductMethod::Integers => write!(f, "integers, row by row")?,
+            ProductMethod::Skinny(_) => write!(f, "GEMV")?,
+            ProductMethod::Column(_) => write!(f, "GEMV of the transposed product")?,
+            ProductMethod::Gemm(gemm) => write!(f, "{gemm}")?,
+        }
+        if self.by_batch() {
+            write!(f, ", whole matrices a task")?;
+        }
+        if self.n_parts > 1 {
+            write!(f, ", k in {} parts", self.n_parts)?;
+        }
+        let [a, b, _, sums, packed] = self.scratch_bytes(1);
+        for (bytes, what) in [(a, "left operand widened"), (b, "right operand widened"), (sums, "sums apart")] {
+            if bytes > 0 {
+                write!(f, ", {what}: {bytes} B")?;
+            }
+        }
+        if packed > 0 {
+            write!(f, ", {packed} B packed a thread")?;
+        }
+        if self.bare { Ok(()) } else { write!(f, "; epilogue {}", self.nest) }
+    }
 }
 
 /// How sums are made: sizes and steps of a product, still without its memory.
@@ -283,11 +322,22 @@ enum ProductMethod {
 }
 
 impl ProductMethod {
-    fn of_floats(args: &MatmulArgs, b_dtype: DType) -> ProductMethod {
+    fn of_floats(args: &MatmulArgs, b_dtype: DType, isa: Isa) -> ProductMethod {
         let MatmulArgs { m, k, n, ref a, ref b, panels, .. } = *args;
         let (null, out) = (std::ptr::null(), std::ptr::null_mut());
-        let gemm =
-            Gemm { m, k, n, a: null, a_steps: a.steps(), b: null.cast(), b_dtype, b_steps: b.steps(), panels, out };
+        let gemm = Gemm {
+            isa,
+            m,
+            k,
+            n,
+            a: null,
+            a_steps: a.steps(),
+            b: null.cast(),
+            b_dtype,
+            b_steps: b.steps(),
+            panels,
+            out,
+        };
         let (Some(a_steps), Some(b_steps)) = (a.steps(), b.steps()) else {
             // Narrow numbers that are read by lists are widened before.
             let b_dtype = if b.steps().is_none() { DType::F32 } else { b_dtype };
@@ -296,7 +346,7 @@ impl ProductMethod {
         let by_columns = b_steps.0 == 1 && b_steps.1 != 1;
         let b_pitch = if by_columns { b_steps.1 } else { b_steps.0 };
         let is_near = b_dtype == DType::F32 || k * n <= NEAR;
-        if is_near && panels.is_none() && gemv::fits(m, a_steps, b_steps) {
+        if is_near && panels.is_none() && gemv::fits(isa, m, a_steps, b_steps) {
             return ProductMethod::Skinny(Skinny {
                 m,
                 k,
@@ -309,7 +359,7 @@ impl ProductMethod {
                 out,
             });
         }
-        if n == 1 && b_steps.0 == 1 && a_steps.1 == 1 && gemv::fits(1, (k as isize, 1), (1, 0)) {
+        if n == 1 && b_steps.0 == 1 && a_steps.1 == 1 && gemv::fits(isa, 1, (k as isize, 1), (1, 0)) {
             let (a_pitch, b_pitch) = (0, a_steps.0);
             return ProductMethod::Column(Skinny {
                 m: 1,
@@ -384,7 +434,7 @@ impl Product<'_> {
         let a: *const f32 = self.a.matrix(batch, batch_idx, row_step).cast();
         let b = self.b.matrix(batch, batch_idx, 0);
         let out = self.sums.get().wrapping_add((batch_idx * m + row) * n);
-        let n_parts = self.matmul.n_parts();
+        let n_parts = self.matmul.n_parts;
         let parts_before = if self.matmul.by_batch() { batch_idx * (n_parts - 1) * m * n } else { 0 };
         let parts = self.parts.get().wrapping_add(parts_before).cast();
         // SAFETY: the matrices are within their memory, and nobody else writes these rows.

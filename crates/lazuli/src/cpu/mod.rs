@@ -36,6 +36,7 @@ mod reduce;
 mod routines;
 
 mod revert;
+mod launches;
 mod run;
 
 #[cfg(test)]
@@ -50,8 +51,8 @@ use crate::graph::Buffer;
 use crate::interned::{Interned, InternedRef};
 use crate::kernel::Kernel;
 use crate::ops::{Isa, isa};
-use crate::plan::Plan;
-use crate::target::Target;
+use crate::plan::{Explain, Plan};
+use crate::target::{CpuTarget, Target};
 #[cfg(feature = "gpu")]
 pub use memory::free_bytes;
 use memory::{BlockPool, CpuBuffer};
@@ -64,6 +65,7 @@ const COPY_SHARED: usize = 4 << 20;
 /// The processor this program runs on.
 pub struct Cpu {
     about: About,
+    target: CpuTarget,
     shared: Arc<CpuShared>,
 }
 
@@ -100,11 +102,11 @@ impl Cpu {
             max_buffer_bytes: isize::MAX as usize,
             max_binding_bytes: isize::MAX as usize,
         };
-        let target = Target::cpu(isa(), threads.count());
+        let target = CpuTarget::new(isa(), threads.count());
         let pool = Arc::new(BlockPool::new(counters.clone()));
         let programs = Interned::new(counters.clone(), |counters| &counters.bytes_programs);
-        let about = About { info, target, counters: counters.clone() };
-        Cpu { about, shared: Arc::new(CpuShared { counters, pool, threads, programs }) }
+        let about = About { info, target: Target::cpu(target.clone()), counters: counters.clone() };
+        Cpu { about, target, shared: Arc::new(CpuShared { counters, pool, threads, programs }) }
     }
 }
 
@@ -160,7 +162,16 @@ impl Backend for Cpu {
     }
 
     fn prepare(&self, plan: Arc<Plan>) -> Result<Arc<dyn Runnable>> {
-        Ok(Arc::new(run::CpuPlan::new(self.shared.clone(), plan)?))
+        Ok(Arc::new(run::CpuPlan::new(self.shared.clone(), plan, &self.target)?))
+    }
+
+    fn describe(&self, plan: &Plan, explain: &mut Explain) {
+        // What cannot be scheduled is an error of the evaluation.
+        let Ok(schedule) = launches::CpuSchedule::new(plan, &mut compiled, &self.target) else { return };
+        explain.add_scratch(&schedule.scratch);
+        for (kernel, launch) in explain.kernels.iter_mut().zip(&schedule.launches) {
+            kernel.schedule = launch.to_string();
+        }
     }
 
     // Every run is done when it returns.
@@ -171,6 +182,18 @@ impl Backend for Cpu {
     fn trim(&self) {
         self.shared.pool.trim();
     }
+}
+
+/// Compiles a kernel for whoever asks, and forgets it.
+fn compiled(kernel: &Kernel, use_it: &mut dyn FnMut(&CpuProgram)) {
+    use_it(&CpuProgram::new(kernel));
+}
+
+/// The schedule of each launch of a plan on some processor, as text.
+#[cfg(test)]
+pub fn schedule_texts(plan: &Plan, target: &CpuTarget) -> Vec<String> {
+    let schedule = launches::CpuSchedule::new(plan, &mut compiled, target).expect("every routine is there");
+    schedule.launches.iter().map(ToString::to_string).collect()
 }
 
 /// What the processor is called, as far as the system says.

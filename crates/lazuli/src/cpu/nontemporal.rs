@@ -7,9 +7,6 @@ use std::arch::x86_64::*;
 #[cfg(target_arch = "x86_64")]
 use crate::ops::{Isa, isa};
 
-/// An output at least this large is written past the caches; in tests a small one, so that they see it done.
-pub const MIN_BYTES: usize = if cfg!(test) { 1 << 14 } else { 12 << 20 };
-
 /// Copies bytes past the caches, as far as they lie on whole vectors.
 pub fn copy<T: Copy>(from: &[T], to: &mut [T]) {
     assert_eq!(from.len(), to.len());

@@ -3,15 +3,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
-use super::attention::ChainedProductWork;
 use super::gemm::PackBuffers;
-use super::matmul::{self, Matmul};
+use super::launches::{CpuSchedule, LaunchSchedule, Reverted, sums_bytes};
+use super::matmul::MatmulScratch;
 use super::memory::CpuBuffer;
-use super::program::{Code, CpuProgram};
-use super::revert::reverted;
-use super::routines::{self, Routine, RoutineCall, RoutineScratch};
+use super::program::CpuProgram;
+use super::routines::{RoutineCall, RoutineScratch};
 use super::schedule::{Nest, Traversal};
 use super::tile::{BoundNest, KernelFaults};
 use super::{CpuShared, HeldProgram};
@@ -20,60 +19,30 @@ use crate::backend::{Counters, Failure, Outcome, Run, Runnable};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::graph::Buffer;
-use crate::kernel::{Args, Body, Kernel, RoutineArgs};
+use crate::kernel::Kernel;
+use crate::log::{self, Topic};
 use crate::plan::{Launch, Plan, SlotId, SlotKind};
-use crate::shape::Shape;
-
-/// A plan that takes less than this altogether is run where it was asked for: waking threads costs as much.
-const INLINE_NANOS: f64 = 60_000.0;
-/// Bytes of a cache line.
-const LINE: usize = 64;
+use crate::target::CpuTarget;
 
 /// A plan made ready.
 pub struct CpuPlan {
     cpu: Arc<CpuShared>,
     plan: Arc<Plan>,
-    launches: Vec<ReadyLaunch>,
-    /// About how long it takes on one thread.
-    nanos: f64,
-    /// Values that each thread needs room for, in products.
-    room: usize,
-    /// Lanes that each thread needs for tiles.
-    frame: usize,
-    /// Bytes for what the launch that needs most keeps beside its slots: sums, or a routine's own.
-    sums_bytes: usize,
-}
-
-struct ReadyLaunch {
     /// Held so that other plans find them.
-    _programs: SmallVec<[HeldProgram; 1]>,
-    work: LaunchWork,
-    nanos: f64,
-    /// What takes its place after a failure, if it commits.
-    reverted: Option<Reverted>,
-}
-
-/// A launch that leaves what another commits as it was.
-struct Reverted {
-    launch: Launch,
-    nest: Box<Nest>,
-}
-
-enum LaunchWork {
-    /// The parts of a loop, one after another: most have one.
-    Loop(Vec<Nest>),
-    Matmul(Box<Matmul>),
-    Attention(Box<ChainedProductWork>),
-    Routine {
-        routine: &'static Routine,
-        args: RoutineArgs,
-        inputs: Vec<DType>,
-        output: DType,
-    },
+    _programs: Vec<HeldProgram>,
+    schedule: CpuSchedule,
 }
 
 /// Runs a map or a reduction.
-fn run_loop(nest: &Nest, launch: &Launch, memory: &CpuRunMemory, constants: &[u32], faults: &KernelFaults, idx: usize) {
+fn run_loop(
+    nest: &Nest,
+    launch: &Launch,
+    memory: &CpuRunMemory,
+    sums: *mut u8,
+    constants: &[u32],
+    faults: &KernelFaults,
+    idx: usize,
+) {
     let at = |id: &SlotId| memory.slots[id.0 as usize];
     let mut bound = BoundNest::new(nest, constants, faults, idx, memory.frames);
     bound.inputs.extend(launch.reads.iter().map(|r| at(r).cast_const()));
@@ -83,84 +52,88 @@ fn run_loop(nest: &Nest, launch: &Launch, memory: &CpuRunMemory, constants: &[u3
         bound.evaluate_uniforms();
         match nest.form {
             Traversal::Map(_) => map::run(&bound),
-            _ => reduce::run(&bound, memory.sums),
+            _ => reduce::run(&bound, sums),
         }
     }
 }
 
 impl CpuPlan {
     /// Binds every launch of a plan to its program.
-    pub fn new(cpu: Arc<CpuShared>, plan: Arc<Plan>) -> Result<CpuPlan> {
-        let launches = plan.launches.iter().map(|l| ready(&cpu, l)).collect::<Result<Vec<ReadyLaunch>>>()?;
-        let nanos = launches.iter().map(|l| l.nanos).sum();
-        let products =
-            || launches.iter().filter_map(|l| if let LaunchWork::Matmul(m) = &l.work { Some(m) } else { None });
-        let chained =
-            || launches.iter().filter_map(|l| if let LaunchWork::Attention(a) = &l.work { Some(a) } else { None });
-        let room = products().map(|m| m.room()).chain(chained().map(|a| a.room())).max().unwrap_or(0);
-        let reverted = || launches.iter().filter_map(|launch| launch.reverted.as_ref());
-        let frame = |launch: &ReadyLaunch| match &launch.work {
-            LaunchWork::Loop(nests) => nests.iter().map(|nest| nest.scratch.n_lanes()).max().unwrap_or(0),
-            LaunchWork::Matmul(matmul) => matmul.nest.scratch.n_lanes(),
-            LaunchWork::Attention(attention) => attention.frame(),
-            LaunchWork::Routine { .. } => 0,
+    pub fn new(cpu: Arc<CpuShared>, plan: Arc<Plan>, target: &CpuTarget) -> Result<CpuPlan> {
+        let mut programs: Vec<HeldProgram> = Vec::with_capacity(plan.launches.len());
+        let mut with_program = |kernel: &Kernel, use_it: &mut dyn FnMut(&CpuProgram)| {
+            let program = cpu.program(kernel);
+            use_it(&program);
+            programs.push(program);
         };
-        let frame = launches.iter().map(frame).chain(reverted().map(|r| r.nest.scratch.n_lanes())).max();
-        let frame = frame.unwrap_or(0).next_multiple_of(LINE / 4);
-        let n_workers = n_workers(&cpu, nanos);
-        let sums_bytes = |launch: &ReadyLaunch| match &launch.work {
-            LaunchWork::Loop(nests) => nests.iter().map(Nest::sums_bytes).max().unwrap_or(0),
-            LaunchWork::Matmul(matmul) => matmul.sums_bytes(),
-            LaunchWork::Attention(attention) => attention.parts_bytes(),
-            LaunchWork::Routine { routine, args, .. } => (routine.scratch)(args, n_workers),
-        };
-        let sums_bytes =
-            launches.iter().map(sums_bytes).chain(reverted().map(|r| r.nest.sums_bytes())).max().unwrap_or(0);
-        Ok(CpuPlan { cpu, plan, launches, nanos, room, frame, sums_bytes })
+        let schedule = CpuSchedule::new(&plan, &mut with_program, target)?;
+        log::show(Topic::Schedule, || schedule.to_string());
+        Ok(CpuPlan { cpu, plan, _programs: programs, schedule })
     }
 
-    /// The memory of every slot. All of it before anything runs, so that running out of it spoils nothing.
+    /// The memory of every slot, the schedule's last. All of it before anything runs, so that running out of it spoils
+    /// nothing.
     fn slots(&self, inputs: &[Buffer]) -> Result<SmallVec<[Buffer; 16]>> {
+        let take = |size_bytes: usize, is_temp: bool| {
+            if is_temp {
+                Counters::count(&self.cpu.counters.bytes_temporary, size_bytes as u64);
+            }
+            Ok(Buffer::new(self.cpu.pool.take(size_bytes)?))
+        };
         let slot = |slot: &crate::plan::Slot| match slot.kind {
             SlotKind::Input { idx, .. } => Ok(inputs[idx as usize].clone()),
-            SlotKind::Output | SlotKind::Temp => Ok(Buffer::new(self.cpu.pool.take(slot.size_bytes)?)),
+            SlotKind::Output | SlotKind::Temp => take(slot.size_bytes, slot.kind == SlotKind::Temp),
         };
-        self.plan.slots.iter().map(slot).collect()
+        let extra = self.schedule.scratch.extra.iter().map(|size_bytes| take(*size_bytes, true));
+        self.plan.slots.iter().map(slot).chain(extra).collect()
     }
 
     fn run_launches(&self, which: Range<usize>, memory: &CpuRunMemory, constants: &[u32], faults: &KernelFaults) {
-        let CpuRunMemory { slots, scratch, sums, rooms, frames } = memory;
-        let launches = self.launches.iter().zip(&self.plan.launches).enumerate();
-        for (idx, (ready, launch)) in launches.take(which.end).skip(which.start) {
-            let at = |id: &SlotId| slots[id.0 as usize];
-            if let Some(Reverted { launch, nest }) = ready.reverted.as_ref().filter(|_| faults.any()) {
-                run_loop(nest, launch, memory, constants, faults, idx);
+        let launches = self.schedule.launches.iter().zip(&self.plan.launches).enumerate();
+        for (idx, (scheduled, launch)) in launches.take(which.end).skip(which.start) {
+            let at = |id: &SlotId| memory.slots[id.0 as usize];
+            let mut pieces = self.schedule.scratch.of[idx].iter().map(at);
+            let mut piece = |size_bytes: usize| match size_bytes {
+                0 => std::ptr::null_mut(),
+                _ => pieces.next().expect("a slot for every piece"),
+            };
+            if let Some(Reverted { launch, nest }) = scheduled.reverted.as_ref().filter(|_| faults.any()) {
+                run_loop(nest, launch, memory, piece(nest.sums_bytes()), constants, faults, idx);
                 continue;
             }
-            match &ready.work {
-                LaunchWork::Attention(attention) => {
+            match &scheduled.work {
+                LaunchSchedule::Routine { routine, args, .. } => {
+                    let size_bytes = (routine.scratch)(args, self.schedule.n_workers);
+                    // SAFETY: a slot of that size, or nothing; it starts on a cache line, and launches run one after another.
+                    let scratch = unsafe { RoutineScratch::new(piece(size_bytes), size_bytes) };
+                    self.run_routine(&scheduled.work, launch, memory, scratch, (idx, faults));
+                }
+                LaunchSchedule::Loop(nests) => {
+                    let sums = piece(sums_bytes(nests));
+                    nests.iter().for_each(|nest| run_loop(nest, launch, memory, sums, constants, faults, idx));
+                }
+                LaunchSchedule::Attention(attention) => {
                     let bind = |nest| {
-                        let mut bound = BoundNest::new(nest, constants, faults, idx, *frames);
+                        let mut bound = BoundNest::new(nest, constants, faults, idx, memory.frames);
                         bound.inputs.extend(launch.reads.iter().map(|r| at(r).cast_const()));
                         bound.outputs.extend(launch.writes.iter().map(at));
                         bound
                     };
-                    // SAFETY: slots have the sizes the plan gives them, and its accesses stay within.
-                    unsafe { attention.run(bind, constants, *sums, *rooms) };
+                    let parts = piece(attention.parts_bytes());
+                    let rooms = piece(attention.room() * self.schedule.n_workers * 4);
+                    let rooms = PackBuffers { first: rooms.cast(), size: attention.room() };
+                    // SAFETY: slots have the sizes the plan and its schedule give them, and accesses stay within.
+                    unsafe { attention.run(bind, constants, parts, rooms) };
                 }
-                LaunchWork::Routine { .. } => self.run_routine(ready, launch, memory, idx, faults),
-                LaunchWork::Loop(nests) => {
-                    nests.iter().for_each(|nest| run_loop(nest, launch, memory, constants, faults, idx));
-                }
-                LaunchWork::Matmul(matmul) => {
-                    let mut bound = BoundNest::new(&matmul.nest, constants, faults, idx, *frames);
+                LaunchSchedule::Matmul(matmul) => {
+                    let mut bound = BoundNest::new(&matmul.nest, constants, faults, idx, memory.frames);
                     bound.inputs.extend(launch.reads.iter().map(|r| at(r).cast_const()));
                     bound.outputs.extend(launch.writes.iter().map(at));
-                    let scratch = scratch[idx].as_ref().expect("a matmul has scratch");
-                    // SAFETY: slots have the sizes the plan gives them, and its accesses stay within.
+                    let [a, b, parts, sums, rooms] = matmul.scratch_bytes(self.schedule.n_workers).map(&mut piece);
+                    // SAFETY: slots have the sizes the plan and its schedule give them, and accesses stay within.
                     unsafe {
                         bound.evaluate_uniforms();
-                        matmul.run(&bound, scratch, *sums, *rooms);
+                        matmul.run(&bound, MatmulScratch { a, b, parts, sums, rooms });
                     }
                 }
             }
@@ -169,13 +142,13 @@ impl CpuPlan {
 
     fn run_routine(
         &self,
-        ready: &ReadyLaunch,
+        work: &LaunchSchedule,
         launch: &Launch,
         memory: &CpuRunMemory,
-        idx: usize,
-        faults: &KernelFaults,
+        scratch: RoutineScratch,
+        (idx, faults): (usize, &KernelFaults),
     ) {
-        let LaunchWork::Routine { routine, args, inputs, output } = &ready.work else {
+        let LaunchSchedule::Routine { routine, args, inputs, output } = work else {
             unreachable!("called for routines")
         };
         // SAFETY: slots have these sizes; a routine's inputs and output are different slots.
@@ -190,9 +163,8 @@ impl CpuPlan {
             output: bytes(&launch.writes[0], args.output_shape.n_elems(), *output),
             output_dtype: *output,
             args,
-            // SAFETY: as large as the largest of the plan's routines asked for; launches run one after another.
-            scratch: unsafe { RoutineScratch::new(memory.sums, self.sums_bytes) },
-            n_workers: n_workers(&self.cpu, self.nanos),
+            scratch,
+            n_workers: self.schedule.n_workers,
         };
         if let Err(failed) = (routine.run)(call) {
             faults.index_out_of_range(idx, 0, failed);
@@ -200,113 +172,25 @@ impl CpuPlan {
     }
 }
 
-fn ready(cpu: &CpuShared, launch: &Launch) -> Result<ReadyLaunch> {
-    let aliased: Vec<bool> = launch.writes.iter().map(|w| launch.reads.contains(w)).collect();
-    let parts = match &launch.kernel {
-        Kernel::Loop(body) => interior::cut(body, &launch.args),
-        _ => None,
-    };
-    if let Some(parts) = parts {
-        return Ok(ready_parts(cpu, launch, parts, &aliased));
-    }
-    let program = cpu.program(&launch.kernel);
-    let (work, nanos) = match &**program {
-        CpuProgram::Loop(code) => {
-            let nest = Nest::new(code.clone(), &launch.args, &aliased);
-            let nanos = nest.nanos;
-            (LaunchWork::Loop(vec![nest]), nanos)
-        }
-        CpuProgram::Matmul(code) => {
-            let matmul = Matmul::new(code.clone(), &launch.args, &aliased);
-            let nanos = matmul.nanos;
-            (LaunchWork::Matmul(Box::new(matmul)), nanos)
-        }
-        CpuProgram::Attention(code) => {
-            let attention = ChainedProductWork::new(code, &launch.args);
-            let nanos = attention.nanos;
-            (LaunchWork::Attention(Box::new(attention)), nanos)
-        }
-        CpuProgram::Routine(kernel) => {
-            let Some(routine) = routines::find(kernel.row) else {
-                return Err(Error::unsupported(kernel.row.name, "the CPU has no such routine"));
-            };
-            let args = launch.args.routine.clone().expect("a routine's launch has its numbers");
-            let n_elems = args.output_shape.n_elems() + args.input_shapes.iter().map(|s| s.n_elems()).sum::<usize>();
-            let work = LaunchWork::Routine { routine, args, inputs: kernel.inputs.clone(), output: kernel.outputs[0] };
-            // Routines share out their own work; sorting is the dearest.
-            (work, n_elems as f64 * 10.0)
-        }
-    };
-    Ok(ReadyLaunch { _programs: smallvec![program], work, nanos, reverted: Reverted::of(launch) })
-}
-
-/// A map cut into parts. Each element is computed by one of them, from elements that none of them writes or from itself.
-fn ready_parts(cpu: &CpuShared, launch: &Launch, parts: Vec<(Body, Args)>, aliased: &[bool]) -> ReadyLaunch {
-    let (mut programs, mut nests) = (SmallVec::new(), Vec::with_capacity(parts.len()));
-    for (body, args) in parts {
-        let program = cpu.program(&Kernel::Loop(body));
-        let CpuProgram::Loop(code) = &**program else { unreachable!("made as a loop") };
-        nests.push(Nest::new(code.clone(), &args, aliased));
-        programs.push(program);
-    }
-    let nanos = nests.iter().map(|nest| nest.nanos).sum();
-    ReadyLaunch { _programs: programs, work: LaunchWork::Loop(nests), nanos, reverted: Reverted::of(launch) }
-}
-
-impl Reverted {
-    fn of(launch: &Launch) -> Option<Reverted> {
-        let launch = reverted(launch)?;
-        let Kernel::Loop(body) = &launch.kernel else { unreachable!("made as a loop") };
-        let aliased: Vec<bool> = launch.writes.iter().map(|w| launch.reads.contains(w)).collect();
-        let nest = Box::new(Nest::new(Arc::new(Code::new(body)), &launch.args, &aliased));
-        Some(Reverted { launch, nest })
-    }
-}
-
-impl LaunchWork {
-    fn size_bytes(&self) -> usize {
-        match self {
-            LaunchWork::Loop(nests) => nests.iter().map(Nest::size_bytes).sum(),
-            LaunchWork::Matmul(matmul) => matmul.size_bytes(),
-            LaunchWork::Attention(attention) => attention.size_bytes(),
-            LaunchWork::Routine { args, inputs, .. } => {
-                inputs.capacity() + args.input_shapes.capacity() * size_of::<Shape>()
-            }
-        }
-    }
-}
-
 impl Runnable for CpuPlan {
     fn size_bytes(&self) -> usize {
-        let works = self.launches.iter().map(|launch| launch.work.size_bytes()).sum::<usize>();
-        size_of::<CpuPlan>() + self.launches.capacity() * size_of::<ReadyLaunch>() + works
+        size_of::<CpuPlan>() + self.schedule.size_bytes()
     }
 
     fn run(&self, Run { inputs, constants, stage_done, .. }: Run<'_>) -> Result<Outcome> {
         let buffers = self.slots(inputs)?;
-        let mut scratch = SmallVec::<[Option<matmul::MatmulScratch>; 8]>::new();
-        for launch in &self.launches {
-            scratch.push(match &launch.work {
-                LaunchWork::Matmul(matmul) => Some(matmul.scratch(&self.cpu.pool)?),
-                LaunchWork::Attention(_) | LaunchWork::Routine { .. } | LaunchWork::Loop(_) => None,
-            });
-        }
-        let slots: SmallVec<[*mut u8; 16]> = (buffers.iter().zip(&self.plan.slots))
-            .map(|(buffer, slot)| {
+        let sizes =
+            self.plan.slots.iter().map(|slot| slot.size_bytes).chain(self.schedule.scratch.extra.iter().copied());
+        let slots: SmallVec<[*mut u8; 16]> = (buffers.iter().zip(sizes))
+            .map(|(buffer, size_bytes)| {
                 let storage = buffer.storage::<CpuBuffer>().expect("memory of this device");
-                assert!(storage.size_bytes() >= slot.size_bytes, "bug in the planner: a slot larger than its memory");
+                assert!(storage.size_bytes() >= size_bytes, "bug in the planner: a slot larger than its memory");
                 storage.ptr()
             })
             .collect();
-        let n_workers = n_workers(&self.cpu, self.nanos);
-        // What each thread needs, then what all share, each on a cache line of its own.
-        let rooms_bytes = (n_workers * self.room * 4).next_multiple_of(LINE);
-        let beside = self.cpu.pool.take(rooms_bytes.saturating_add(self.sums_bytes))?;
-        let tiles = self.cpu.pool.take_uncounted(n_workers * self.frame * 4)?;
-        let rooms = PackBuffers { first: beside.ptr().cast(), size: self.room };
-        let frames = PackBuffers { first: tiles.ptr().cast(), size: self.frame };
-        let sums = beside.ptr().wrapping_add(rooms_bytes);
-        let memory = CpuRunMemory { slots, scratch, sums, rooms, frames };
+        let CpuSchedule { n_workers, frame, .. } = self.schedule;
+        let tiles = self.cpu.pool.take_uncounted(n_workers * frame * 4)?;
+        let memory = CpuRunMemory { slots, frames: PackBuffers { first: tiles.ptr().cast(), size: frame } };
         let counters = &self.cpu.counters;
         let outputs: Vec<Buffer> = self.plan.outputs.iter().map(|o| buffers[o.0 as usize].clone()).collect();
         let faults = KernelFaults::default();
@@ -339,17 +223,8 @@ impl Runnable for CpuPlan {
 
 /// The memory of a run, for whichever thread runs the plan.
 struct CpuRunMemory {
+    /// The plan's, then the schedule's.
     slots: SmallVec<[*mut u8; 16]>,
-    scratch: SmallVec<[Option<matmul::MatmulScratch>; 8]>,
-    /// For sums that have no place in a slot and for what routines keep: one launch at a time uses it.
-    sums: *mut u8,
-    /// For the operands of products, laid out anew: a part for each worker.
-    rooms: PackBuffers,
-    /// For tiles, likewise.
+    /// For tiles: a part for each worker.
     frames: PackBuffers,
-}
-
-/// How many threads take part in a plan that takes about so long on one.
-fn n_workers(cpu: &CpuShared, nanos: f64) -> usize {
-    if nanos < INLINE_NANOS { 1 } else { cpu.threads.count() }
 }

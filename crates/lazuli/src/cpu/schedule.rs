@@ -1,18 +1,17 @@
 //! A loop nest ready to run: a program with the sizes and strides of one launch, cut into tiles. All that depends on
 //! numbers but not on memory is decided here, once per plan.
 
+use std::fmt;
 use std::sync::Arc;
 
-use super::fold;
-use super::nontemporal;
 use super::program::{Code, CodeInst};
 use super::runs::ElementRuns;
 use super::sweeps::{Facts, Sweep, Sweeps};
 use crate::kernel::{Args, GatherArgs, InstOp, Order, Reg, Scope, Store};
+use crate::ops::Isa;
+use crate::target::{Caches, CpuTarget};
 use crate::view::IndexMap;
 
-/// Lanes of scratch that stay in the first-level cache.
-const SCRATCH_LANES: usize = 6 * 1024;
 /// A tile is no shorter (calls would cost more than work) and no longer than this.
 const MIN_TILE: usize = 256;
 const MAX_TILE: usize = 8192;
@@ -301,7 +300,7 @@ impl LoopAxes<'_> {
 
 impl Nest {
     /// Binds a program to the numbers of a launch; `aliased` says per output whether it is also an input.
-    pub fn new(code: Arc<Code>, args: &Args, aliased: &[bool]) -> Nest {
+    pub fn new(code: Arc<Code>, args: &Args, aliased: &[bool], target: &CpuTarget) -> Nest {
         let axes = LoopAxes::new(&code, args);
         let sizes = Sizes {
             outer: args.outer.iter().product(),
@@ -324,7 +323,7 @@ impl Nest {
         let streams = |(s, is_inner): (&Store, &bool)| {
             let n_elems = sizes.outer * if *is_inner { sizes.inner } else { 1 };
             let n_bytes = n_elems * code.body.outputs[s.output as usize].size();
-            !aliased[s.output as usize] && n_bytes >= nontemporal::MIN_BYTES && in_rows[s.access as usize]
+            !aliased[s.output as usize] && n_bytes >= target.caches.all_bytes && in_rows[s.access as usize]
         };
         let streams: Vec<bool> = code.body.stores.iter().zip(&is_inner).map(streams).collect();
         let known = Known {
@@ -335,7 +334,7 @@ impl Nest {
             is_inner: &is_inner,
             aliased,
             streams: &streams,
-            folds_rows: !axes.columns && fold::folds(),
+            folds_rows: !axes.columns && target.isa > Isa::Baseline,
         };
         let mut passes = Sweeps::new(&code, &known, true);
         if passes.n_kept * sizes.inner > MAX_KEPT {
@@ -356,20 +355,21 @@ impl Nest {
             passes,
             code: code.clone(),
         };
-        nest.cut(&axes);
+        nest.cut(&axes, target.caches);
         nest.weigh();
         nest
     }
 
     /// Chooses tiles and blocks.
-    fn cut(&mut self, axes: &LoopAxes) {
+    fn cut(&mut self, axes: &LoopAxes, caches: Caches) {
         let n_slots = self.passes.inner.iter().map(|p| p.n_slots).max().unwrap_or(0);
         // What is read where it lies and leaves nothing but sums needs no cache: long tiles, read in several places.
         let bare = |p: &Sweep| p.lines.is_empty() && p.stores.is_empty();
         let budget = match n_slots {
             0 if axes.has_inner && !axes.columns && self.passes.inner.iter().all(bare) => BARE_TILE,
             0 => MAX_TILE,
-            n => (SCRATCH_LANES / n).clamp(MIN_TILE, MAX_TILE) / 128 * 128,
+            // Scratch takes three quarters of the cache; the rest is for what is read and written.
+            n => (caches.l1_bytes / 4 * 3 / 4 / n).clamp(MIN_TILE, MAX_TILE) / 128 * 128,
         };
         let inner = self.sizes.inner;
         let (form, tile, outer, kept) = match (axes.has_inner, axes.columns) {
@@ -536,5 +536,48 @@ impl Nest {
                 self.sizes.inner.min(limit.saturating_sub(outer_idx / per_piece * self.sizes.inner))
             }
         }
+    }
+}
+
+impl fmt::Display for Tiling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {}", self.count(), self.piece)
+    }
+}
+
+/// How the loops are cut and shared out, in one line.
+impl fmt::Display for Nest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.form {
+            Traversal::Map(grid) => {
+                let order = if grid.by_columns { " by column" } else { "" };
+                write!(f, "{} tiles of {}×{}{order}", grid.count(), grid.rows, grid.len)?;
+            }
+            Traversal::Rows { blocks, rows_per_tile, row } if row.count() <= 1 => {
+                write!(f, "blocks of rows: {blocks}; tiles of {rows_per_tile}×{}", row.piece)?;
+            }
+            Traversal::Rows { blocks, row, .. } => write!(f, "blocks of rows: {blocks}; tiles of a row: {row}")?,
+            Traversal::Columns { blocks, rows_per_tile, abreast, pieces, .. } => {
+                write!(f, "blocks of columns: {blocks}; tiles of {rows_per_tile} rows")?;
+                if abreast > 1 {
+                    write!(f, ", {abreast} abreast")?;
+                }
+                if pieces.count() > 1 {
+                    write!(f, "; pieces of rows: {pieces}")?;
+                }
+            }
+        }
+        write!(f, "; {} a task", self.per_task)?;
+        let n_sweeps = self.passes.inner.len();
+        if n_sweeps > 1 {
+            write!(f, "; {n_sweeps} sweeps")?;
+        }
+        if self.passes.n_kept > 0 {
+            write!(f, ", {} values kept", self.passes.n_kept)?;
+        }
+        if self.streams.contains(&true) {
+            write!(f, "; non-temporal stores")?;
+        }
+        Ok(())
     }
 }

@@ -116,6 +116,10 @@ impl Backend for Gpu {
     fn describe(&self, plan: &Plan, explain: &mut Explain) {
         let Ok(live) = self.shared.live() else { return };
         let programs = ready::programs(plan, &live);
+        explain.add_scratch(&ready::slots_of_scratch(plan, &programs));
+        if programs.iter().flat_map(|p| &p.passes).any(|pass| pass.has_status()) {
+            explain.peak_temp_bytes += status::size_bytes(plan.checks.len());
+        }
         explain.dispatches = programs.iter().map(|p| p.passes.len()).sum();
         // A cut at the end of a stage is that end.
         let is_inside = |cut: &usize| !plan.stages.iter().any(|end| end.launches == cut + 1);
@@ -124,6 +128,7 @@ impl Backend for Gpu {
         for (kernel, program) in explain.kernels.iter_mut().zip(programs) {
             let texts: Vec<&str> = program.passes.iter().map(|pass| &*pass.text).collect();
             kernel.wgsl = Some(texts.join("\n"));
+            kernel.schedule = program.to_string();
             kernel.variant = program.variant;
         }
     }

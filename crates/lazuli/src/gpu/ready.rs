@@ -13,7 +13,8 @@ use super::pipelines::HeldPipeline;
 use super::{status, tune, watchdog};
 use crate::error::{Error, Result};
 use crate::kernel::{InstOp, Kernel};
-use crate::plan::{Launch, Plan};
+use crate::log::{self, Topic};
+use crate::plan::{Launch, Plan, Scratch, scratch, verify_scratch};
 use crate::target::GpuTarget;
 use crate::wgsl::{self, Bind, Pass, PassMemory, ShaderProgram};
 
@@ -30,7 +31,7 @@ pub struct BuiltPlan {
     pub steps: Vec<Dispatch>,
     /// How many of them have run at the end of each stage.
     pub stages: Vec<usize>,
-    /// Bytes of each piece of scratch memory.
+    /// Bytes of each slot that passes need beside the plan's.
     pub scratch: Vec<usize>,
     /// Where the words are that checks are reset from, in the numbers' buffer, in bytes.
     pub fresh_status: usize,
@@ -67,8 +68,8 @@ struct Numbers {
 
 /// Blocks of a run, by what passes call them.
 pub struct Places<'a> {
+    /// The plan's, then those that passes need beside them.
     pub slots: &'a [Arc<Block>],
-    pub scratch: &'a [Arc<Block>],
     pub status: Option<&'a Arc<Block>>,
 }
 
@@ -76,7 +77,7 @@ impl Places<'_> {
     fn block(&self, place: PassMemory) -> Option<&Arc<Block>> {
         match place {
             PassMemory::Slot(id) => self.slots.get(id.0 as usize),
-            PassMemory::Scratch(idx) => self.scratch.get(idx as usize),
+            PassMemory::Scratch(_) => unreachable!("scratch memory has slots"),
             PassMemory::Status => self.status,
         }
     }
@@ -88,11 +89,23 @@ pub fn programs(plan: &Plan, live: &OpenDevice) -> Vec<ShaderProgram> {
     plan.launches.iter().map(|launch| wgsl::program(launch, &plan.slots, &target)).collect()
 }
 
+/// Slots for the scratch memory of each launch.
+pub fn slots_of_scratch(plan: &Plan, programs: &[ShaderProgram]) -> Scratch {
+    let needs: Vec<Vec<usize>> = programs.iter().map(|program| program.scratch.clone()).collect();
+    let scratch = scratch(plan, &needs);
+    if cfg!(debug_assertions) {
+        verify_scratch(plan, &needs, &scratch).unwrap_or_else(|fault| panic!("bug in scratch: {fault}\n{plan}"));
+    }
+    scratch
+}
+
 impl BuiltPlan {
     /// Compiles a plan.
     pub fn new(live: &Arc<OpenDevice>, plan: &Plan) -> Result<BuiltPlan> {
         tune::first_use(live, plan);
-        BuiltPlan::of(live, plan, programs(plan, live))
+        let programs = programs(plan, live);
+        log::show(Topic::Schedule, || programs.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
+        BuiltPlan::of(live, plan, programs)
     }
 
     /// Compiles these passes for a plan's launches.
@@ -109,12 +122,10 @@ impl BuiltPlan {
         let mut stages = Vec::with_capacity(plan.stages.len());
         let mut words: Vec<u32> = Vec::new();
         let mut consts = Vec::new();
-        let mut scratch = Vec::new();
+        let scratch = slots_of_scratch(plan, &programs);
         let mut pipelines = pipelines.into_iter();
         for (i, program) in programs.into_iter().enumerate() {
             stages.resize(plan.stages.iter().take_while(|end| end.launches <= i).count(), steps.len());
-            let first_scratch = scratch.len() as u32;
-            scratch.extend(program.scratch);
             for pass in program.passes {
                 let pipeline = pipelines.next().expect("one for each pass");
                 let start = words.len();
@@ -128,8 +139,8 @@ impl BuiltPlan {
                 }
                 let mut binds = pass.binds;
                 for bind in &mut binds {
-                    if let PassMemory::Scratch(idx) = &mut bind.place {
-                        *idx += first_scratch;
+                    if let PassMemory::Scratch(idx) = bind.place {
+                        bind.place = PassMemory::Slot(scratch.of[i][idx as usize]);
                     }
                 }
                 steps.push(Dispatch {
@@ -156,7 +167,7 @@ impl BuiltPlan {
             words.extend(status::fresh_words(plan.checks.len()));
         }
         let numbers = Numbers { buffer: live.numbers(&words)?, consts, words: Mutex::new(words) };
-        Ok(BuiltPlan { live: live.clone(), steps, stages, scratch, fresh_status, checks, numbers })
+        Ok(BuiltPlan { live: live.clone(), steps, stages, scratch: scratch.extra, fresh_status, checks, numbers })
     }
 
     /// The dispatches of a stage.

@@ -41,8 +41,8 @@ pub struct GpuPlan {
 
 /// The memory of one run.
 struct GpuRunMemory {
+    /// The plan's, then those that passes need beside them.
     slots: SmallVec<[Arc<Block>; 16]>,
-    scratch: SmallVec<[Arc<Block>; 4]>,
     status: Option<Arc<Block>>,
     /// Inputs that are overwritten while somebody else holds their memory: from, to.
     copies: Vec<(Arc<Block>, Arc<Block>)>,
@@ -85,7 +85,10 @@ impl GpuPlan {
         let mut slots: SmallVec<[Arc<Block>; 16]> = SmallVec::new();
         for (slot, written) in self.plan.slots.iter().zip(&self.written) {
             let SlotKind::Input { idx, .. } = slot.kind else {
-                slots.push(live.take(slot.size_bytes)?);
+                slots.push(match slot.kind {
+                    SlotKind::Temp => live.take_temporary(slot.size_bytes)?,
+                    _ => live.take(slot.size_bytes)?,
+                });
                 continue;
             };
             let storage = storage(&run.inputs[idx as usize])?;
@@ -112,10 +115,12 @@ impl GpuPlan {
                 slots.push(block);
             }
         }
-        let scratch = built.scratch.iter().map(|n| live.take(*n)).collect::<Result<_>>()?;
+        for size_bytes in &built.scratch {
+            slots.push(live.take_temporary(*size_bytes)?);
+        }
         let n_checks = self.plan.checks.len();
-        let status = if built.checks { Some(live.take(status::size_bytes(n_checks))?) } else { None };
-        Ok(GpuRunMemory { slots, scratch, status, copies, inherited })
+        let status = if built.checks { Some(live.take_temporary(status::size_bytes(n_checks))?) } else { None };
+        Ok(GpuRunMemory { slots, status, copies, inherited })
     }
 
     /// The storage of each output. `statuses` has the checks made until the end of each stage, where there are any.
@@ -245,7 +250,7 @@ struct RunParts<'a> {
 
 impl GpuRunMemory {
     fn places(&self) -> Places<'_> {
-        Places { slots: &self.slots, scratch: &self.scratch, status: self.status.as_ref() }
+        Places { slots: &self.slots, status: self.status.as_ref() }
     }
 }
 
@@ -287,6 +292,12 @@ impl Runnable for GpuPlan {
 }
 
 impl OpenDevice {
+    /// Memory that is held only while something runs.
+    fn take_temporary(self: &Arc<OpenDevice>, size_bytes: usize) -> Result<Arc<Block>> {
+        Counters::count(&self.counters.bytes_temporary, size_bytes as u64);
+        self.take(size_bytes)
+    }
+
     /// Whether there could be memory for every slot: nobody should print kernels for what can never run.
     fn has_room(&self, plan: &Plan) -> Result<()> {
         let most = if self.target.host_memory { crate::cpu::free_bytes().unwrap_or(MOST_BYTES) } else { MOST_BYTES };

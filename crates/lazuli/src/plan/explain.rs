@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Launch, Plan, SlotKind};
+use super::{Launch, Plan, Scratch, SlotKind};
 use crate::dtype::DType;
 use crate::kernel::{Args, AttentionArgs, AttentionKernel, Body, InstOp, Kernel, Order, Scope};
 use crate::view::IndexMap;
@@ -29,7 +29,8 @@ pub struct Explain {
     pub dispatches: usize,
     /// Times the device is handed work.
     pub submits: usize,
-    /// Bytes held only while it runs, beside inputs and outputs.
+    /// Bytes held only while it runs, beside inputs and outputs: values between kernels, and what kernels need as scratch
+    /// memory (packed operands, sums of parts). Threads of the CPU have a few KiB each for tiles, which are not counted.
     pub peak_temp_bytes: usize,
     /// The least that these kernels in this order need.
     pub peak_temp_lower_bound: usize,
@@ -70,6 +71,8 @@ pub struct KernelInfo {
     pub wgsl: Option<String>,
     /// Which of several ways a device has for it was chosen and why, on devices that have several.
     pub variant: Option<String>,
+    /// How its loops are cut and shared out on the device.
+    pub schedule: String,
     /// The kernel in one line.
     pub text: String,
 }
@@ -104,6 +107,13 @@ impl Explain {
             edges: Vec::new(),
             kernels,
         }
+    }
+
+    /// Counts the scratch memory that schedules ask for.
+    pub(crate) fn add_scratch(&mut self, scratch: &Scratch) {
+        self.peak_temp_bytes += scratch.size_bytes();
+        self.temp_slots += scratch.extra.len();
+        self.peak_temp_lower_bound = scratch.lower_bound;
     }
 
     /// The same as JSON.
@@ -150,7 +160,7 @@ impl KernelInfo {
         let (wgsl, variant) = (or_null(&self.wgsl), or_null(&self.variant));
         format!(
             "{{\"name\":{},\"form\":{},\"ops\":[{}],\"shape\":{:?},\"bytes_read\":{},\"bytes_written\":{},\"flops\":{},\
-             \"text\":{},\"variant\":{variant},\"wgsl\":{wgsl}}}",
+             \"text\":{},\"schedule\":{},\"variant\":{variant},\"wgsl\":{wgsl}}}",
             quoted(&self.name),
             quoted(&self.form),
             ops.join(","),
@@ -159,6 +169,7 @@ impl KernelInfo {
             self.bytes_written,
             self.flops,
             quoted(&self.text),
+            quoted(&self.schedule),
         )
     }
 }
@@ -221,6 +232,7 @@ fn kernel_info(plan: &Plan, launch: &Launch) -> KernelInfo {
         flops,
         wgsl: None,
         variant: None,
+        schedule: String::new(),
         text: launch.kernel.text(args),
     }
 }
@@ -354,6 +366,9 @@ impl fmt::Display for Explain {
             let text: String = kernel.text.chars().take(300).collect();
             let dots = if text.len() < kernel.text.len() { " …" } else { "" };
             writeln!(f, "      {text}{dots}")?;
+            if !kernel.schedule.is_empty() {
+                writeln!(f, "      {}", kernel.schedule)?;
+            }
             if let Some(variant) = &kernel.variant {
                 writeln!(f, "      tiles of {variant}")?;
             }

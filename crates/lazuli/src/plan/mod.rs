@@ -13,6 +13,7 @@ mod lower;
 mod order;
 mod structure;
 mod template;
+mod scratch;
 mod explain;
 mod memory;
 mod verify;
@@ -25,6 +26,7 @@ pub use cache::{Cache, CachedPlan, Locked};
 pub use explain::{Boundary, Explain, KernelInfo};
 pub use stages::StageEnd;
 pub use template::Templates;
+pub use scratch::{Scratch, scratch, verify_scratch};
 
 use std::borrow::Cow;
 

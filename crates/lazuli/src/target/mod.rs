@@ -93,8 +93,8 @@ pub struct PanelWidths {
 }
 
 impl Target {
-    /// A processor with these instructions, on which so many threads share the work.
-    pub fn cpu(isa: Isa, threads: usize) -> Target {
+    /// A processor of which this is known.
+    pub fn cpu(cpu: CpuTarget) -> Target {
         let limits = Limits {
             max_bindings: 65535,
             max_insts: 512,
@@ -102,17 +102,13 @@ impl Target {
             max_piece: 65536,
             max_column: usize::MAX,
             min_rows: 64,
-            panels: Some(PanelWidths::of_isa(isa)),
+            panels: Some(PanelWidths::of_isa(cpu.isa)),
             max_list_elems: usize::MAX,
             max_chained_depth: 512,
             custom_may_fail: true,
             fuse: true,
         };
-        // 32 KiB is the least that processors of the last fifteen years have; a result of 12 MiB was the smallest that
-        // was faster written past the caches of an EPYC and of a Xeon. In tests a small one is, so that they see it done.
-        let all_bytes = if cfg!(test) { 1 << 14 } else { 12 << 20 };
-        let caches = Caches { l1_bytes: 32 << 10, all_bytes };
-        Target { limits, machine: Machine::Cpu(CpuTarget { isa, threads, caches }) }
+        Target { limits, machine: Machine::Cpu(cpu) }
     }
 
     /// A GPU of which this is known.
@@ -138,6 +134,16 @@ impl Target {
             Threads::Cooperative => shared,
         };
         Target { limits, machine: Machine::Gpu(gpu) }
+    }
+}
+
+impl CpuTarget {
+    /// A processor with these instructions, on which so many threads share the work.
+    pub fn new(isa: Isa, threads: usize) -> CpuTarget {
+        // A first-level cache of 32 KiB is the least to be expected. In tests small results are written past the caches, too,
+        // so that they see it done.
+        let all_bytes = if cfg!(test) { 1 << 14 } else { 12 << 20 };
+        CpuTarget { isa, threads, caches: Caches { l1_bytes: 32 << 10, all_bytes } }
     }
 }
 

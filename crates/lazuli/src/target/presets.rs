@@ -1,26 +1,32 @@
 //! Targets by name, for plans, schedules and texts that are made without a device.
 
-use super::Target;
+use super::{Caches, CpuTarget, Target};
 #[cfg(feature = "gpu")]
 use super::{GpuTarget, quirks};
 #[cfg(feature = "gpu")]
 use crate::device::DeviceKind;
 use crate::ops::Isa;
 
+/// Two threads, and caches as they are outside of tests.
+fn processor(isa: Isa) -> Target {
+    let caches = Caches { l1_bytes: 32 << 10, all_bytes: 12 << 20 };
+    Target::cpu(CpuTarget { isa, threads: 2, caches })
+}
+
 impl Target {
     /// A processor with AVX-512, and two threads.
     pub fn avx512() -> Target {
-        Target::cpu(Isa::Avx512, 2)
+        processor(Isa::Avx512)
     }
 
     /// A processor with AVX2, and two threads.
     pub fn avx2() -> Target {
-        Target::cpu(Isa::Avx2, 2)
+        processor(Isa::Avx2)
     }
 
     /// A processor of which nothing is asked but what its architecture promises, and two threads.
     pub fn baseline() -> Target {
-        Target::cpu(Isa::Baseline, 2)
+        processor(Isa::Baseline)
     }
 }
 

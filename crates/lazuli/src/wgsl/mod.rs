@@ -19,6 +19,7 @@ mod verify;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::kernel::{Args, Kernel};
@@ -87,6 +88,24 @@ pub enum PassMemory {
     /// is `0xffff_ffff` until then, then the least (as u32) of the indices that failed. Kernels that commit are bound it to be
     /// read.
     Status,
+}
+
+impl Pass {
+    /// Whether it notes or asks for failed checks.
+    pub fn has_status(&self) -> bool {
+        self.binds.iter().any(|bind| bind.place == PassMemory::Status)
+    }
+}
+
+/// How a launch is dispatched, in one line.
+impl fmt::Display for ShaderProgram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, pass) in self.passes.iter().enumerate() {
+            let then = if i > 0 { "; then " } else { "" };
+            write!(f, "{then}{} workgroups, {} iterations", pass.n_groups, pass.iterations)?;
+        }
+        self.scratch.iter().try_for_each(|bytes| write!(f, "; {bytes} B of scratch"))
+    }
 }
 
 /// The passes of one launch.

@@ -25,6 +25,7 @@ mod softmax;
 mod special;
 mod stages;
 mod steady;
+mod temporaries;
 mod weights;
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};

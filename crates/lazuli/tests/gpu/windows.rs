@@ -330,3 +330,29 @@ fn a_sum_at_a_place_out_of_range_is_an_error() {
     }
     sums(1023).unwrap();
 }
+
+#[test]
+fn a_large_tensor_is_updated_in_place_window_by_window() {
+    let _turn = alone();
+    // 300 MiB, seen through windows of 128 MiB.
+    const LARGE: usize = 75 << 20;
+    let (_, _, gpu) = own(|limits| limits.max_storage_buffer_binding_size = 128 << 20);
+    let mut w = Tensor::arange(0, LARGE as i32, 1, &gpu).rem(1000).to_dtype(DType::F32).compute().unwrap();
+    gpu.sync().unwrap();
+    gpu.reset_stats();
+    let held = gpu.stats().bytes_live;
+    assert_eq!(held, 4 * LARGE as u64);
+    for _ in 0..3 {
+        let next = &w * 0.5 + 1.0;
+        drop(std::mem::replace(&mut w, next));
+        assert_eq!(w.explain().unwrap().peak_temp_bytes, 0);
+        w = w.compute().unwrap();
+    }
+    let stats = gpu.stats();
+    assert_eq!((stats.bytes_peak, stats.bytes_temporary), (held, 0), "{stats:?}");
+    let expect = |i: usize| (0..3).fold((i % 1000) as f32, |w, _| w * 0.5 + 1.0);
+    for start in [0, (32 << 20) - 2, (64 << 20) - 2, LARGE - 4] {
+        let part = w.narrow(0, start, 4).to_vec::<f32>().unwrap();
+        assert_eq!(part, (start..start + 4).map(expect).collect::<Vec<f32>>(), "from {start}");
+    }
+}

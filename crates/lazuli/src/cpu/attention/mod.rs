@@ -20,6 +20,7 @@ use super::tile::{BoundNest, Frame, Tile, Val};
 use crate::dtype::DType;
 use crate::kernel::{AffineMask, Args, AttentionArgs, AttentionOperand, ROW_MAX, ROW_PRODUCT, ROW_SHIFT, ROW_SUM};
 use crate::ops::max_f32;
+use crate::target::CpuTarget;
 use mask::{BatchMasks, BlockMask};
 use online_softmax::{copy_weights, shift};
 
@@ -100,21 +101,20 @@ pub struct ChainedProductWork {
     unmasked: Nest,
     result: Nest,
     rows: Nest,
+    /// Threads that the device has.
+    n_threads: usize,
     /// About how long it takes on one thread.
     pub nanos: f64,
 }
 
 impl ChainedProductWork {
     /// Binds a program to the numbers of a launch.
-    pub fn new(code: &AttentionCode, args: &Args) -> ChainedProductWork {
+    pub fn new(code: &AttentionCode, args: &Args, target: &CpuTarget) -> ChainedProductWork {
         let args = *args.attention.clone().expect("a chained product's launch has its numbers");
         let pitch = block_pitch(&args);
         // No store goes past the caches or straight to memory: scores have none, and results are few.
         let nest = |code: &Arc<super::program::Code>, args: &Args| {
-            let mut nest = Nest::new(code.clone(), args, &vec![true; code.body.outputs.len()]);
-            // A tile has room for a row of a block.
-            nest.scratch.tile = nest.scratch.tile.max(pitch);
-            nest
+            Nest::new(code.clone(), args, &vec![true; code.body.outputs.len()], target)
         };
         let n_scores = args.scores.outer.iter().product::<usize>() as f64;
         let depth = args.inner.iter().map(|inner| inner.depth).sum::<usize>() + args.n_values;
@@ -123,7 +123,7 @@ impl ChainedProductWork {
         let n_operands = 2 * args.inner.len() + 1;
         let is_float = code.kernel.inputs[..n_operands].iter().all(|dtype| *dtype == DType::F32);
         ChainedProductWork {
-            is_direct: args.n_rows == 1 && is_dense && is_float && gemv::fits(1, (1, 1), (1, 1)),
+            is_direct: args.n_rows == 1 && is_dense && is_float && gemv::fits(target.isa, 1, (1, 1), (1, 1)),
             dtypes: code.kernel.inputs.clone(),
             masks: code.kernel.masks.clone(),
             is_softmax: code.kernel.softmax.is_some(),
@@ -131,6 +131,7 @@ impl ChainedProductWork {
             unmasked: nest(&code.unmasked, &args.scores),
             result: nest(&code.result, &args.result),
             rows: nest(&code.rows, &args.rows),
+            n_threads: target.threads,
             nanos: n_scores * (depth as f64 * 0.03 + 1.0),
             args,
         }
@@ -205,6 +206,14 @@ impl ChainedProductWork {
                 unsafe { run.combine(&schedule, batch, TaskRoom::new(self, rooms.of(worker).first)) };
             });
         }
+    }
+}
+
+/// How it is shared out, in one line.
+impl fmt::Display for ChainedProductWork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let softmax = if self.is_softmax { "online softmax, " } else { "" };
+        write!(f, "{softmax}{}", AttentionSchedule::new(&self.args, self.n_threads))
     }
 }
 

@@ -4,11 +4,9 @@ use half::{bf16, f16};
 
 use super::gather::Gather;
 use crate::dtype::DType;
-use crate::ops::isa;
+use crate::ops::Isa;
 use crate::ops::math::{F32x4, Floats, prefetch};
 
-#[cfg(target_arch = "x86_64")]
-use crate::ops::Isa;
 #[cfg(target_arch = "x86_64")]
 use crate::ops::math::{F32x8, F32x16};
 
@@ -57,9 +55,9 @@ const PREFETCH: u8 = 3;
 const F16: u8 = 4;
 const BF16: u8 = 5;
 
-/// What suits the processor.
-pub fn kernel(lies: bool) -> &'static MicroKernel {
-    match (isa(), lies) {
+/// What suits a processor with these instructions.
+pub fn kernel(isa: Isa, lies: bool) -> &'static MicroKernel {
+    match (isa, lies) {
         #[cfg(target_arch = "x86_64")]
         (Isa::Avx512, false) => &avx512::LAID,
         #[cfg(target_arch = "x86_64")]

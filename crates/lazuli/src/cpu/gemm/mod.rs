@@ -8,6 +8,7 @@ mod pack;
 
 pub use gather::ListedMatrix;
 
+use std::fmt;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -18,6 +19,7 @@ use super::split_k::Parts;
 use super::threads;
 use crate::dtype::DType;
 use crate::kernel::Panels;
+use crate::ops::Isa;
 
 /// Rows of `b` in a block. Results are added up block by block.
 const DEPTH: usize = 512;
@@ -45,6 +47,8 @@ const MAX_PARTS: usize = 16;
 /// A product `out[m, n] = a[m, k] · b[k, n]`, all within their memory; rows of `out` are dense.
 #[derive(Clone, Copy)]
 pub struct Gemm {
+    /// The instructions that micro-kernels use.
+    pub isa: Isa,
     pub m: usize,
     pub k: usize,
     pub n: usize,
@@ -92,13 +96,13 @@ impl PackBuffers {
 /// Panels in which `b` may lie from the start: those in which it would be laid out.
 #[cfg(test)]
 pub fn panel_widths() -> crate::target::PanelWidths {
-    let MicroKernel { lanes, across, .. } = kernel(false);
+    let MicroKernel { lanes, across, .. } = kernel(crate::ops::isa(), false);
     crate::target::PanelWidths { unit: *lanes, best: across * lanes }
 }
 
 /// How wide a packed panel of `n` columns is at most, and one of what is left: whole vectors.
 pub fn packed_width(n: usize) -> usize {
-    let MicroKernel { lanes, across, .. } = kernel(false);
+    let MicroKernel { lanes, across, .. } = kernel(crate::ops::isa(), false);
     n.next_multiple_of(*lanes).min(across * lanes)
 }
 
@@ -123,7 +127,7 @@ impl PackedPanel {
         (out, pitch): (*mut f32, usize),
         adds: bool,
     ) {
-        let kernel = kernel(false);
+        let kernel = kernel(crate::ops::isa(), false);
         let across = packed_width(self.n_columns) / kernel.lanes;
         for row in (0..n_rows).step_by(kernel.heights[2]) {
             let n_rows = kernel.heights[2].min(n_rows - row);
@@ -202,7 +206,7 @@ impl Gemm {
             None if self.m <= MAX_LYING => BSource::InPlace,
             None => BSource::PackOnFirstUse,
         };
-        GemmTiling { x: self, lists, way, kernel: kernel(way == BSource::InPlace) }
+        GemmTiling { x: self, lists, way, kernel: kernel(self.isa, way == BSource::InPlace) }
     }
 
     /// Computes it on all threads. `parts` has room for `(n_parts − 1) · m · n` values.
@@ -249,6 +253,21 @@ impl Gemm {
                 Some(panels) => panel as isize * panels.stride,
                 None => column as isize * across,
             }
+    }
+}
+
+/// How it is cut, in one line.
+impl fmt::Display for Gemm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cut = self.cut(GemmLists::default());
+        let b = match cut.way {
+            BSource::InPlace => "read in place",
+            BSource::PackOnFirstUse => "packed on first use",
+            BSource::PackFirst => "packed first",
+            BSource::Prepacked => "packed already",
+        };
+        let (rows, columns) = (cut.kernel.heights[2], cut.kernel.across * cut.kernel.lanes);
+        write!(f, "GEMM, right operand {b}, register tiles of {rows}×{columns}")
     }
 }
 

@@ -54,7 +54,8 @@ pub struct TrialResult {
 /// A candidate that is right, ready to be timed.
 struct Checked {
     built: BuiltPlan,
-    scratch: Vec<Arc<Block>>,
+    /// The trial's, then its own.
+    slots: Vec<Arc<Block>>,
 }
 
 /// Something that may win.
@@ -155,8 +156,9 @@ impl Trial {
     /// A candidate compiled and run once; None if its result is wrong.
     fn checked(&self, program: ShaderProgram) -> Result<Option<Checked>> {
         let built = BuiltPlan::of(&self.live, &self.plan, vec![program])?;
-        let scratch = built.scratch.iter().map(|n| self.live.take(*n)).collect::<Result<Vec<_>>>()?;
-        let checked = Checked { built, scratch };
+        let own = built.scratch.iter().map(|n| self.live.take(*n));
+        let slots = self.slots.iter().cloned().map(Ok).chain(own).collect::<Result<Vec<_>>>()?;
+        let checked = Checked { built, slots };
         self.clear();
         self.run(&checked)?;
         Ok(self.is_right()?.then_some(checked))
@@ -181,9 +183,9 @@ impl Trial {
     }
 
     /// Runs it once and waits. Gives seconds.
-    fn run(&self, Checked { built, scratch }: &Checked) -> Result<f64> {
+    fn run(&self, Checked { built, slots }: &Checked) -> Result<f64> {
         let live = &self.live;
-        let places = Places { slots: &self.slots, scratch, status: None };
+        let places = Places { slots, status: None };
         // What was handed over before is not counted.
         live.wait()?;
         let start = Instant::now();

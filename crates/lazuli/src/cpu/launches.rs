@@ -1,0 +1,228 @@
+//! The schedule of a plan: for every launch how its loops are cut, shared out and traversed, how many threads take part,
+//! and which scratch memory each launch has. Plain data with a text, from a plan's kernels and numbers and what is known of
+//! the processor; running it decides nothing more.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::attention::ChainedProductWork;
+use super::interior;
+use super::matmul::Matmul;
+use super::program::{Code, CpuProgram};
+use super::revert::reverted;
+use super::routines::{self, Routine};
+use super::schedule::Nest;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::kernel::{Args, Kernel, RoutineArgs};
+use crate::plan::{Launch, Plan, Scratch, scratch, verify_scratch};
+use crate::shape::Shape;
+use crate::target::CpuTarget;
+
+/// A plan that takes less than this altogether is run where it was asked for: waking threads costs as much.
+const INLINE_NANOS: f64 = 60_000.0;
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// How a plan is run.
+pub struct CpuSchedule {
+    pub launches: Vec<ScheduledLaunch>,
+    /// How many threads take part.
+    pub n_workers: usize,
+    /// Lanes that each thread needs for tiles.
+    pub frame: usize,
+    pub scratch: Scratch,
+}
+
+/// How a launch is run.
+pub struct ScheduledLaunch {
+    pub work: LaunchSchedule,
+    /// About how long it takes on one thread.
+    nanos: f64,
+    /// What takes its place after a failure, if it commits.
+    pub reverted: Option<Reverted>,
+}
+
+/// A launch that leaves what another commits as it was.
+pub struct Reverted {
+    pub launch: Launch,
+    pub nest: Box<Nest>,
+}
+
+/// How a launch is run, by its form.
+pub enum LaunchSchedule {
+    /// The parts of a loop, one after another: most have one.
+    Loop(Vec<Nest>),
+    Matmul(Box<Matmul>),
+    Attention(Box<ChainedProductWork>),
+    Routine { routine: &'static Routine, args: RoutineArgs, inputs: Vec<DType>, output: DType },
+}
+
+impl CpuSchedule {
+    /// Schedules a plan, whose kernels are programs from this source.
+    pub fn new(plan: &Plan, programs: &mut ProgramSource, target: &CpuTarget) -> Result<CpuSchedule> {
+        let launches = plan.launches.iter().map(|launch| scheduled(launch, programs, target));
+        let launches = launches.collect::<Result<Vec<ScheduledLaunch>>>()?;
+        let nanos: f64 = launches.iter().map(|l| l.nanos).sum();
+        let n_workers = if nanos < INLINE_NANOS { 1 } else { target.threads };
+        let frame = launches.iter().map(ScheduledLaunch::frame).max().unwrap_or(0).next_multiple_of(LINE / 4);
+        let needs: Vec<Vec<usize>> = launches.iter().map(|launch| launch.needs(n_workers)).collect();
+        let scratch = scratch(plan, &needs);
+        if cfg!(debug_assertions) {
+            verify_scratch(plan, &needs, &scratch).unwrap_or_else(|fault| panic!("bug in scratch: {fault}\n{plan}"));
+        }
+        Ok(CpuSchedule { launches, n_workers, frame, scratch })
+    }
+
+    /// About how many bytes it occupies.
+    pub fn size_bytes(&self) -> usize {
+        let works = self.launches.iter().map(|launch| launch.work.size_bytes()).sum::<usize>();
+        size_of::<CpuSchedule>() + self.launches.capacity() * size_of::<ScheduledLaunch>() + works
+    }
+}
+
+/// Shows the program of a kernel to whoever asks.
+pub type ProgramSource<'a> = dyn FnMut(&Kernel, &mut dyn FnMut(&CpuProgram)) + 'a;
+
+fn scheduled(launch: &Launch, programs: &mut ProgramSource, target: &CpuTarget) -> Result<ScheduledLaunch> {
+    let aliased: Vec<bool> = launch.writes.iter().map(|w| launch.reads.contains(w)).collect();
+    let mut made = None;
+    match &launch.kernel {
+        Kernel::Loop(body) if let Some(parts) = interior::cut(body, &launch.args) => {
+            // Each element is computed by one part, from elements that none of them writes or from itself.
+            let mut nests = Vec::with_capacity(parts.len());
+            for (body, args) in parts {
+                programs(&Kernel::Loop(body), &mut |program| nests.extend(nest_of(program, &args, &aliased, target)));
+            }
+            let nanos = nests.iter().map(|nest| nest.nanos).sum();
+            made = Some(Ok((LaunchSchedule::Loop(nests), nanos)));
+        }
+        kernel => programs(kernel, &mut |program| made = Some(work_of(launch, program, &aliased, target))),
+    }
+    let (work, nanos) = made.expect("every kernel has a program")?;
+    Ok(ScheduledLaunch { work, nanos, reverted: Reverted::of(launch, target) })
+}
+
+fn nest_of(program: &CpuProgram, args: &Args, aliased: &[bool], target: &CpuTarget) -> Option<Nest> {
+    let CpuProgram::Loop(code) = program else { unreachable!("made as a loop") };
+    Some(Nest::new(code.clone(), args, aliased, target))
+}
+
+fn work_of(
+    launch: &Launch,
+    program: &CpuProgram,
+    aliased: &[bool],
+    target: &CpuTarget,
+) -> Result<(LaunchSchedule, f64)> {
+    Ok(match program {
+        CpuProgram::Loop(code) => {
+            let nest = Nest::new(code.clone(), &launch.args, aliased, target);
+            let nanos = nest.nanos;
+            (LaunchSchedule::Loop(vec![nest]), nanos)
+        }
+        CpuProgram::Matmul(code) => {
+            let matmul = Matmul::new(code.clone(), &launch.args, aliased, target);
+            let nanos = matmul.nanos;
+            (LaunchSchedule::Matmul(Box::new(matmul)), nanos)
+        }
+        CpuProgram::Attention(code) => {
+            let attention = ChainedProductWork::new(code, &launch.args, target);
+            let nanos = attention.nanos;
+            (LaunchSchedule::Attention(Box::new(attention)), nanos)
+        }
+        CpuProgram::Routine(kernel) => {
+            let Some(routine) = routines::find(kernel.row) else {
+                return Err(Error::unsupported(kernel.row.name, "the CPU has no such routine"));
+            };
+            let args = launch.args.routine.clone().expect("a routine's launch has its numbers");
+            let n_elems = args.output_shape.n_elems() + args.input_shapes.iter().map(|s| s.n_elems()).sum::<usize>();
+            let (inputs, output) = (kernel.inputs.clone(), kernel.outputs[0]);
+            // Routines share out their own work; sorting is the dearest.
+            (LaunchSchedule::Routine { routine, args, inputs, output }, n_elems as f64 * 10.0)
+        }
+    })
+}
+
+/// Bytes for the sums of the parts of a loop, which run one after another.
+pub fn sums_bytes(nests: &[Nest]) -> usize {
+    nests.iter().map(Nest::sums_bytes).max().unwrap_or(0)
+}
+
+impl Reverted {
+    fn of(launch: &Launch, target: &CpuTarget) -> Option<Reverted> {
+        let launch = reverted(launch)?;
+        let Kernel::Loop(body) = &launch.kernel else { unreachable!("made as a loop") };
+        let aliased: Vec<bool> = launch.writes.iter().map(|w| launch.reads.contains(w)).collect();
+        let nest = Box::new(Nest::new(Arc::new(Code::new(body)), &launch.args, &aliased, target));
+        Some(Reverted { launch, nest })
+    }
+}
+
+impl ScheduledLaunch {
+    /// Lanes that each thread needs for tiles.
+    fn frame(&self) -> usize {
+        let own = match &self.work {
+            LaunchSchedule::Loop(nests) => nests.iter().map(|nest| nest.scratch.n_lanes()).max().unwrap_or(0),
+            LaunchSchedule::Matmul(matmul) => matmul.nest.scratch.n_lanes(),
+            LaunchSchedule::Attention(attention) => attention.frame(),
+            LaunchSchedule::Routine { .. } => 0,
+        };
+        own.max(self.reverted.as_ref().map_or(0, |reverted| reverted.nest.scratch.n_lanes()))
+    }
+
+    /// Bytes of each piece of scratch memory; none is empty.
+    fn needs(&self, n_workers: usize) -> Vec<usize> {
+        let mut needs = match &self.work {
+            LaunchSchedule::Loop(nests) => vec![sums_bytes(nests)],
+            LaunchSchedule::Matmul(matmul) => matmul.scratch_bytes(n_workers).to_vec(),
+            LaunchSchedule::Attention(attention) => {
+                vec![attention.parts_bytes(), attention.room() * n_workers * 4]
+            }
+            LaunchSchedule::Routine { routine, args, .. } => vec![(routine.scratch)(args, n_workers)],
+        };
+        // A loop that takes another's place never needs more than one piece, which is the first of either.
+        if let Some(reverted) = &self.reverted {
+            needs[0] = needs[0].max(reverted.nest.sums_bytes());
+        }
+        needs.retain(|bytes| *bytes > 0);
+        needs
+    }
+}
+
+impl LaunchSchedule {
+    fn size_bytes(&self) -> usize {
+        match self {
+            LaunchSchedule::Loop(nests) => nests.iter().map(Nest::size_bytes).sum(),
+            LaunchSchedule::Matmul(matmul) => matmul.size_bytes(),
+            LaunchSchedule::Attention(attention) => attention.size_bytes(),
+            LaunchSchedule::Routine { args, inputs, .. } => {
+                inputs.capacity() + args.input_shapes.capacity() * size_of::<Shape>()
+            }
+        }
+    }
+}
+
+impl fmt::Display for ScheduledLaunch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.work {
+            LaunchSchedule::Loop(nests) => {
+                for (i, nest) in nests.iter().enumerate() {
+                    write!(f, "{}{nest}", if i > 0 { " | " } else { "" })?;
+                }
+                Ok(())
+            }
+            LaunchSchedule::Matmul(matmul) => write!(f, "{matmul}"),
+            LaunchSchedule::Attention(attention) => write!(f, "{attention}"),
+            LaunchSchedule::Routine { .. } => write!(f, "shares out its own lines"),
+        }
+    }
+}
+
+/// One line a launch.
+impl fmt::Display for CpuSchedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = if self.n_workers == 1 { "" } else { "s" };
+        write!(f, "{} thread{plural}, {} lanes of tiles each", self.n_workers, self.frame)?;
+        self.launches.iter().try_for_each(|launch| write!(f, "\n    {launch}"))
+    }
+}
