@@ -55,7 +55,12 @@ pub enum LaunchSchedule {
     Loop(Vec<Nest>),
     Matmul(Box<Matmul>),
     Attention(Box<ChainedProductWork>),
-    Routine { routine: &'static Routine, args: RoutineArgs, inputs: Vec<DType>, output: DType },
+    Routine {
+        routine: &'static Routine,
+        args: RoutineArgs,
+        inputs: Vec<DType>,
+        output: DType,
+    },
 }
 
 impl CpuSchedule {

@@ -14,7 +14,7 @@ use super::routines::{RoutineCall, RoutineScratch};
 use super::schedule::{Nest, Traversal};
 use super::tile::{BoundNest, KernelFaults};
 use super::{CpuShared, HeldProgram};
-use super::{interior, map, reduce, threads};
+use super::{map, reduce, threads};
 use crate::backend::{Counters, Failure, Outcome, Run, Runnable};
 use crate::dtype::DType;
 use crate::error::{Error, Result};

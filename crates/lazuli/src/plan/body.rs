@@ -433,43 +433,6 @@ impl BodyBuilder {
         }
     }
 
-    /// Whether the kernel's inner axes can be cut so that every access still goes by strides.
-    pub fn cuts_by_strides(&mut self) -> bool {
-        self.simplify_axes();
-        self.n_outer + 2 <= MAX_RANK && self.accesses.iter().all(|a| is_one_axis(&a.map, self.n_outer))
-    }
-
-    /// The kernel with its inner axes, counted as one, cut into pieces of at most `max_len`, counted by a new first outer
-    /// axis; and how many there are. The last piece may be short. The one result is stored as `[pieces, rows…]`.
-    pub fn finish_in_pieces(mut self, max_len: usize) -> (BuiltKernel, usize) {
-        self.simplify_axes();
-        let (outer, inner) = self.dims.split_at(self.n_outer);
-        let length: usize = inner.iter().product();
-        let n_rows: usize = outer.iter().product();
-        // As many pieces as give whole pages each; how many does not depend on who runs them.
-        let n_pieces = length.div_ceil(max_len);
-        let piece = length.div_ceil(n_pieces).next_multiple_of(max_len.min(1024)).min(length);
-        let n_pieces = length.div_ceil(piece);
-        // One more axis than there may be: rows are counted as one, too.
-        let outer = if self.n_outer + 2 <= MAX_RANK { outer.to_vec() } else { vec![n_rows] };
-        // The store goes another way than any load, even one that met the index space as it did.
-        let stored = self.accesses.len();
-        let to = contiguous(&outer).into_iter().chain([(piece, 0)]);
-        let to = View::from_axes([(n_pieces, n_rows as isize)].into_iter().chain(to), 0);
-        for access in &mut self.accesses {
-            let cut = ReducePieces { n_pieces, piece, outer: &outer, length };
-            access.map = cut.map(&access.map, self.n_outer);
-        }
-        self.accesses.push(Access { map: to.into(), scope: Scope::Outer });
-        self.stores[0].3 = stored as u16;
-        self.n_outer = 1 + outer.len();
-        self.dims = [&[n_pieces][..], &outer, &[piece]].concat();
-        let mut built = self.finish_unmerged();
-        built.body.ragged = n_pieces * piece != length;
-        built.args.limit = length;
-        (built, n_pieces)
-    }
-
     /// Which axes to walk fastest: those along which most loads find their elements side by side.
     fn order(&self) -> Order {
         let (Some(outer), inner) = (self.n_outer.checked_sub(1), self.dims.len() - 1) else { return Order::InnerFast };
@@ -483,43 +446,14 @@ impl BodyBuilder {
     }
 }
 
-/// How the inner axes of an index space are cut into pieces: it becomes `[pieces, outer…, piece]`.
-struct ReducePieces<'a> {
-    n_pieces: usize,
-    piece: usize,
-    outer: &'a [usize],
-    /// What all pieces count to.
-    length: usize,
-}
-
-impl ReducePieces<'_> {
-    /// A map over `n_outer` outer axes and the inner ones, as it is met by the new index space.
-    fn map(&self, map: &IndexMap, n_outer: usize) -> IndexMap {
-        let &ReducePieces { n_pieces, piece, outer, length } = self;
-        if outer.len() == n_outer && is_one_axis(map, n_outer) {
-            return rewrite(map, |axes| {
-                let step = axes[n_outer].1;
-                axes[n_outer] = (piece, step, (0, piece));
-                axes.insert(0, (n_pieces, step * piece as isize, (0, n_pieces)));
-            });
-        }
-        // By its number, row-major, whichever way the map leads on from there. Beyond the end of the last piece the numbers
-        // are those of other rows, or of none: nothing is looked up there.
-        let rows = contiguous(outer).into_iter().map(|(size, stride)| (size, stride * length as isize));
-        let axes = [(n_pieces, piece as isize)].into_iter().chain(rows).chain([(piece, 1)]);
-        let numbers: IndexMap = View::from_axes(axes, 0).into();
-        map.views().iter().rev().fold(numbers, |seen, view| seen.of(view))
-    }
-}
-
 /// Whether a map has one inner axis, and no mask along it.
-fn is_one_axis(map: &IndexMap, n_outer: usize) -> bool {
+pub(super) fn is_one_axis(map: &IndexMap, n_outer: usize) -> bool {
     let view = last(map);
     view.shape.rank() == n_outer + 1 && view.inside(n_outer) == (0, view.shape[n_outer])
 }
 
 /// Sizes with the strides of a row-major array.
-fn contiguous(sizes: &[usize]) -> Vec<(usize, isize)> {
+pub(super) fn contiguous(sizes: &[usize]) -> Vec<(usize, isize)> {
     let shape: Shape = sizes.iter().copied().collect();
     sizes.iter().copied().zip(shape.strides()).collect()
 }
@@ -552,10 +486,10 @@ fn mergeable(map: &IndexMap, axis: usize, next_size: usize) -> bool {
 }
 
 /// An axis of a map: size, stride, and which coordinates have an element.
-type MapAxis = (usize, isize, (usize, usize));
+pub(super) type MapAxis = (usize, isize, (usize, usize));
 
 /// The same map with its last view rewritten axis by axis: `(size, stride, mask)`.
-fn rewrite(map: &IndexMap, f: impl FnOnce(&mut SmallVec<[MapAxis; MAX_RANK]>)) -> IndexMap {
+pub(super) fn rewrite(map: &IndexMap, f: impl FnOnce(&mut SmallVec<[MapAxis; MAX_RANK]>)) -> IndexMap {
     let view = last(map);
     let axis = |i: usize| (view.shape[i], view.strides[i], view.mask.map_or((0, view.shape[i]), |m| m[i]));
     let mut axes: SmallVec<[MapAxis; MAX_RANK]> = (0..view.shape.rank()).map(axis).collect();

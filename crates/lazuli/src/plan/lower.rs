@@ -14,11 +14,10 @@ use super::checks::Checks;
 use super::groups::{Form, Group, Groups, StoredNode, memory_of, operand_source};
 use super::operand::OperandForms;
 use super::{Limits, ValueId};
-use crate::dtype::{DType, Lane};
-use crate::fast_hash::FastMap;
+use crate::dtype::DType;
 use crate::graph::{Graph, NodeIdx, Op};
-use crate::kernel::{Args, AxisList, InstOp, Kernel, MatmulArgs, Reg, RoutineArgs, RoutineKernel, Scope};
-use crate::shape::{AxisSet, MAX_RANK, Shape};
+use crate::kernel::{Args, AxisList, Kernel, MatmulArgs, Reg, RoutineArgs, RoutineKernel};
+use crate::shape::{AxisSet, Shape};
 use crate::view::View;
 
 pub use memo::GroupMemos;
@@ -64,15 +63,6 @@ impl PlanValue {
     }
 }
 
-/// Why a reduction is cut into pieces.
-#[derive(Clone, Copy, PartialEq)]
-enum SplitReason {
-    /// It is long, and there are few side by side.
-    Long,
-    /// Its columns are so long that pages are forgotten on the way.
-    Columns,
-}
-
 /// All kernels, in no particular order, and the values between them.
 pub struct Lowered {
     pub steps: Vec<LaunchDraft>,
@@ -81,7 +71,7 @@ pub struct Lowered {
     pub checks: Vec<NodeIdx>,
 }
 
-/// Writes every group as one kernel, or two where a long reduction is cut. Groups whose numbers are what they were are taken
+/// Writes every group as one kernel. Groups whose numbers are what they were are taken
 /// from `memos`, if there are some.
 pub fn lower(graph: &Graph, groups: &Groups, limits: &Limits, waits: &Checks, memos: Option<&GroupMemos>) -> Lowered {
     let is_chained = |group: &Group| matches!(group.form, Form::Attention(_));
@@ -201,11 +191,11 @@ impl Lowering<'_> {
                 self.store_all(&mut body, &group.stores, |_| map);
                 self.finish_loop(body);
             }
-            Form::Reduce { first, split } => {
+            Form::Reduce { first, .. } => {
                 let node = &self.graph.nodes[first as usize];
                 let Op::Reduce(_, axes) = node.op else { unreachable!("a reduction's group") };
                 let full = self.graph.nodes[node.inputs[0] as usize].shape;
-                self.reduce(number, group, full, axes, split);
+                self.reduce(number, group, full, axes);
             }
             Form::Matmul(node) => self.matmul(number, group, node),
             Form::Attention(chained) => {
@@ -261,107 +251,13 @@ impl Lowering<'_> {
         });
     }
 
-    fn reduce(&mut self, number: u32, group: &Group, full: Shape, axes: AxisSet, split: bool) {
+    fn reduce(&mut self, number: u32, group: &Group, full: Shape, axes: AxisSet) {
         let rows = full.reduced(&axes, false);
-        let cut = if split { Some(SplitReason::Long) } else { self.column_cut(group, &full, &axes) };
-        if cut.is_some_and(|cut| self.split_reduce(number, group, (full, axes), cut)) {
-            return;
-        }
         let (full_map, row_map, outer, inner) = row_maps(&full, &axes);
         let mut body = BodyBuilder::new(number, outer, inner, Some((full_map, row_map)));
         let n_rows = rows.n_elems();
         self.store_all(&mut body, &group.stores, |n| if n == n_rows { row_map } else { full_map });
         self.finish_loop(body);
-    }
-
-    /// Whether a reduction over columns should be cut: they are long and many, and only their results are stored.
-    fn column_cut(&self, group: &Group, full: &Shape, axes: &AxisSet) -> Option<SplitReason> {
-        let rows = full.reduced(axes, false);
-        let length = full.n_elems().checked_div(rows.n_elems()).unwrap_or(0);
-        let last = (0..full.rank()).rev().find(|axis| full[*axis] > 1)?;
-        let only_results =
-            group.stores.iter().all(|store| self.graph.nodes[store.value as usize].shape.n_elems() == rows.n_elems());
-        let max_len = self.limits.max_column;
-        let is_large = length / 2 >= max_len && rows.n_elems() >= max_len;
-        (is_large && !axes.contains(last) && only_results).then_some(SplitReason::Columns)
-    }
-
-    /// A long reduction: first many pieces side by side, then the pieces. False if it is not the only one of its group, or
-    /// if the pieces would be read slowly where that is all they are for.
-    fn split_reduce(&mut self, number: u32, group: &Group, (full, axes): (Shape, AxisSet), cut: SplitReason) -> bool {
-        let Some(reduce) = self.only_reduce(number, group) else { return false };
-        let node = &self.graph.nodes[reduce as usize];
-        let Op::Reduce(row, _) = node.op else { unreachable!("just found") };
-        let rows = full.reduced(&axes, false);
-        // Pieces in between are kept as they are computed, so that they lose nothing.
-        let dtype = match node.dtype.lane() {
-            Lane::F32 => DType::F32,
-            Lane::I32 => DType::I32,
-            Lane::U32 => DType::U32,
-        };
-        let n_checks = self.checks.len();
-        let (full_map, row_map, outer, inner) = row_maps(&full, &axes);
-        let mut first = BodyBuilder::new(number, outer, inner, Some((full_map, row_map)));
-        let map_id = first.map(row_map.into());
-        let reg = first.eval(self, reduce, map_id);
-        let pieces = self.values.len() as ValueId;
-        first.store(reg, pieces, dtype, row_map.into());
-        if cut == SplitReason::Columns && !first.cuts_by_strides() {
-            self.checks.truncate(n_checks);
-            return false;
-        }
-        let max_len = if cut == SplitReason::Long { self.limits.max_piece } else { self.limits.max_column };
-        let (built, n_pieces) = first.finish_in_pieces(max_len);
-        let n_rows = rows.n_elems();
-        let reason = Some("a long reduction with few results is cut into pieces that are combined afterwards");
-        let value = self.add_value(PlanValue { n_elems: n_pieces * n_rows, dtype, input: None, reason });
-        debug_assert_eq!(value, pieces);
-        self.steps.push(LaunchDraft {
-            kernel: Kernel::Loop(built.body),
-            args: built.args,
-            reads: built.reads,
-            writes: built.writes,
-            may_fail: built.may_fail,
-            first: built.first,
-            ops: built.ops,
-        });
-
-        // The pieces lie as [n_pieces, rows…]: combined along their first axis, then what follows.
-        let rows = if rows.rank() < MAX_RANK { rows } else { Shape::from([n_rows]) };
-        let from = rows.strides();
-        let axes = |inner: isize| {
-            let outer = rows.iter().copied().zip(from);
-            View::from_axes(outer.chain([(n_pieces, inner)]), 0)
-        };
-        let (piece_map, row_map) = (axes(n_rows as isize), axes(0));
-        let mut second = BodyBuilder::new(number, rows.to_vec(), vec![n_pieces], Some((piece_map, row_map)));
-        let load = second.load(pieces, dtype, piece_map.into());
-        let reg = second.push(InstOp::Reduce(row, load), node.dtype, Scope::Outer);
-        let row_id = second.map(row_map.into());
-        second.know(reduce, row_id, reg);
-        self.store_all(&mut second, &group.stores, |_| row_map);
-        self.finish_loop(second);
-        true
-    }
-
-    /// The one reduction of a group; None if there are several, one after another or side by side.
-    fn only_reduce(&self, number: u32, group: &Group) -> Option<NodeIdx> {
-        let mut found = None;
-        let mut stack: Vec<NodeIdx> = group.stores.iter().map(|t| t.value).collect();
-        let mut seen: FastMap<NodeIdx, ()> = FastMap::default();
-        while let Some(idx) = stack.pop() {
-            if self.groups.group_of[idx as usize] != Some(number) || seen.insert(idx, ()).is_some() {
-                continue;
-            }
-            let node = &self.graph.nodes[idx as usize];
-            match node.op {
-                Op::Reduce(..) if found.is_some() => return None,
-                Op::Reduce(..) => found = Some(idx),
-                _ => {}
-            }
-            stack.extend(&node.inputs);
-        }
-        found
     }
 
     fn matmul(&mut self, number: u32, group: &Group, idx: NodeIdx) {

@@ -10,6 +10,7 @@ mod edges;
 mod fuse;
 mod body;
 mod lower;
+mod split;
 mod order;
 mod structure;
 mod template;
@@ -24,9 +25,9 @@ mod tests;
 
 pub use cache::{Cache, CachedPlan, Locked};
 pub use explain::{Boundary, Explain, KernelInfo};
+pub use scratch::{Scratch, scratch, verify_scratch};
 pub use stages::StageEnd;
 pub use template::Templates;
-pub use scratch::{Scratch, scratch, verify_scratch};
 
 use std::borrow::Cow;
 
@@ -222,7 +223,7 @@ impl PlanDraft {
     fn filled(&self, template: &Template, limits: &Limits) -> Option<Plan> {
         let memos = template.memos(&self.graph);
         let kernels = lower::lower(&self.graph, &template.groups, limits, &self.checks, Some(memos));
-        let plan = self.assigned(order::order(kernels, &self.graph.stages).ok()?, limits);
+        let plan = self.assigned(order::order(split::split(kernels, limits), &self.graph.stages).ok()?, limits);
         if cfg!(debug_assertions) {
             let afresh = self.planned(limits).0;
             assert_eq!(format!("{plan:?}"), format!("{afresh:?}"), "a filled plan is another than one made afresh");
@@ -233,7 +234,8 @@ impl PlanDraft {
 
     /// The kernels of a template's groups, lowered afresh, in the order in which they run, and where each stage ends.
     fn kernels(&self, template: &Template, limits: &Limits) -> Result<Ordered, order::Circle> {
-        order::order(lower::lower(&self.graph, &template.groups, limits, &self.checks, None), &self.graph.stages)
+        let lowered = lower::lower(&self.graph, &template.groups, limits, &self.checks, None);
+        order::order(split::split(lowered, limits), &self.graph.stages)
     }
 
     fn assigned(&self, (kernels, stages): Ordered, limits: &Limits) -> Plan {

@@ -114,7 +114,10 @@ impl ChainedProductWork {
         let pitch = block_pitch(&args);
         // No store goes past the caches or straight to memory: scores have none, and results are few.
         let nest = |code: &Arc<super::program::Code>, args: &Args| {
-            Nest::new(code.clone(), args, &vec![true; code.body.outputs.len()], target)
+            let mut nest = Nest::new(code.clone(), args, &vec![true; code.body.outputs.len()], target);
+            // A tile has room for a row of a block.
+            nest.scratch.tile = nest.scratch.tile.max(pitch);
+            nest
         };
         let n_scores = args.scores.outer.iter().product::<usize>() as f64;
         let depth = args.inner.iter().map(|inner| inner.depth).sum::<usize>() + args.n_values;
