@@ -95,32 +95,33 @@ fn attend(q: &Tensor, k: &Tensor, v: &Tensor, options: Attention<'_>) -> Result<
         // Nothing to look at, or nobody who looks.
         return Ok(Tensor::zeros(result, dtype, &q.node()?.device));
     }
-    let map = ScoreMap {
-        causal: options.causal,
-        window: options.window,
-        mask: options.mask.map(|mask| shape.per_score(mask)).transpose()?,
-        scale: options.scale.unwrap_or(1.0 / (features.max(1) as f32).sqrt()),
-        soft_cap: options.soft_cap,
-        dropout: options.dropout,
-        seed: options.seed,
-    };
     let bias = options.bias.map(|bias| shape.per_score(bias)).transpose()?;
     let operands = [shape.everywhere(&q)?, shape.everywhere(&k)?, shape.everywhere(&v)?];
     let inputs: Vec<Tensor> = operands.into_iter().chain(bias).map(|x| x.to_dtype(DType::F32)).collect();
-    let y = map.attend(&inputs)?;
+    let scale = options.scale.unwrap_or(1.0 / (features.max(1) as f32).sqrt());
+    let mask = options.mask.map(|mask| shape.per_score(mask)).transpose()?;
+    let y = ScoreMap::new(&inputs, scale, mask, &options)?.attend(&inputs)?;
     reshaped("attention", &y, result).map(|y| y.to_dtype(dtype))
 }
 
-/// What is done to products of queries and keys until they are weights.
+/// What is done to products of queries and keys until they are weights. Its numbers are tensors, so that the way forth and
+/// the way back, which both compute scores, use the same: the planner takes two numbers that are written twice for two.
 #[derive(Clone)]
 struct ScoreMap {
     causal: bool,
-    window: Option<usize>,
+    /// How many more keys than queries there are.
+    offset: Tensor,
+    window: Option<Tensor>,
     mask: Option<Tensor>,
-    scale: f32,
-    soft_cap: Option<f32>,
-    dropout: f32,
-    seed: u64,
+    scale: Tensor,
+    soft_cap: Option<Tensor>,
+    /// What weights are multiplied with: 0 where one is left out.
+    kept: Option<Tensor>,
+    /// −∞ and 0, what is written where a query may not look; the least number, and 1.
+    hidden: Tensor,
+    zero: Tensor,
+    least: Tensor,
+    one: Tensor,
 }
 
 /// What a softmax knows of a row: what is subtracted from its scores, and the sum of their exponentials.
@@ -131,14 +132,42 @@ struct SoftmaxRows {
 }
 
 impl ScoreMap {
+    #[track_caller]
+    fn new(inputs: &[Tensor], scale: f32, mask: Option<Tensor>, options: &Attention<'_>) -> Result<ScoreMap> {
+        let (q, k) = (inputs[0].node()?, inputs[1].node()?);
+        let rank = q.shape.rank();
+        let (l, s) = (q.shape[rank - 2], k.shape[rank - 2]);
+        let device = &q.device;
+        let number = |x: f32| Tensor::full((), x, device);
+        let kept = (options.dropout > 0.0).then(|| {
+            let scores: Shape = q.shape[..rank - 1].iter().copied().chain([s]).collect();
+            let kept = Tensor::rand(scores, options.seed, device).ge(options.dropout);
+            kept.to_dtype(DType::F32).mul(1.0 / (1.0 - options.dropout))
+        });
+        let window = options.window.map(|window| window.min(i32::MAX as usize / 2) as i32);
+        Ok(ScoreMap {
+            causal: options.causal,
+            offset: Tensor::full((), s as i32 - l as i32, device),
+            window: window.map(|window| Tensor::full((), window, device)),
+            mask,
+            scale: number(scale),
+            soft_cap: options.soft_cap.map(number),
+            kept,
+            hidden: number(f32::NEG_INFINITY),
+            zero: number(0.0),
+            least: number(f32::MIN),
+            one: number(1.0),
+        })
+    }
+
     /// Attention of queries, keys, values and, if there is one, a bias, all f32 with equal batches. The way back recomputes
     /// the scores from the sum of each row, instead of keeping them.
     #[track_caller]
     fn attend(&self, inputs: &[Tensor]) -> Result<Tensor> {
         let (q, k, v) = (&inputs[0], &inputs[1], &inputs[2]);
-        let scores = self.masked(self.scores(&q.matmul(&k.transpose(-1, -2)), inputs.get(3)), f32::NEG_INFINITY)?;
-        let SoftmaxRows { e, sum, .. } = softmax_rows(&scores);
-        let y = self.dropped(&e.mul(sum.recip()))?.matmul(v);
+        let scores = self.masked(self.scores(&q.matmul(&k.transpose(-1, -2)), inputs.get(3)), &self.hidden)?;
+        let SoftmaxRows { e, sum, .. } = self.softmax_rows(&scores);
+        let y = self.dropped(&e.mul(sum.recip())).matmul(v);
         let map = self.clone();
         let twin = CustomOp {
             name: "attention".into(),
@@ -160,17 +189,17 @@ impl ScoreMap {
         let (q, k, v) = (&inputs[0], &inputs[1], &inputs[2]);
         let products = q.matmul(&k.transpose(-1, -2));
         let open = self.scores(&products, inputs.get(3));
-        let scores = self.masked(open.clone(), f32::NEG_INFINITY)?;
-        let SoftmaxRows { shift, sum, .. } = softmax_rows(&scores);
+        let scores = self.masked(open.clone(), &self.hidden)?;
+        let SoftmaxRows { shift, sum, .. } = self.softmax_rows(&scores);
         let p = scores.sub(shift.add(sum.log())).exp();
         let d = g.mul(self.attend(inputs)?).sum(keep(-1));
-        let ds = p.mul(self.dropped(&g.matmul(&v.transpose(-1, -2)))?.sub(d));
+        let ds = p.mul(self.dropped(&g.matmul(&v.transpose(-1, -2))).sub(d));
         // The mask once more, where the planner sees it: nothing is read of what it hides.
-        let ds = self.masked(ds, 0.0)?;
+        let ds = self.masked(ds, &self.zero)?;
         let wrt: Vec<&Tensor> = [&products].into_iter().chain(inputs.get(3)).collect();
         let mut through = open.vjp(&wrt, &ds).into_iter();
-        let ds = through.next().map_or(Ok(ds), |ds| self.masked(ds, 0.0))?;
-        let weights = self.masked(self.dropped(&p)?, 0.0)?;
+        let ds = through.next().map_or(Ok(ds), |ds| self.masked(ds, &self.zero))?;
+        let weights = self.masked(self.dropped(&p), &self.zero)?;
         let grads = [ds.matmul(k), ds.transpose(-1, -2).matmul(q), weights.transpose(-1, -2).matmul(g)];
         Ok(grads.into_iter().chain(through).collect())
     }
@@ -178,8 +207,8 @@ impl ScoreMap {
     /// Scaled, capped and biased.
     #[track_caller]
     fn scores(&self, products: &Tensor, bias: Option<&Tensor>) -> Tensor {
-        let mut scores = products.mul(self.scale);
-        if let Some(cap) = self.soft_cap {
+        let mut scores = products.mul(&self.scale);
+        if let Some(cap) = &self.soft_cap {
             scores = scores.div(cap).tanh().mul(cap);
         }
         match bias {
@@ -190,7 +219,7 @@ impl ScoreMap {
 
     /// `fill` where a query may not look. Places are compared, so that the planner knows which blocks are hidden.
     #[track_caller]
-    fn masked(&self, scores: Tensor, fill: f32) -> Result<Tensor> {
+    fn masked(&self, scores: Tensor, fill: &Tensor) -> Result<Tensor> {
         let mut scores = match &self.mask {
             Some(mask) => mask.select(&scores, fill),
             None => scores,
@@ -199,12 +228,11 @@ impl ScoreMap {
         let (rank, device, at) = (node.shape.rank(), node.device.clone(), Location::caller());
         let (l, s) = (node.shape[rank - 2], node.shape[rank - 1]);
         let place = |axis: usize| coordinate(&Shape::from([l, s]), axis, &device, at);
-        let (row, column) = (place(0).add(s as i32 - l as i32), place(1));
+        let (row, column) = (place(0).add(&self.offset), place(1));
         if self.causal {
             scores = column.le(&row).select(&scores, fill);
         }
-        if let Some(window) = self.window {
-            let window = window.min(i32::MAX as usize / 2) as i32;
+        if let Some(window) = &self.window {
             scores = row.sub(&column).lt(window).select(&scores, fill);
             if !self.causal {
                 scores = column.sub(&row).lt(window).select(&scores, fill);
@@ -215,24 +243,22 @@ impl ScoreMap {
 
     /// Some left out at random, the others larger by as much.
     #[track_caller]
-    fn dropped(&self, weights: &Tensor) -> Result<Tensor> {
-        if self.dropout == 0.0 {
-            return Ok(weights.clone());
+    fn dropped(&self, weights: &Tensor) -> Tensor {
+        match &self.kept {
+            Some(kept) => weights.mul(kept),
+            None => weights.clone(),
         }
-        let node = weights.node()?;
-        let kept = Tensor::rand(node.shape, self.seed, &node.device).ge(self.dropout);
-        Ok(weights.mul(kept.to_dtype(DType::F32).mul(1.0 / (1.0 - self.dropout))))
     }
-}
 
-/// exp(score − max) and its sum. What is subtracted does not change a softmax, so it has no gradient. A maximum of −∞ is
-/// raised to the least number, and the sum, which is then 0 and otherwise 1 at least, to 1: such rows are zeros.
-#[track_caller]
-fn softmax_rows(scores: &Tensor) -> SoftmaxRows {
-    let shift = scores.max(keep(-1)).detach().maximum(f32::MIN);
-    let e = scores.sub(&shift).exp();
-    let sum = e.sum(keep(-1)).maximum(1.0);
-    SoftmaxRows { shift, e, sum }
+    /// exp(score − max) and its sum. What is subtracted does not change a softmax, so it has no gradient. A maximum of −∞ is
+    /// raised to the least number, and the sum, which is then 0 and otherwise 1 at least, to 1: such rows are zeros.
+    #[track_caller]
+    fn softmax_rows(&self, scores: &Tensor) -> SoftmaxRows {
+        let shift = scores.max(keep(-1)).detach().maximum(&self.least);
+        let e = scores.sub(&shift).exp();
+        let sum = e.sum(keep(-1)).maximum(&self.one);
+        SoftmaxRows { shift, e, sum }
+    }
 }
 
 /// The gradients, or as many times the error.
