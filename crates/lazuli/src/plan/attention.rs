@@ -102,6 +102,13 @@ pub fn find(graph: &Graph, limits: &Limits) -> Vec<ChainedProduct> {
     if found.is_empty() {
         return found;
     }
+    // The outer product of one is stored, so it cannot be an inner product of another as well: the first to claim it stays.
+    let mut claimed: Vec<NodeIdx> = Vec::new();
+    found.retain(|chained| {
+        let is_apart = !chained.interior.iter().any(|node| claimed.contains(node));
+        claimed.extend(is_apart.then_some(chained.root));
+        is_apart
+    });
     let mut users: Vec<Vec<NodeIdx>> = vec![Vec::new(); graph.nodes.len()];
     for (i, node) in graph.nodes.iter().enumerate() {
         node.inputs.iter().for_each(|input| users[*input as usize].push(i as NodeIdx));

@@ -2,7 +2,7 @@
 //! operands, sums of parts). A launch takes a temporary of the plan that holds nothing at that time, else a slot that
 //! launches share. Knows plans and bytes; what the memory is for is the schedule's.
 
-use super::{Plan, SlotId, SlotKind, ValueId};
+use super::{Launch, Plan, SlotId, SlotKind, ValueId};
 
 /// The scratch memory of a plan's launches.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -134,11 +134,16 @@ pub fn verify_scratch(plan: &Plan, needs: &[Vec<usize>], scratch: &Scratch) -> R
             if of[..piece].contains(slot) || launch.reads.contains(slot) || launch.writes.contains(slot) {
                 return Err(format!("launch {at} uses slot {number} twice"));
             }
-            // What is read later must have been written later, too.
+            // What is read later must have been written later, too. An empty value has nothing to lose: no launch writes it,
+            // and its slot may be any.
             let later = &plan.launches[at + 1..];
-            let mut after = later.iter().enumerate().filter(|(_, l)| l.reads.contains(slot) || l.writes.contains(slot));
+            let is_read = |launch: &Launch| {
+                let reads = launch.reads.iter().zip(&launch.read_values);
+                reads.into_iter().any(|(read, value)| read == slot && plan.value_elems[*value as usize] > 0)
+            };
+            let mut after = later.iter().enumerate().filter(|(_, l)| is_read(l) || l.writes.contains(slot));
             if let Some((i, next)) = after.next()
-                && next.reads.contains(slot)
+                && is_read(next)
             {
                 return Err(format!("launch {at} overwrites slot {number}, which launch {} reads", at + 1 + i));
             }

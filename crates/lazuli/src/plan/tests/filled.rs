@@ -90,6 +90,12 @@ fn other_sizes_of_a_structure_are_filled() {
 }
 
 #[test]
+fn a_chained_product_is_no_inner_product_of_another() {
+    // softmax(x·a)·b is one kernel; its exponential times c is made of what that one stores.
+    check(&[4, 2, 4, 0, 4], [5, 6, 7], &target(limits()), &mut Templates::new(1 << 20));
+}
+
+#[test]
 fn templates_stay_below_their_bound() {
     let mut templates = Templates::new(100_000);
     for n in 0..200u8 {
