@@ -83,11 +83,12 @@ const MIN_FMA_PERCENT: &[(&str, u64)] = &[
     ("64×1536², W [n, k]", 30),
     ("attention 12×512×64", 30),
     ("attention 12×512×64, causal", 30),
-    ("conv 3×224² → 64 k7 s2", 33),
-    ("conv 64×56² → 64 k3", 33),
+    // Windows are read in place (implicit GEMM): the loop computes where they lie, and nothing copies them before it.
+    ("conv 3×224² → 64 k7 s2", 25),
+    ("conv 64×56² → 64 k3", 25),
     ("conv 64×56² → 256 k1", 33),
-    ("conv 256×14² → 256 k3", 33),
-    ("conv 512×7² → 512 k3", 33),
+    ("conv 256×14² → 256 k3", 25),
+    ("conv 512×7² → 512 k3", 25),
 ];
 
 /// Everything that breaks a bound.
