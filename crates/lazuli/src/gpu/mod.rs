@@ -118,7 +118,9 @@ impl Backend for Gpu {
         let programs = ready::programs(plan, &live);
         explain.add_scratch(&ready::slots_of_scratch(plan, &programs));
         if programs.iter().flat_map(|p| &p.passes).any(|pass| pass.has_status()) {
-            explain.peak_temp_bytes += status::size_bytes(plan.checks.len());
+            let status_bytes = status::size_bytes(plan.checks.len());
+            explain.peak_temp_bytes += status_bytes;
+            explain.peak_temp_lower_bound += status_bytes;
         }
         explain.dispatches = programs.iter().map(|p| p.passes.len()).sum();
         // A cut at the end of a stage is that end.

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use lazuli::{DType, Explain, Tensor, keep, s};
+use lazuli::{DType, DeviceKind, Explain, Tensor, keep, s};
 
 use crate::device::device;
 use crate::shared;
@@ -12,12 +12,15 @@ fn data(shape: &[usize]) -> Tensor {
     Tensor::from_vec((0..n).map(|i| (i * 37 % 101) as f32 * 0.03125 - 1.5).collect(), shape, &device())
 }
 
-/// One kernel, no temporary, each input read once and each output written once.
+/// One kernel, no temporary, each input read once and each output written once. Where an index is checked, a GPU has a few
+/// words for the outcome.
 #[track_caller]
 fn check_least(out: &Tensor) -> Explain {
     let plan = out.explain().unwrap();
     assert_eq!(plan.kernels.len(), 1, "{plan}");
-    assert_eq!(plan.peak_temp_bytes, 0, "{plan}");
+    let has_check = plan.kernels[0].ops.iter().any(|op| op == "gather");
+    let status_bytes = if has_check && device().info().kind != DeviceKind::Cpu { 16 } else { 0 };
+    assert_eq!(plan.peak_temp_bytes, status_bytes, "{plan}");
     assert_eq!(plan.bytes_moved, plan.bytes_moved_lower_bound, "{plan}");
     plan
 }

