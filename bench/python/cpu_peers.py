@@ -1,4 +1,5 @@
-"""The workloads of `src/bin/cpu.rs` for PyTorch (eager), JAX (jit) and onnxruntime (products only), on the CPU.
+"""The workloads of `src/bin/cpu.rs` for PyTorch (eager), JAX (jit; not the parts of models) and onnxruntime (products,
+convolutions and the encoder), on the CPU.
 
 Set-up (whichever peers are installed are measured):
 
@@ -46,6 +47,10 @@ LAYER_NORM_EPS = 1e-5
 SAMPLE_SECONDS = 2e-3
 CHAIN_SCALARS = [float(np.float32(0.9) + np.float32(0.001) * np.float32(i)) for i in range(CHAIN_PAIRS)]
 
+# One layer's parameters, as in `Encoder::layer_shapes`.
+ENCODER_HEADS = 12
+ENCODER_LAYER = [(384,), (384,)] + [(384, 384), (384,)] * 4 + [(384,), (384,), (384, 1536), (1536,), (1536, 384), (384,)]
+
 # name, kind, input shapes, extra, (absolute, relative) tolerance: as in `workload.rs`.
 WORKLOADS = [
     ("chain of 3, 16 Mi", "chain3", [(16 * MI,)] * 3, None, (4e-6, 0)),
@@ -62,6 +67,16 @@ WORKLOADS = [
     ("matmul 1 × 4096²", "matmul", [(1, 4096), (4096, 4096)], None, (1e-3, 0)),
     ("matmul 8 × 1536²", "matmul", [(8, 1536), (1536, 1536)], None, (1e-3, 0)),
     ("matmul 64 × 1536²", "matmul", [(64, 1536), (1536, 1536)], None, (1e-3, 0)),
+    *[(f"attention {n}{suffix}", "attention", [(12, n, 64)] * 3, causal, (2e-5, 0))
+      for suffix, causal in [("", False), (", causal", True)] for n in (128, 512, 2048)],
+    ("attention 1 over 2048", "attention", [(12, 1, 64), (12, 2048, 64), (12, 2048, 64)], False, (2e-5, 0)),
+    ("conv 3 × 224² → 64, 7 × 7 by 2", "conv", [(1, 3, 224, 224), (64, 3, 7, 7), (64,)], 2, (1e-3, 0)),
+    ("conv 64 × 56² → 64, 3 × 3", "conv", [(1, 64, 56, 56), (64, 64, 3, 3), (64,)], 1, (1e-3, 0)),
+    ("conv 256 × 14² → 256, 3 × 3", "conv", [(1, 256, 14, 14), (256, 256, 3, 3), (256,)], 1, (1e-3, 0)),
+    ("conv 512 × 7² → 512, 3 × 3", "conv", [(1, 512, 7, 7), (512, 512, 3, 3), (512,)], 1, (1e-3, 0)),
+    ("conv 64 × 56² → 256, 1 × 1", "conv", [(1, 64, 56, 56), (256, 64, 1, 1), (256,)], 1, (1e-3, 0)),
+    ("conv 8 × 64 × 56² → 64, 3 × 3", "conv", [(8, 64, 56, 56), (64, 64, 3, 3), (64,)], 1, (1e-3, 0)),
+    ("encoder, 6 layers of 128 × 384", "encoder", [(128, 384)] + ENCODER_LAYER * 6, None, (5e-4, 0)),
     ("chain of 3, n = 16", "chain3", [(16,)] * 3, None, (4e-6, 0)),
 ]
 
@@ -73,6 +88,11 @@ def values(seed, shape):
     x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
     x = x ^ (x >> np.uint32(16))
     return ((x >> np.uint32(8)).astype(np.float32) / np.float32(1 << 23) - np.float32(1)).reshape(shape)
+
+
+def input_scale(kind, shape):
+    """As `Work::input_scale`: keeps the values of deep computations near one."""
+    return np.float32(0.0625 if kind == "encoder" and len(shape) == 2 and shape[0] >= 384 else 1)
 
 
 def reference(kind, inputs, axis):
@@ -93,7 +113,50 @@ def reference(kind, inputs, axis):
         return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + LAYER_NORM_EPS) * x[1] + x[2]
     if kind == "sum":
         return x[0].sum(axis)
+    if kind == "attention":
+        return plain_attention(x[0], x[1], x[2], axis)
+    if kind == "conv":
+        return plain_conv(x[0], x[1], x[2], axis)
+    if kind == "encoder":
+        return plain_encoder(x)
     return x[0] @ x[1]
+
+
+def plain_attention(q, k, v, causal):
+    scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+    if causal:
+        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
+    e = np.exp(scores - scores.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True) @ v
+
+
+def plain_conv(x, weight, bias, stride):
+    size = weight.shape[-1]
+    padded = np.pad(x, [(0, 0), (0, 0), (size // 2, size // 2), (size // 2, size // 2)])
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (size, size), (2, 3))[:, :, ::stride, ::stride]
+    return np.einsum("nchwij,ocij->nohw", windows, weight, optimize=True) + bias[:, None, None]
+
+
+def plain_encoder(x):
+    import math
+
+    def norm(x, w, b):
+        centred = x - x.mean(-1, keepdims=True)
+        return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + LAYER_NORM_EPS) * w + b
+
+    def by_head(x):
+        return x.reshape(len(x), ENCODER_HEADS, -1).swapaxes(0, 1)
+
+    y, parameters = x[0], x[1:]
+    for i in range(0, len(parameters), len(ENCODER_LAYER)):
+        p = parameters[i : i + len(ENCODER_LAYER)]
+        normal = norm(y, p[0], p[1])
+        q, k, v = (by_head(normal @ p[at] + p[at + 1]) for at in (2, 4, 6))
+        seen = plain_attention(q, k, v, False).swapaxes(0, 1).reshape(y.shape)
+        y = y + seen @ p[8] + p[9]
+        up = norm(y, p[10], p[11]) @ p[12] + p[13]
+        y = y + up * 0.5 * (1 + np.vectorize(math.erf)(up / math.sqrt(2))) @ p[14] + p[15]
+    return y
 
 
 def torch_call(kind, inputs, axis):
@@ -110,7 +173,28 @@ def torch_call(kind, inputs, axis):
             y = y * scalar + x[1]
         return y
 
+    functional = torch.nn.functional
+
+    def attention():
+        # With a batch axis, which its fused kernels want.
+        return functional.scaled_dot_product_attention(*(i[None] for i in x), is_causal=axis)[0]
+
+    def encoder():
+        y, parameters = x[0], x[1:]
+        for i in range(0, len(parameters), len(ENCODER_LAYER)):
+            p = parameters[i : i + len(ENCODER_LAYER)]
+            normal = functional.layer_norm(y, y.shape[-1:], p[0], p[1], LAYER_NORM_EPS)
+            by_head = [(torch.addmm(p[at + 1], normal, p[at])).view(1, len(y), ENCODER_HEADS, -1).transpose(1, 2) for at in (2, 4, 6)]
+            seen = functional.scaled_dot_product_attention(*by_head)[0].transpose(0, 1).reshape(y.shape)
+            y = y + torch.addmm(p[9], seen, p[8])
+            normal = functional.layer_norm(y, y.shape[-1:], p[10], p[11], LAYER_NORM_EPS)
+            y = y + torch.addmm(p[15], functional.gelu(torch.addmm(p[13], normal, p[12])), p[14])
+        return y
+
     return {
+        "attention": attention,
+        "conv": lambda: functional.conv2d(x[0], x[1], x[2], stride=axis, padding=x[1].shape[-1] // 2),
+        "encoder": encoder,
         "chain3": lambda: (x[0] + x[1]) * 5.0 - x[2],
         "chain100": chain100,
         "softmax": lambda: torch.softmax(x[0], -1),
@@ -134,6 +218,8 @@ def jax_call(kind, inputs, axis):
         centred = x - x.mean(-1, keepdims=True)
         return centred * jax.lax.rsqrt((centred**2).mean(-1, keepdims=True) + LAYER_NORM_EPS) * w + b
 
+    if kind in ("attention", "conv", "encoder"):
+        return None
     function = {
         "chain3": lambda a, b, c: (a + b) * 5.0 - c,
         "chain100": chain100,
@@ -148,22 +234,55 @@ def jax_call(kind, inputs, axis):
 
 
 def onnxruntime_call(kind, inputs, axis):
-    """Products only; its other operators are PyTorch's one by one."""
-    if kind != "matmul":
+    """Products, convolutions and the encoder; its other operators are PyTorch's one by one."""
+    if kind not in ("matmul", "conv", "encoder"):
         return None
     import onnxruntime
     from onnx import TensorProto, helper
 
-    named = [helper.make_tensor_value_info(n, TensorProto.FLOAT, i.shape) for n, i in zip("ab", inputs)]
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [inputs[0].shape[0], inputs[1].shape[1]])
-    # The weight is a constant, as in a model, so that it may be packed once.
-    weight = helper.make_tensor("b", TensorProto.FLOAT, inputs[1].shape, inputs[1].tobytes(), raw=True)
-    graph = helper.make_graph([helper.make_node("MatMul", ["a", "b"], ["y"])], "g", named[:1], [y], [weight])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    nodes, constants = [], []
+
+    def node(op, *args, **attributes):
+        nodes.append(helper.make_node(op, [*args], [f"v{len(nodes)}"], **attributes))
+        return f"v{len(nodes) - 1}"
+
+    def constant(array):
+        # Weights are constants, as in a model, so that they may be packed once.
+        kind = TensorProto.INT64 if array.dtype == np.int64 else TensorProto.FLOAT
+        constants.append(helper.make_tensor(f"c{len(constants)}", kind, array.shape, array.tobytes(), raw=True))
+        return f"c{len(constants) - 1}"
+
+    weights = [constant(i) for i in inputs[1:]]
+    if kind == "matmul":
+        y = node("MatMul", "x", weights[0])
+    elif kind == "conv":
+        y = node("Conv", "x", *weights, strides=[axis, axis], pads=[inputs[1].shape[-1] // 2] * 4)
+    else:
+        y, (length, width) = "x", inputs[0].shape
+        apart = constant(np.array([length, ENCODER_HEADS, width // ENCODER_HEADS]))
+        together = constant(np.array([length, width]))
+        scale = constant(np.array([1 / np.sqrt(width // ENCODER_HEADS)], np.float32))
+        for i in range(0, len(weights), len(ENCODER_LAYER)):
+            p = weights[i : i + len(ENCODER_LAYER)]
+
+            def linear(x, at):
+                return node("Add", node("MatMul", x, p[at]), p[at + 1])
+
+            normal = node("LayerNormalization", y, p[0], p[1], epsilon=LAYER_NORM_EPS)
+            q, k, v = (node("Transpose", node("Reshape", linear(normal, at), apart), perm=perm)
+                       for at, perm in [(2, [1, 0, 2]), (4, [1, 2, 0]), (6, [1, 0, 2])])
+            shares = node("Softmax", node("Mul", node("MatMul", q, k), scale), axis=-1)
+            seen = node("Reshape", node("Transpose", node("MatMul", shares, v), perm=[1, 0, 2]), together)
+            y = node("Add", y, linear(seen, 8))
+            up = node("Gelu", linear(node("LayerNormalization", y, p[10], p[11], epsilon=LAYER_NORM_EPS), 12))
+            y = node("Add", y, linear(up, 14))
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, inputs[0].shape)
+    graph = helper.make_graph(nodes, "g", [x], [helper.make_tensor_value_info(y, TensorProto.FLOAT, None)], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = options.threads
     session = onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
-    return lambda: session.run(None, {"a": inputs[0]})[0]
+    return lambda: session.run(None, {"x": inputs[0]})[0]
 
 
 def installed_peers():
@@ -201,7 +320,7 @@ def calls_to_fill(call):
 def measure(workload, peers):
     """All peers on one workload, in turns."""
     _, kind, shapes, axis, _ = workload
-    inputs = [values(seed, shape) for seed, shape in enumerate(shapes)]
+    inputs = [values(seed, shape) * input_scale(kind, shape) for seed, shape in enumerate(shapes)]
     calls = {peer: call for peer, make in peers.items() if (call := make(kind, inputs, axis))}
     n_calls = {peer: calls_to_fill(call) for peer, call in calls.items()}
     samples = {peer: [] for peer in calls}

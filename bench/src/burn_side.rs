@@ -51,7 +51,7 @@ impl Contender for Burn {
     }
 
     fn prepare(&self, work: Work, inputs: &[Input]) -> Option<Result<Box<dyn Case>>> {
-        if work.is_yardstick() {
+        if work.is_yardstick() || work.is_model() {
             return None;
         }
         let device = self.device.clone();
@@ -86,6 +86,9 @@ fn compute(work: Work, x: &[AnyRank]) -> AnyRank {
     };
     match work {
         Work::Copy { .. } | Work::Read { .. } | Work::Peak { .. } => unreachable!("yardsticks are not prepared"),
+        Work::Attention(_) | Work::Conv(_) | Work::Encoder(_) | Work::Heat { .. } => {
+            unreachable!("models are not prepared")
+        }
         Work::Chain3 { .. } => AnyRank::One((vector(0) + vector(1)) * 5.0 - vector(2)),
         Work::Chain100 { .. } => {
             let mut y = vector(0);

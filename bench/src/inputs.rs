@@ -12,7 +12,13 @@ pub struct Input {
 /// The inputs of a workload; the n-th is seeded by n.
 pub fn inputs_of(work: Work) -> Vec<Input> {
     let shapes = work.input_shapes().into_iter().enumerate();
-    shapes.map(|(seed, shape)| Input { data: values(seed as u32, shape.iter().product()), shape }).collect()
+    let input = |(seed, shape): (usize, Vec<usize>)| {
+        let mut data = values(seed as u32, shape.iter().product());
+        let scale = work.input_scale(&shape);
+        data.iter_mut().for_each(|value| *value *= scale);
+        Input { data, shape }
+    };
+    shapes.map(input).collect()
 }
 
 /// `n` values in [-1, 1): a 32-bit hash of the index, its top 24 bits read as a fixed-point number.

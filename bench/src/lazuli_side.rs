@@ -1,11 +1,12 @@
 //! Lazuli on any of its devices. Every call builds the expression anew, as a program does, and waits
 //! for the numbers to be there.
 
-use lazuli::{Device, Tensor, Weights};
+use lazuli::{Device, Tensor, Weights, s};
+use lazuli_nn::{Conv2d, Layer, Window};
 
 use crate::contender::{Case, Contender, Result};
 use crate::inputs::Input;
-use crate::workload::{CHAIN_PAIRS, LAYER_NORM_EPS, Work, chain_scalar};
+use crate::workload::{Attention, CHAIN_PAIRS, Conv, Encoder, HEAT_RATE, LAYER_NORM_EPS, Work, chain_scalar};
 
 /// What is still alive while the next result is computed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -107,7 +108,52 @@ fn expression(work: Work, x: &[Tensor]) -> Tensor {
         Work::SumAxis { axis, .. } => x[0].sum(axis as i32),
         Work::AddTransposed { .. } => &x[0] + x[0].t(),
         Work::Matmul { .. } => x[0].matmul(&x[1]),
+        Work::Attention(sizes) => attention(&x[0], &x[1], &x[2], sizes),
+        Work::Conv(Conv { window, stride, .. }) => {
+            let window = Window { stride, padding: window / 2, ..Window::default() };
+            Conv2d { weight: x[1].clone(), bias: Some(x[2].clone()), window }.forward(&x[0])
+        }
+        Work::Encoder(sizes) => encoder(x, sizes),
+        Work::Heat { n_steps, .. } => (0..n_steps).fold(x[0].clone(), |x, _| heat_step(&x)),
     }
+}
+
+fn attention(q: &Tensor, k: &Tensor, v: &Tensor, sizes: Attention) -> Tensor {
+    let Attention { queries, keys, width, causal, .. } = sizes;
+    let device = match q.device() {
+        Ok(device) => device,
+        Err(error) => return error.into(),
+    };
+    let scores = q.matmul(&k.transpose(-1, -2)).mul(1.0 / (width as f32).sqrt());
+    let scores = match causal {
+        true => {
+            let places = |n: usize| Tensor::arange(0, n as i32, 1, device);
+            places(keys).le(&places(queries).unsqueeze(-1)).select(&scores, f32::NEG_INFINITY)
+        }
+        false => scores,
+    };
+    scores.softmax(-1).matmul(v)
+}
+
+fn encoder(x: &[Tensor], sizes: Encoder) -> Tensor {
+    let Encoder { length, width, heads, .. } = sizes;
+    let each = Attention { heads, queries: length, keys: length, width: width / heads, causal: false };
+    x[1..].chunks(sizes.layer_shapes().len()).fold(x[0].clone(), |x, p| {
+        let norm = |x: &Tensor, at: usize| x.layer_norm(-1, Some(&p[at]), Some(&p[at + 1]), LAYER_NORM_EPS);
+        let linear = |x: &Tensor, at: usize| x.matmul(&p[at]).add(&p[at + 1]);
+        let normal = norm(&x, 0);
+        let by_head = |at: usize| linear(&normal, at).reshape([length, heads, width / heads]).transpose(0, 1);
+        let seen = attention(&by_head(2), &by_head(4), &by_head(6), each);
+        let x = x.add(&linear(&seen.transpose(0, 1).reshape([length, width]), 8));
+        x.add(&linear(&linear(&norm(&x, 10), 12).gelu(), 14))
+    })
+}
+
+fn heat_step(x: &Tensor) -> Tensor {
+    let padded = x.pad(&[(1, 1), (1, 1)], 0.0);
+    let beside = padded.slice(s![..-2, 1..-1]).add(&padded.slice(s![2.., 1..-1]));
+    let beside = beside.add(&padded.slice(s![1..-1, ..-2])).add(&padded.slice(s![1..-1, 2..]));
+    x.add(&beside.sub(&x.mul(4.0)).mul(HEAT_RATE)).compute().unwrap_or_else(Tensor::from)
 }
 
 fn text(error: lazuli::Error) -> String {

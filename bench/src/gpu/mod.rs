@@ -27,6 +27,10 @@ pub const WORKLOADS: &[Workload] = &[
     Workload { name: "sum axis 0 [4096, 4096]", work: Work::SumAxis { axis: 0, rows: 4096, cols: 4096 } },
     Workload { name: "sum axis 1 [4096, 4096]", work: Work::SumAxis { axis: 1, rows: 4096, cols: 4096 } },
     Workload { name: "x + x.t() [4096, 4096]", work: Work::AddTransposed { n: 4096 } },
+    Workload { name: "attention 512", work: Work::attention(512, 512, false) },
+    Workload { name: "attention 512, causal", work: Work::attention(512, 512, true) },
+    Workload { name: "conv 64 × 56² → 64, 3 × 3", work: Work::conv(1, 64, 56, 64, 3, 1) },
+    Workload { name: "conv 512 × 7² → 512, 3 × 3", work: Work::conv(1, 512, 7, 512, 3, 1) },
 ];
 
 /// Everyone this build can measure on a device; the hand-written kernels come first.

@@ -5,6 +5,7 @@
 mod aligned;
 mod chain;
 mod exp;
+mod heat;
 mod matmul;
 mod rows;
 mod stream;
@@ -34,6 +35,7 @@ impl Contender for Hand {
         let n_packed = match work {
             Work::Matmul { m, k, n } if m == k && k == n => n,
             Work::Matmul { .. } | Work::AddTransposed { .. } => return None,
+            Work::Attention(_) | Work::Conv(_) | Work::Encoder(_) => return None,
             _ => 0,
         };
         Some(Ok(Box::new(HandCase {
@@ -70,7 +72,10 @@ impl Case for HandCase {
             Work::Sum { .. } => y[0] = sums::sum(x(0), n_threads),
             Work::SumAxis { axis: 0, cols, .. } => sums::sum_columns(x(0), y, cols, n_threads),
             Work::SumAxis { cols, .. } => sums::sum_rows(x(0), y, cols, n_threads),
-            Work::AddTransposed { .. } => return Err("nobody has written it for processors".into()),
+            Work::Heat { side, n_steps } => heat::heat(x(0), y, side, n_steps, n_threads),
+            Work::AddTransposed { .. } | Work::Attention(_) | Work::Conv(_) | Work::Encoder(_) => {
+                return Err("nobody has written it for processors".into());
+            }
             Work::Matmul { n, .. } => matmul::matmul(x(0), x(1), y, n, &mut self.packed, n_threads),
         }
         Ok(())
@@ -102,6 +107,8 @@ mod tests {
             Work::SumAxis { axis: 0, rows: 48, cols: 256 },
             Work::SumAxis { axis: 1, rows: 48, cols: 256 },
             Work::cube(256),
+            Work::Heat { side: 37, n_steps: 3 },
+            Work::Heat { side: 64, n_steps: 4 },
         ];
         for work in works {
             let inputs = inputs_of(work);
