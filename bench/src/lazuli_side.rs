@@ -2,7 +2,6 @@
 //! for the numbers to be there.
 
 use lazuli::{Device, Tensor, Weights, s};
-use lazuli_nn::{Conv2d, Layer, Window};
 
 use crate::contender::{Case, Contender, Result};
 use crate::inputs::Input;
@@ -108,42 +107,26 @@ fn expression(work: Work, x: &[Tensor]) -> Tensor {
         Work::SumAxis { axis, .. } => x[0].sum(axis as i32),
         Work::AddTransposed { .. } => &x[0] + x[0].t(),
         Work::Matmul { .. } => x[0].matmul(&x[1]),
-        Work::Attention(sizes) => attention(&x[0], &x[1], &x[2], sizes),
+        Work::Attention(Attention { causal, .. }) => {
+            x[0].attention(&x[1], &x[2], lazuli::Attention { causal, ..Default::default() })
+        }
         Work::Conv(Conv { window, stride, .. }) => {
-            let window = Window { stride, padding: window / 2, ..Window::default() };
-            Conv2d { weight: x[1].clone(), bias: Some(x[2].clone()), window }.forward(&x[0])
+            let options = lazuli::Conv { stride: stride.into(), padding: (window / 2).into(), ..Default::default() };
+            x[0].conv(&x[1], Some(&x[2]), options)
         }
         Work::Encoder(sizes) => encoder(x, sizes),
         Work::Heat { n_steps, .. } => (0..n_steps).fold(x[0].clone(), |x, _| heat_step(&x)),
     }
 }
 
-fn attention(q: &Tensor, k: &Tensor, v: &Tensor, sizes: Attention) -> Tensor {
-    let Attention { queries, keys, width, causal, .. } = sizes;
-    let device = match q.device() {
-        Ok(device) => device,
-        Err(error) => return error.into(),
-    };
-    let scores = q.matmul(&k.transpose(-1, -2)).mul(1.0 / (width as f32).sqrt());
-    let scores = match causal {
-        true => {
-            let places = |n: usize| Tensor::arange(0, n as i32, 1, device);
-            places(keys).le(&places(queries).unsqueeze(-1)).select(&scores, f32::NEG_INFINITY)
-        }
-        false => scores,
-    };
-    scores.softmax(-1).matmul(v)
-}
-
 fn encoder(x: &[Tensor], sizes: Encoder) -> Tensor {
     let Encoder { length, width, heads, .. } = sizes;
-    let each = Attention { heads, queries: length, keys: length, width: width / heads, causal: false };
     x[1..].chunks(sizes.layer_shapes().len()).fold(x[0].clone(), |x, p| {
         let norm = |x: &Tensor, at: usize| x.layer_norm(-1, Some(&p[at]), Some(&p[at + 1]), LAYER_NORM_EPS);
         let linear = |x: &Tensor, at: usize| x.matmul(&p[at]).add(&p[at + 1]);
         let normal = norm(&x, 0);
         let by_head = |at: usize| linear(&normal, at).reshape([length, heads, width / heads]).transpose(0, 1);
-        let seen = attention(&by_head(2), &by_head(4), &by_head(6), each);
+        let seen = by_head(2).attention(&by_head(4), &by_head(6), lazuli::Attention::default());
         let x = x.add(&linear(&seen.transpose(0, 1).reshape([length, width]), 8));
         x.add(&linear(&linear(&norm(&x, 10), 12).gelu(), 14))
     })
