@@ -1,5 +1,6 @@
 //! Attention: queries look at keys and take a mean of values. Written with products, a softmax and comparisons, so that
-//! it is what the same maths would be; the planner makes one kernel of it that stores no score.
+//! it is what the same maths would be. On the CPU the planner makes one kernel of it, which stores no score; on GPUs it is
+//! two products and a softmax.
 
 use std::panic::Location;
 use std::sync::Arc;
