@@ -46,7 +46,9 @@ fn opengl() -> Result<Option<Driver>, String> {
         return Ok(None);
     }
     let environment = vec![("VK_DRIVER_FILES", "none".to_string())];
-    let driver = Driver { name: "opengl", environment, whole: false, faults: &[] };
+    let faults =
+        &[("reading_a_stage_does_not_wait_for_later_ones", "Mesa's OpenGL finishes all submits before a read")];
+    let driver = Driver { name: "opengl", environment, whole: false, faults };
     match n_gpus(&driver)? {
         0 => {
             println!(
