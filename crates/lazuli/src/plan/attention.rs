@@ -66,7 +66,7 @@ pub struct InnerNode {
     pub is_turned: bool,
 }
 
-/// Nodes that one search may look at; beyond, there is no chained product.
+/// The most nodes that the search below one outer product visits before it gives up: planning must stay linear in nodes.
 const MAX_NODES: usize = 512;
 
 /// Whether a graph of this structure may have chained products at all: it takes two products and an exponential.
