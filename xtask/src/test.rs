@@ -6,7 +6,8 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::drivers::{Driver, drivers, is_complaint, n_gpus};
+use crate::data;
+use crate::drivers::{Driver, apt, drivers, is_complaint, n_gpus};
 use crate::isa;
 use crate::tidy;
 use crate::workspace::{built, cargo, files, root, succeed};
@@ -31,11 +32,14 @@ const STEPS: &[Step] = &[
     Step { name: "drivers", run: |options| drivers(options.all_drivers).map(drop) },
     Step { name: "tests", run: |_| tests() },
     Step { name: "gpu tests", run: gpu_tests },
+    Step { name: "conformance", run: |_| conformance() },
+    Step { name: "models", run: |_| models() },
     Step { name: "isa", run: |_| isa::check() },
     Step { name: "without gpu", run: |_| without_gpu() },
     Step { name: "browser", run: |_| browser() },
     Step { name: "examples", run: |_| examples() },
     Step { name: "tour", run: |_| tour() },
+    Step { name: "many machines", run: |_| many_machines() },
 ];
 
 /// Runs every step, those after a failure too, and says how each went.
@@ -94,6 +98,7 @@ fn api_docs() -> Result<(), String> {
     succeed(
         command
             .args(["doc", "--no-deps", "--package", "lazuli", "--package", "lazuli-nn", "--package", "lazuli-io"])
+            .args(["--package", "lazuli-onnx"])
             .env("RUSTDOCFLAGS", "--deny warnings"),
     )
 }
@@ -157,18 +162,36 @@ fn test(driver: &Driver, names: &[&str]) -> Command {
     command
 }
 
+/// ONNX's own tests: all of them on the CPU, every ninth on a GPU that runs on the CPU. Nothing may be wrong. Then some 20,000
+/// damaged copies of their models, none of which may panic.
+fn conformance() -> Result<(), String> {
+    data::for_tests(&["onnx"])?;
+    succeed(&mut built("examples/conformance")?)?;
+    succeed(built("examples/conformance")?.args(["--device", "software", "--every", "9"]))?;
+    succeed(built("examples/conformance")?.args(["--damage", "11"]))
+}
+
+/// Two real models on a recording, against numbers of onnxruntime that the repository keeps: speech to text, and where somebody
+/// speaks. `cargo xtask models` compares all of them.
+fn models() -> Result<(), String> {
+    data::for_tests(&["moonshine", "silero"])?;
+    succeed(built("examples/models")?.arg("--kept"))
+}
+
 /// The engine builds without any GPU crate.
 fn without_gpu() -> Result<(), String> {
     let package = ["clippy", "--package", "lazuli", "--no-default-features", "--all-targets"];
     succeed(Command::new(cargo()).args(package).args(["--", "--deny", "warnings"]))
 }
 
-/// The engine builds for browsers, GPUs included. Nothing runs there: that needs a browser.
+/// The engine and what reads models build for browsers, GPUs included. Nothing runs there: that needs a browser.
 fn browser() -> Result<(), String> {
     const TARGET: &str = "wasm32-unknown-unknown";
     succeed(Command::new("rustup").args(["target", "add", TARGET]))?;
     let mut command = Command::new(cargo());
-    command.args(["check", "--package", "lazuli", "--target", TARGET]).env("RUSTFLAGS", "--deny warnings");
+    command
+        .args(["check", "--package", "lazuli", "--package", "lazuli-onnx", "--target", TARGET])
+        .env("RUSTFLAGS", "--deny warnings");
     succeed(&mut command)
 }
 
@@ -185,4 +208,31 @@ fn examples() -> Result<(), String> {
 /// What `cargo run` shows, with small sizes.
 fn tour() -> Result<(), String> {
     succeed(built("lazuli")?.args(["tour", "--quick"]))
+}
+
+/// Training over MPI, on two to four ranks of this machine. A workspace of its own, because nobody else needs an MPI; built without
+/// GPUs, which it does not test, into the same folder, so that nothing is compiled twice that need not be.
+fn many_machines() -> Result<(), String> {
+    if !cfg!(any(target_os = "linux", target_os = "macos")) {
+        println!("there is no lazuli-mpi for this system");
+        return Ok(());
+    }
+    let is_there = |program: &str| Command::new(program).arg("--version").output().is_ok_and(|o| o.status.success());
+    if cfg!(target_os = "linux") && !(is_there("mpirun") && is_there("mpicc")) {
+        println!("there is no MPI: installing Open MPI, and libclang to read its headers");
+        let update = apt(&["update"]);
+        let packages = ["install", "--yes", "--no-install-recommends", "libopenmpi-dev", "openmpi-bin", "libclang-dev"];
+        apt(&packages).or(update.and(Err("Open MPI could not be installed".to_string())))?;
+    }
+    let manifest = ["--manifest-path", "crates/lazuli-mpi/Cargo.toml"];
+    succeed(Command::new(cargo()).args(["fmt", "--check"]).args(manifest))?;
+    for task in [&["clippy", "--all-targets"][..], &["test"]] {
+        let mut command = Command::new(cargo());
+        command.args(task).args(manifest).args(["--no-default-features", "--target-dir", "target"]);
+        if task[0] == "clippy" {
+            command.args(["--", "--deny", "warnings"]);
+        }
+        succeed(&mut command)?;
+    }
+    Ok(())
 }

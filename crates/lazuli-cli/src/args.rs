@@ -3,6 +3,8 @@
 use std::iter::Peekable;
 use std::vec::IntoIter;
 
+#[cfg(feature = "onnx")]
+use crate::inspect;
 use crate::{train, tune};
 
 /// What `lazuli help` prints.
@@ -16,6 +18,7 @@ Commands:
   devices   The devices that were found
   train     Trains a model; `lazuli help train` says how
   tune      Finds the fastest matrix products for a GPU and keeps them; `lazuli help tune` says how
+  inspect   What an ONNX model holds: inputs, outputs, operators; `lazuli help inspect` says more
   help      This text, or that of a command: `lazuli help train`
 
 Options:
@@ -43,11 +46,28 @@ Usage: lazuli devices
 ";
 
 /// Every command with its text.
-const COMMANDS: [(&str, &str); 4] =
-    [("tour", TOUR_HELP), ("devices", DEVICES_HELP), ("train", train::HELP), ("tune", tune::HELP)];
+const COMMANDS: &[(&str, &str)] = &[
+    ("tour", TOUR_HELP),
+    ("devices", DEVICES_HELP),
+    ("train", train::HELP),
+    ("tune", tune::HELP),
+    #[cfg(feature = "onnx")]
+    ("inspect", inspect::HELP),
+];
 /// Commands that come first and read the rest themselves.
-pub const OWN: [&str; 3] = ["train", "tune", "help"];
+pub const OWN: &[&str] = &[
+    "train",
+    "tune",
+    "help",
+    #[cfg(feature = "onnx")]
+    "inspect",
+];
 const OPTIONS: [&str; 6] = ["--device", "--quick", "--help", "-h", "--version", "-V"];
+
+/// The names of all commands.
+fn names() -> Vec<&'static str> {
+    COMMANDS.iter().map(|(name, _)| *name).collect()
+}
 
 /// The text for the words after `help`.
 pub fn help(words: Vec<String>) -> Result<&'static str, String> {
@@ -56,7 +76,7 @@ pub fn help(words: Vec<String>) -> Result<&'static str, String> {
         [word] => match COMMANDS.iter().find(|(name, _)| name == word) {
             Some((_, text)) => Ok(text),
             None if ["help", "--help", "-h"].contains(&&**word) => Ok(HELP),
-            None => Err(unknown("command", word, &COMMANDS.map(|(name, _)| name))),
+            None => Err(unknown("command", word, &names())),
         },
         _ => Err(format!("help is for one command at a time, not for `{}`", words.join(" "))),
     }
@@ -138,7 +158,7 @@ fn command(word: &str, named: &mut Option<String>, args: &mut Args) -> Result<()
         _ if OWN.contains(&word) => {
             return Err(format!("`{word}` comes first, and reads what follows: `lazuli {word} …`"));
         }
-        _ => return Err(unknown("command", word, &COMMANDS.map(|(name, _)| name))),
+        _ => return Err(unknown("command", word, &names())),
     };
     *named = Some(word.to_string());
     Ok(())
@@ -260,7 +280,7 @@ mod tests {
         assert_eq!(help(""), Ok(HELP));
         assert_eq!(help("help"), Ok(HELP));
         for (name, text) in COMMANDS {
-            assert_eq!(help(name), Ok(text));
+            assert_eq!(help(name), Ok(*text));
             assert!(HELP.contains(&format!("\n  {name} ")) && text.contains("\nUsage: lazuli"), "{name}");
         }
         assert_eq!(help("trian"), Err("there is no command `trian`; did you mean `train`?".into()));
@@ -272,7 +292,7 @@ mod tests {
         check("tuor", Err("there is no command `tuor`; did you mean `tour`?"));
         check("--devise cpu", Err("there is no option `--devise`; did you mean `--device`?"));
         check("tuen", Err("there is no command `tuen`; did you mean `tune`?"));
-        check("paint", Err("there is no command `paint`; there are: tour, devices, train, tune"));
+        check("paint", Err("there is no command `paint`; there are: tour, devices, train, tune, inspect"));
         check("--quick tune", Err("`tune` comes first, and reads what follows: `lazuli tune …`"));
         check("--quick help", Err("`help` comes first, and reads what follows: `lazuli help …`"));
         check("-x", Err("there is no option `-x`; there are: --device, --quick, --help, -h, --version, -V"));

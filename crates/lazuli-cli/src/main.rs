@@ -1,7 +1,9 @@
-//! The `lazuli` command: the tour, what devices there are, training and tuning. Reads arguments and prints; all maths is
+//! The `lazuli` command: the tour, what devices there are, training, tuning, and what models hold. Reads arguments and prints; all maths is
 //! the engine's.
 
 mod args;
+#[cfg(feature = "onnx")]
+mod inspect;
 mod tour;
 mod train;
 mod tune;
@@ -22,6 +24,8 @@ fn main() -> ExitCode {
     let own = words.next_if(|word| args::OWN.contains(&&**word));
     let outcome = match own.as_deref() {
         Some("train") => trained(words.collect(), out),
+        #[cfg(feature = "onnx")]
+        Some("inspect") => inspected(words.collect(), out),
         Some("help") => args::help(words.collect()).map(|text| Ok(out.write_all(text.as_bytes())?)),
         Some(_) => tuned(words.collect(), out),
         None => args::parse(words).map(|args| run(&args, out)),
@@ -51,6 +55,15 @@ fn trained(words: Vec<String>, out: &mut dyn Write) -> Result<Outcome, String> {
         return Ok(out.write_all(train::HELP.as_bytes()).map_err(Into::into));
     }
     Ok(train::run(train::Options::parse(words)?, out))
+}
+
+/// So has `inspect`.
+#[cfg(feature = "onnx")]
+fn inspected(words: Vec<String>, out: &mut dyn Write) -> Result<Outcome, String> {
+    if words.iter().any(|word| word == "--help" || word == "-h") {
+        return Ok(out.write_all(inspect::HELP.as_bytes()).map_err(Into::into));
+    }
+    Ok(inspect::run(&inspect::Options::parse(words)?, out))
 }
 
 /// So has `tune`.

@@ -33,7 +33,7 @@ fn wrong_arguments_end_with_2_and_a_hint() {
     check(&["--devise", "cpu"], 2, &[], &["did you mean `--device`?"]);
     check(&["devices", "extra"], 2, &[], &["`devices` takes no `extra`"]);
     check(&["devices", "--quick"], 2, &[], &["`devices` has no option `--quick`"]);
-    check(&["help", "extra"], 2, &[], &["there is no command `extra`; there are: tour, devices, train, tune"]);
+    check(&["help", "extra"], 2, &[], &["there is no command `extra`; there are: tour, devices, train, tune, inspect"]);
     check(
         &["train", "mnist", "--batch", "0"],
         2,
@@ -179,4 +179,21 @@ fn tuning_keeps_to_its_budget_and_leaves_a_file() {
     assert!(output.status.success() && text.contains("of shapes tuned; programs that start"), "{output:?}");
     let is_tuned = |entry: &std::fs::DirEntry| entry.path().extension().is_some_and(|e| e == "tuned");
     assert_eq!(folder.path().read_dir().expect("it is there").flatten().filter(|entry| is_tuned(entry)).count(), 1);
+}
+
+#[test]
+fn inspecting_lists_inputs_outputs_and_operators() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("add.onnx");
+    std::fs::write(&path, lazuli_onnx::example_bytes()).expect("is written");
+    let path = path.to_str().expect("is text");
+    check(&["inspect", path], 0, &["1 nodes of 1 operators", "x: float[n]", "y: float[n]", "1  Add"], &[]);
+    check(&["inspect"], 2, &[], &["inspect which file?", "`lazuli help inspect`"]);
+    check(&["inspect", path, path], 2, &[], &["one file at a time"]);
+    check(&["inspect", "no such.onnx"], 1, &[], &["no such.onnx: "]);
+    let other = folder.path().join("model.bin");
+    std::fs::write(&other, b"abc").expect("is written");
+    check(&["inspect", other.to_str().expect("is text")], 1, &[], &["files of models end with .onnx"]);
+    std::fs::write(path, b"no model").expect("is written");
+    check(&["inspect", path], 1, &[], &["this is no ONNX file"]);
 }

@@ -4,11 +4,14 @@ use lazuli::{DType, Device, Result, Tensor, bf16, f16};
 
 use crate::fault;
 
-/// An element type as files know it. 64-bit types are read if their values fit 32 bits, never written.
+/// An element type as files know it. 64-bit types are read if their values fit 32 bits, i8 and i16 as i32; none of them is
+/// ever written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
     Bool,
     U8,
+    I8,
+    I16,
     I32,
     U32,
     F16,
@@ -23,8 +26,8 @@ impl Stored {
     /// Bytes per element.
     pub fn size(self) -> usize {
         match self {
-            Stored::Bool | Stored::U8 => 1,
-            Stored::F16 | Stored::BF16 => 2,
+            Stored::Bool | Stored::U8 | Stored::I8 => 1,
+            Stored::I16 | Stored::F16 | Stored::BF16 => 2,
             Stored::I32 | Stored::U32 | Stored::F32 => 4,
             Stored::I64 | Stored::U64 | Stored::F64 => 8,
         }
@@ -69,6 +72,11 @@ pub fn tensor(bytes: &[u8], shape: &[usize], stored: Stored, device: &Device) ->
     let tensor = match stored {
         Stored::Bool => Tensor::from_vec(collected(bytes.iter().map(|b| *b != 0))?, shape, device),
         Stored::U8 => Tensor::from_slice(bytes, shape, device),
+        Stored::I8 => Tensor::from_vec(collected(bytes.iter().map(|b| *b as i8 as i32))?, shape, device),
+        Stored::I16 => {
+            let widened = bytes.as_chunks().0.iter().map(|b| i16::from_le_bytes(*b) as i32);
+            Tensor::from_vec(collected(widened)?, shape, device)
+        }
         Stored::I32 => of!(i32, 4),
         Stored::U32 => of!(u32, 4),
         Stored::F16 => of!(f16, 2),

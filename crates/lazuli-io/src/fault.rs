@@ -29,6 +29,16 @@ pub fn of_tensor(op: &str, name: &str, error: &Error) -> Error {
     }
 }
 
+/// An error of what is in a file, with the file's path.
+#[track_caller]
+pub fn of_file(op: &str, path: &Path, error: &Error) -> Error {
+    let fault = Arc::new(Fault::new(op, format!("{}: {}", path.display(), error.fault().message)));
+    match error {
+        Error::OutOfMemory(_) => Error::OutOfMemory(fault),
+        _ => Error::Parse(fault),
+    }
+}
+
 /// A file that could not be read or written, or not for lack of memory.
 #[track_caller]
 pub fn io(op: &str, path: &Path, error: &std::io::Error) -> Error {

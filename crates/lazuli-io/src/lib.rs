@@ -1,4 +1,4 @@
-//! Tensors in files: safetensors for models, npy and npz for the rest of the world. Files are read with suspicion (what a
+//! Tensors in files: safetensors and GGUF for models, npy and npz for the rest of the world. Files are read with suspicion (what a
 //! header claims is checked against what is there before anything is made of it) and written atomically.
 //!
 //! ```
@@ -22,8 +22,10 @@ mod json;
 mod safetensors;
 mod npy;
 mod npz;
+mod gguf;
 
 pub use atomic::write_atomically;
+pub use gguf::{FromGguf, Gguf, GgufArray, GgufFormat, GgufMetadata, GgufTensor, GgufValue, GgufWriter};
 pub use npy::{from_npy, load_npy, save_npy, to_npy};
 pub use npz::{load_npz, load_npz_up_to, save_npz};
 pub use safetensors::{from_safetensors, load, save, to_safetensors};

@@ -26,7 +26,7 @@ impl Mapped {
             let mut file = File::open(path)?;
             let meta = file.metadata()?;
             if meta.is_file() && meta.len() > 0 {
-                // SAFETY: the bytes are only looked at, and copied before `load` returns. Whoever writes the file meanwhile,
+                // SAFETY: the bytes are only looked at, and copied before they become tensors. Whoever writes the file meanwhile,
                 // other than `save`, which never changes a file but replaces it, spoils the values, as while reading.
                 return unsafe { Mmap::map(&file) }.map(Mapped::File);
             }
@@ -35,6 +35,22 @@ impl Mapped {
             Ok(Mapped::Bytes(bytes))
         };
         open().map_err(|error| fault::io(op, path, &error))
+    }
+
+    /// Lets the system have the memory of some bytes back. They can still be read: they come from the file again.
+    pub fn let_go(&self, start: usize, n_bytes: usize) {
+        #[cfg(unix)]
+        if let Mapped::File(map) = self
+            && n_bytes > 0
+        {
+            // SAFETY: the map is of a file, is shared and is never written, so that pages which are let go are brought back
+            // as they were.
+            let advised = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, n_bytes) };
+            // A system that does not take the advice keeps the pages, which harms nothing.
+            drop(advised);
+        }
+        #[cfg(not(unix))]
+        let _ = (start, n_bytes);
     }
 }
 

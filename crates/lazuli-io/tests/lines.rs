@@ -36,6 +36,7 @@ fn files_name_the_line_of_the_call() {
         row!(wrong, load_npy(path, &cpu));
         row!(wrong, load_npz(path, &cpu));
         row!(wrong, load_npz_up_to(path, &cpu, 1));
+        row!(wrong, Gguf::open(path));
     }
     row!(wrong, save(&nowhere, one));
     row!(wrong, save(&nonsense, &twice));
@@ -46,6 +47,18 @@ fn files_name_the_line_of_the_call() {
     row!(wrong, from_safetensors(b"nonsense", &cpu));
     row!(wrong, from_npy(b"nonsense", &cpu));
     row!(wrong, write_atomically(&nowhere, b""));
+    row!(wrong, Gguf::from_bytes(b"nonsense".to_vec()));
+    let mut writer = GgufWriter::new();
+    writer.set("general.alignment", 3u32);
+    row!(wrong, writer.to_bytes());
+    row!(wrong, writer.save(&nowhere));
+    row!(wrong, writer.push("x".repeat(64), &good));
+    row!(wrong, writer.push_bytes("x", GgufFormat::named("F32").unwrap(), &[2], vec![]));
+    row!(wrong, GgufFormat::named("none"));
+    let file = Gguf::from_bytes(GgufWriter::new().to_bytes().unwrap()).unwrap();
+    row!(wrong, file.tensor("w", &cpu));
+    row!(wrong, file.bytes("w"));
+    row!(wrong, file.metadata().get::<u32>("k"));
     // A number that does not fit is found when it enters the engine.
     let wide = b"\x93NUMPY\x01\x00\x38\x00{'descr': '<i8', 'fortran_order': False, 'shape': (1,)}\n\xff\xff\xff\xff\xff\xff\xff\x7f";
     row!(wrong, from_npy(wide, &cpu));

@@ -77,6 +77,33 @@ fn saving_can_run_out_of_memory() {
     check("save_npz", 32 * LARGE, || cpu.trim(), || lazuli_io::save_npz(&path, &tensors));
 }
 
+/// A file of four tensors, and metadata as long as a small vocabulary.
+fn gguf() -> lazuli_io::GgufWriter {
+    let mut file = lazuli_io::GgufWriter::new();
+    file.set("words", (0..2000).map(|i| format!("word {i}")).collect::<Vec<String>>());
+    file.set("scores", vec![0.5f32; 2000]);
+    let tensors = some(6000, &Device::cpu());
+    let plain = tensors.iter().filter(|(name, _)| name != "bool");
+    plain.for_each(|(name, tensor)| file.push(name.as_str(), tensor).unwrap());
+    file
+}
+
+#[test]
+fn gguf_can_run_out_of_memory() {
+    let _turn = refusing::alone();
+    let (folder, cpu) = (tempfile::tempdir().unwrap(), Device::cpu());
+    let path = folder.path().join("a.gguf");
+    gguf().save(&path).unwrap();
+    let load = || {
+        let file = lazuli_io::Gguf::open(&path)?;
+        let tensors = file.tensors().iter().map(|t| Ok((t.name.clone(), file.tensor(&t.name, &cpu)?)));
+        numbers(tensors.collect::<Result<_>>()?)
+    };
+    check("Gguf::tensor", LARGE, || cpu.trim(), load);
+    let file = gguf();
+    check("GgufWriter::to_bytes", LARGE, || cpu.trim(), || file.to_bytes());
+}
+
 /// Loading under `ulimit -v`, in a process of its own.
 #[test]
 #[cfg(target_os = "linux")]

@@ -54,12 +54,54 @@ pub struct Loader<D: Dataset> {
     batch: usize,
     seed: Option<u64>,
     only_whole: bool,
+    shard: Shard,
+}
+
+/// Which part of every batch is taken.
+#[derive(Clone, Copy)]
+struct Shard {
+    rank: usize,
+    n_ranks: usize,
+}
+
+impl Shard {
+    /// This part of a batch: parts are consecutive, and their lengths differ by one at most.
+    fn of<'a>(&self, batch: &'a [usize]) -> &'a [usize] {
+        let start = |rank: usize| (batch.len() as u128 * rank as u128 / self.n_ranks as u128) as usize;
+        &batch[start(self.rank)..start(self.rank + 1)]
+    }
 }
 
 impl<D: Dataset> Loader<D> {
     /// Batches of this many examples, in order.
     pub fn new(data: D, batch: usize) -> Loader<D> {
-        Loader { data: Arc::new(data), batch: batch.max(1), seed: None, only_whole: false }
+        let shard = Shard { rank: 0, n_ranks: 1 };
+        Loader { data: Arc::new(data), batch: batch.max(1), seed: None, only_whole: false, shard }
+    }
+
+    /// Of every batch only the part of `rank`, for training on `n_ranks` machines or devices at once. All parts together are
+    /// the batch, each example in one of them, whether `n_ranks` divides it or not; where a batch has fewer examples than
+    /// there are ranks, some parts are empty. So every rank makes the same number of steps, the sum over ranks is what one
+    /// alone would see, and a run may go on with another number of ranks.
+    ///
+    /// A rank that is not below `n_ranks` counts modulo it.
+    ///
+    /// ```
+    /// # use lazuli_nn::data::{Dataset, Loader};
+    /// # struct Count;
+    /// # impl Dataset for Count {
+    /// #     type Batch = Vec<usize>;
+    /// #     fn n_examples(&self) -> usize { 10 }
+    /// #     fn batch(&self, examples: &[usize]) -> Vec<usize> { examples.to_vec() }
+    /// # }
+    /// let parts = [0, 1, 2].map(|rank| Loader::new(Count, 4).sharded(rank, 3));
+    /// let batch = |rank: usize, i: usize| parts[rank].epoch(0).nth(i).unwrap_or_default();
+    /// assert_eq!([batch(0, 0), batch(1, 0), batch(2, 0)], [vec![0], vec![1], vec![2, 3]]);
+    /// assert_eq!([batch(0, 2), batch(1, 2), batch(2, 2)], [vec![], vec![8], vec![9]]);
+    /// ```
+    pub fn sharded(self, rank: usize, n_ranks: usize) -> Loader<D> {
+        let n_ranks = n_ranks.max(1);
+        Loader { shard: Shard { rank: rank % n_ranks, n_ranks }, ..self }
     }
 
     /// In an order that depends on the seed and the epoch alone.
@@ -97,7 +139,8 @@ impl<D: Dataset> Loader<D> {
     /// The batches of an epoch without the first `skip`: where a run that was stopped goes on.
     pub fn epoch_from(&self, epoch: u64, skip: usize) -> Epoch<D::Batch> {
         let order = Arc::new(order(self.data.n_examples(), self.seed, epoch));
-        let rest = Rest { data: self.data.clone(), order, batch: self.batch, next: skip, end: self.n_batches() };
+        let (batch, shard) = (self.batch, self.shard);
+        let rest = Rest { data: self.data.clone(), order, batch, shard, next: skip, end: self.n_batches() };
         Epoch::new(rest, Builder::new().name("lazuli-loader".into()))
     }
 }
@@ -160,6 +203,7 @@ struct Rest<D> {
     data: Arc<D>,
     order: Arc<Vec<usize>>,
     batch: usize,
+    shard: Shard,
     next: usize,
     end: usize,
 }
@@ -176,7 +220,7 @@ impl<D: Dataset> Iterator for Rest<D> {
         let examples = self.order.chunks(self.batch).nth(self.next).filter(|_| self.next < self.end)?;
         // If making it panics, there are no more.
         let next = std::mem::replace(&mut self.next, self.end) + 1;
-        let batch = self.data.batch(examples);
+        let batch = self.data.batch(self.shard.of(examples));
         self.next = next;
         Some(batch)
     }
@@ -231,7 +275,8 @@ mod tests {
     /// An epoch with a thread, and one for which the system has none: there is no room for such a stack.
     fn epochs(data: Count) -> [Epoch<Vec<usize>>; 2] {
         let order = Arc::new((0..100).collect());
-        let rest = Rest { data: Arc::new(data), order, batch: 10, next: 1, end: 10 };
+        let shard = Shard { rank: 0, n_ranks: 1 };
+        let rest = Rest { data: Arc::new(data), order, batch: 10, shard, next: 1, end: 10 };
         let none = Builder::new().stack_size(isize::MAX as usize / 2);
         let epochs = [Epoch::new(rest.clone(), Builder::new()), Epoch::new(rest, none)];
         assert!(matches!(epochs[0].source, Source::Ahead(_)) && matches!(epochs[1].source, Source::Here(_)));
@@ -243,6 +288,21 @@ mod tests {
         for epoch in epochs(Count(None)) {
             let expect: Vec<Vec<usize>> = (1..10).map(|i| (10 * i..10 * i + 10).collect()).collect();
             assert_eq!(epoch.collect::<Vec<_>>(), expect);
+        }
+    }
+
+    #[test]
+    fn shards_of_a_batch_are_the_batch() {
+        for (n_ranks, batch) in [(1, 10), (2, 7), (3, 10), (4, 16), (7, 3), (13, 100), (100, 33)] {
+            let loader = |rank| Loader::new(Count(None), batch).shuffled(5).sharded(rank, n_ranks);
+            let parts: Vec<Vec<Vec<usize>>> = (0..n_ranks).map(|rank| loader(rank).epoch(3).collect()).collect();
+            let whole: Vec<Vec<usize>> = Loader::new(Count(None), batch).shuffled(5).epoch(3).collect();
+            for (i, whole) in whole.iter().enumerate() {
+                assert_eq!(parts.iter().flat_map(|part| part[i].clone()).collect::<Vec<_>>(), *whole);
+                let lens = || parts.iter().map(|part| part[i].len());
+                assert!(lens().max() <= lens().min().map(|least| least + 1), "{n_ranks} ranks, batches of {batch}");
+            }
+            assert!(parts.iter().all(|part| part.len() == whole.len()));
         }
     }
 

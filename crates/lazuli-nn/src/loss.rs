@@ -83,6 +83,104 @@ pub fn smooth_cross_entropy(logits: &Tensor, labels: &Tensor, smoothing: f32) ->
     }
 }
 
+/// How a loss is made of those of all rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reduction {
+    /// Their mean; with weights of classes, the mean by those weights.
+    #[default]
+    Mean,
+    /// Their sum.
+    Sum,
+    /// All of them, with the shape of the labels.
+    None,
+}
+
+/// What [`cross_entropy_with`] takes into account, as PyTorch does.
+///
+/// ```
+/// # use lazuli_nn::loss::{CrossEntropy, Reduction};
+/// let options = CrossEntropy { ignore_index: Some(-100), ..CrossEntropy::default() };
+/// assert_eq!(options.reduction, Reduction::Mean);
+/// ```
+#[derive(Clone, Default)]
+pub struct CrossEntropy {
+    /// One number for each class, by which its rows count.
+    pub weight: Option<Tensor>,
+    /// A label whose rows do not count.
+    pub ignore_index: Option<i32>,
+    /// The part of the weight that is spread over all classes alike.
+    pub smoothing: f32,
+    /// What is made of the losses of all rows.
+    pub reduction: Reduction,
+}
+
+/// [`cross_entropy`] with weights of classes, a label to ignore, smoothing, and a reduction. If all rows are ignored, the mean
+/// is NaN.
+///
+/// ```
+/// # use lazuli::{DType, Device, Tensor};
+/// use lazuli_nn::loss::{CrossEntropy, Reduction, cross_entropy_with};
+/// let cpu = Device::cpu();
+/// let (logits, labels) = (Tensor::zeros([3, 4], DType::F32, &cpu), Tensor::from_slice(&[0, -1, 2], [3], &cpu));
+/// let options = CrossEntropy { ignore_index: Some(-1), reduction: Reduction::Sum, ..CrossEntropy::default() };
+/// let loss = cross_entropy_with(&logits, &labels, &options).item::<f32>()?;
+/// assert!((loss - 2.0 * 4f32.ln()).abs() < 1e-6);
+/// # Ok::<(), lazuli::Error>(())
+/// ```
+#[track_caller]
+pub fn cross_entropy_with(logits: &Tensor, labels: &Tensor, options: &CrossEntropy) -> Tensor {
+    let _caller = fault::caller();
+    match fit_labels("cross_entropy", logits, labels).and_then(|()| fit_weight(logits, options)) {
+        Ok(()) => {
+            let log_p = logits.to_dtype(DType::F32).log_softmax(-1);
+            in_dtype_of(logits, None, weighed_nll(&log_p, labels, options))
+        }
+        Err(error) => error.into(),
+    }
+}
+
+/// A weight has one number for each class.
+#[track_caller]
+fn fit_weight(logits: &Tensor, options: &CrossEntropy) -> Result<()> {
+    let (Some(weight), seen) = (&options.weight, logits.shape()?) else { return Ok(()) };
+    let classes = seen.last().copied().unwrap_or(0);
+    match weight.shape()? {
+        [n] if *n == classes => Ok(()),
+        other => Err(fault::shape("cross_entropy", format!("wants weights [{classes}] for {seen:?}, not {other:?}"))),
+    }
+}
+
+#[track_caller]
+fn weighed_nll(log_p: &Tensor, labels: &Tensor, options: &CrossEntropy) -> Tensor {
+    let classes = log_p.shape().map_or(0, |s| s.last().copied().unwrap_or(0));
+    let is_label = labels.one_hot(classes).eq(1);
+    // Each class counts by its weight, for the label and for what is spread over all.
+    let (weighed, weights) = match &options.weight {
+        Some(weight) => {
+            let weight = weight.to_dtype(DType::F32);
+            (log_p.mul(&weight), is_label.select(&weight, 0.0).sum(-1))
+        }
+        None => (log_p.clone(), labels.zeros_like().to_dtype(DType::F32).add(1.0)),
+    };
+    let mut loss = is_label.select(&weighed, 0.0).sum(-1).neg();
+    if options.smoothing > 0.0 {
+        loss = loss.mul(1.0 - options.smoothing).add(weighed.mean(-1).mul(-options.smoothing));
+    }
+    let is_class = labels.ge(0).logical_and(labels.lt(classes as i64));
+    let mut loss = is_class.select(loss, f32::NAN);
+    let mut weights = weights;
+    if let Some(ignored) = options.ignore_index {
+        let is_ignored = labels.eq(ignored);
+        loss = is_ignored.select(0.0, loss);
+        weights = is_ignored.select(0.0, weights);
+    }
+    match options.reduction {
+        Reduction::Mean => loss.sum(..).div(weights.sum(..)),
+        Reduction::Sum => loss.sum(..),
+        Reduction::None => loss,
+    }
+}
+
 /// The negative log-likelihood of integer labels under log-probabilities `[…, classes]`.
 ///
 /// ```

@@ -222,6 +222,68 @@ impl Optimizer {
         Ok(())
     }
 
+    /// The gradients of `loss` by all parameters, in the order of visiting, recorded and not computed: for whoever adds them
+    /// up elsewhere, such as over machines, before [`apply_gradients`](Optimizer::apply_gradients) makes the step. Those that
+    /// [`accumulate`](Optimizer::accumulate) left waiting are not among them.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// # use lazuli_nn::{Adam, Layer, Linear, Optimizer};
+    /// # let cpu = Device::cpu();
+    /// # let mut model = Linear::new(4, 3, 1, &cpu);
+    /// # let mut optimizer = Optimizer::new(Adam::default(), 1e-3);
+    /// let loss = model.forward(&Tensor::rand([2, 4], 1, &cpu)).square().mean(..);
+    /// let grads = optimizer.gradients(&mut model, &loss)?;
+    /// let halves = grads.iter().map(|g| g.mul(0.5)).collect();
+    /// drop((grads, loss));
+    /// optimizer.apply_gradients(&mut model, halves)?;
+    /// assert_eq!(optimizer.n_steps(), 1);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn gradients(&self, model: &mut (impl Module + ?Sized), loss: &Tensor) -> Result<Vec<Tensor>> {
+        let _caller = fault::caller();
+        gradients(model, loss, None)
+    }
+
+    /// One step with gradients that were made elsewhere, one for each parameter in the order of visiting: clipping and
+    /// update, computed together. As with [`step`](Optimizer::step), a step that cannot be made changes nothing.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// # use lazuli_nn::{Linear, Optimizer, Sgd};
+    /// # let cpu = Device::cpu();
+    /// let mut model = Linear::new(2, 1, 1, &cpu);
+    /// let before = model.bias.clone().map_or(0.0, |b| b.item::<f32>().unwrap_or(0.0));
+    /// let grads = vec![Tensor::zeros([1, 2], lazuli::DType::F32, &cpu), Tensor::full([1], 1.0, &cpu)];
+    /// Optimizer::new(Sgd::default(), 0.5).apply_gradients(&mut model, grads)?;
+    /// # let after = model.bias.clone().map_or(0.0, |b| b.item::<f32>().unwrap_or(0.0));
+    /// # assert_eq!(after, before - 0.5);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn apply_gradients(&mut self, model: &mut (impl Module + ?Sized), grads: Vec<Tensor>) -> Result<()> {
+        let _caller = fault::caller();
+        fit(&parameters(model), &grads)?;
+        let state = self.known(model)?;
+        let recorded = self.update(model, grads, state, None)?;
+        self.compute(model, recorded, &[])?;
+        self.step += 1;
+        Ok(())
+    }
+
+    /// How gradients are clipped, which from now on they are not: for whoever clips them elsewhere.
+    ///
+    /// ```
+    /// # use lazuli_nn::{Clip, Optimizer, Sgd};
+    /// let mut optimizer = Optimizer::new(Sgd::default(), 0.1).clipped(Clip::Norm(1.0));
+    /// assert_eq!(optimizer.take_clip(), Some(Clip::Norm(1.0)));
+    /// assert_eq!(optimizer.take_clip(), None);
+    /// ```
+    pub fn take_clip(&mut self) -> Option<Clip> {
+        self.clip.take()
+    }
+
     /// What is remembered of a model with these parameters: at first, nothing.
     fn known(&self, model: &mut (impl Module + ?Sized)) -> Result<State> {
         let named = parameters(model);
@@ -392,6 +454,27 @@ fn gradients(model: &mut (impl Module + ?Sized), loss: &Tensor, sums: Option<&Su
     }
     grads.iter().try_for_each(Tensor::check)?;
     Ok(grads)
+}
+
+/// That there is a gradient for each parameter, of its shape and type, and on its device.
+fn fit(named: &[(String, Tensor)], grads: &[Tensor]) -> Result<()> {
+    if named.len() != grads.len() {
+        let message = format!("the model has {} parameters, not the {} of the gradients", named.len(), grads.len());
+        return Err(fault::shape("apply_gradients", message));
+    }
+    for ((name, w), g) in named.iter().zip(grads) {
+        let ((shape, dtype), (g_shape, g_dtype)) = ((w.shape()?, w.dtype()?), (g.shape()?, g.dtype()?));
+        if (shape, dtype) != (g_shape, g_dtype) {
+            let message = format!("`{name}` is {dtype}{shape:?}, its gradient {g_dtype}{g_shape:?}");
+            return Err(fault::shape("apply_gradients", message));
+        }
+        if w.device()? != g.device()? {
+            let (there, here) = (&g.device()?.info().name, &w.device()?.info().name);
+            let message = format!("the gradient of `{name}` is on {there}; bring it with `to_device` to {here}");
+            return Err(fault::shape("apply_gradients", message));
+        }
+    }
+    Ok(())
 }
 
 /// A number for each device that tensors are on: 0.

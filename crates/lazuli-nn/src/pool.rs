@@ -1,6 +1,6 @@
-//! Pooling: one number per window.
+//! Pooling layers: one number per window. The maths is the engine's ([`Tensor::max_pool`], [`Tensor::avg_pool`]).
 
-use lazuli::{DType, Result, Tensor};
+use lazuli::{Pool, Tensor};
 
 use crate::fault;
 use crate::module::{Item, Layer, Module};
@@ -53,58 +53,11 @@ impl AvgPool2d {
     }
 }
 
-/// Windows with their elements on axes 3 and 5, channels first, as convolutions leave them: `[n, c, h′, size, w′, size]`.
-#[track_caller]
-fn windows(op: &str, x: &Tensor, size: usize, stride: usize) -> Result<Tensor> {
-    let &[n, c, h, w] = x.shape()? else {
-        let message = format!("wants [batch, channels, height, width], not {:?}", x.shape()?);
-        return Err(fault::shape(op, message));
-    };
-    if size == 0 || stride == 0 || size > h || size > w {
-        let message = format!("no window of {size} × {size} with stride {stride} fits into {:?}", x.shape()?);
-        return Err(fault::shape(op, message));
-    }
-    Ok(match size == stride && h % size == 0 && w % size == 0 {
-        // Side by side and without a rest they are a reshape.
-        true => x.reshape([n, c, h / size, size, w / size, size]),
-        false => x.unfold(2, size, stride).unfold(3, size, stride).permute(&[0, 1, 2, 4, 3, 5]),
-    })
-}
-
-/// The elements of each window, one after another: for small windows a map over few slices is faster than many tiny
-/// reductions.
-fn elements(windows: &Tensor, size: usize) -> impl Iterator<Item = Tensor> {
-    (0..size * size).map(move |i| windows.select_index(5, (i % size) as isize).select_index(3, (i / size) as isize))
-}
-
-/// Windows of at most this many elements a side are taken element by element.
-const SMALL: usize = 4;
-
-/// One number per window, seen by each of its elements.
-fn spread(y: &Tensor) -> Tensor {
-    y.unsqueeze(3).unsqueeze(5)
-}
-
 impl Layer for MaxPool2d {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
         let _caller = fault::caller();
-        let windows = match windows("max_pool2d", x, self.size, self.stride) {
-            Ok(windows) => windows,
-            Err(error) => return error.into(),
-        };
-        if self.size > SMALL {
-            return windows.max([3, 5]);
-        }
-        let y = elements(&windows, self.size).reduce(|a, b| a.maximum(b)).unwrap_or_else(|| windows.clone());
-        // On the way back each element asks whether it was the greatest, and ties share: one map over the input, where the
-        // gradient of every `maximum` would be put together from pieces.
-        let hits = |x: &Tensor, y: &Tensor| x.eq(y).to_dtype(DType::F32);
-        let n_hits = elements(&windows, self.size).map(|x| hits(&x, &y)).reduce(|a, b| a.add(b));
-        let share = n_hits.map_or_else(|| y.ones_like(), |n| n.recip());
-        let share = windows.eq(spread(&y)).select(spread(&share), 0.0).detach();
-        let twin = windows.mul(share).sum([3, 5]);
-        y.with_gradient_of(&twin.to_dtype(y.dtype().unwrap_or(DType::F32)))
+        x.max_pool(Pool { stride: [self.stride; 2].into(), ..Pool::new([self.size; 2]) })
     }
 }
 
@@ -112,19 +65,7 @@ impl Layer for AvgPool2d {
     #[track_caller]
     fn forward(&self, x: &Tensor) -> Tensor {
         let _caller = fault::caller();
-        let windows = match windows("avg_pool2d", x, self.size, self.stride) {
-            Ok(windows) => windows,
-            Err(error) => return error.into(),
-        };
-        match self.size > SMALL {
-            true => windows.mean([3, 5]),
-            false => {
-                let sum = elements(&windows, self.size).reduce(|a, b| a.add(b)).unwrap_or_else(|| windows.clone());
-                let y = sum.mul(1.0 / (self.size * self.size) as f32);
-                // As above: each element gets its share of the window's gradient.
-                y.with_gradient_of(&windows.mean([3, 5]).to_dtype(y.dtype().unwrap_or(DType::F32)))
-            }
-        }
+        x.avg_pool(Pool { stride: [self.stride; 2].into(), ..Pool::new([self.size; 2]) })
     }
 }
 

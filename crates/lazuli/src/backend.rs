@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::device::DeviceInfo;
 use crate::error::{Error, Fault, Result};
-use crate::graph::Buffer;
+use crate::graph::{Buffer, Buffers, Node, NodeIdx, NodeRef};
 use crate::huge_pages;
 use crate::plan::{Explain, Plan};
 use crate::room::with_room;
@@ -86,6 +86,8 @@ pub trait Runnable: Any + Send + Sync {
 pub struct Run<'a> {
     /// One per input of the plan; donated ones may be overwritten.
     pub inputs: &'a [Buffer],
+    /// The nodes that the inputs are.
+    pub nodes: InputNodes<'a>,
     /// The plan's constants, as lane bits.
     pub constants: &'a [u32],
     /// For each check of the plan, where it was written: for a device that finds out after the run has returned.
@@ -96,6 +98,22 @@ pub struct Run<'a> {
     /// stage and all outputs of the plan, of which those of the stages so far can be read. A device that computes by itself
     /// is handed all stages at once, and calls nobody.
     pub stage_done: &'a dyn Fn(usize, &[Buffer]),
+}
+
+/// The nodes that the inputs of a run are: what a device keeps of a node lives as long as that. None where a plan is run by
+/// itself.
+#[derive(Clone, Copy, Default)]
+pub struct InputNodes<'a> {
+    pub nodes: &'a [NodeRef],
+    /// For each input, which of the nodes it is.
+    pub leaves: &'a [NodeIdx],
+}
+
+impl<'a> InputNodes<'a> {
+    /// The node that an input is.
+    pub fn get(&self, input: usize) -> Option<&'a Node> {
+        self.leaves.get(input).map(|leaf| &*self.nodes[*leaf as usize])
+    }
 }
 
 /// Where the user wrote an op that indexes.
@@ -120,7 +138,7 @@ impl Site {
 /// What a run leaves.
 pub struct Outcome {
     /// One per output of the plan.
-    pub outputs: Vec<Buffer>,
+    pub outputs: Buffers,
     /// What went wrong, if the device knows already. Outputs that are settled ([`Plan::settled`]) are good all the same.
     pub failed: Option<Failure>,
 }
@@ -280,7 +298,8 @@ macro_rules! counters {
 }
 
 /// What is held now; the rest counts what was done.
-const HELD: [&str; 5] = ["bytes_live", "bytes_pooled", "bytes_plans", "bytes_programs", "bytes_pipelines"];
+const HELD: [&str; 6] =
+    ["bytes_live", "bytes_pooled", "bytes_plans", "bytes_programs", "bytes_pipelines", "bytes_packed"];
 
 counters! {
     /// Evaluations handed to the device.
@@ -311,6 +330,8 @@ counters! {
     bytes_programs,
     /// Bytes of kernels compiled for a GPU: an estimate, since drivers do not tell.
     bytes_pipelines,
+    /// Bytes of operands of products that are kept packed, because they were used again and again; part of `bytes_live`.
+    bytes_packed,
     /// Bytes brought to the device.
     bytes_uploaded,
     /// Bytes read back.

@@ -44,10 +44,13 @@ pub use dtype::{DType, Element};
 pub use error::{Error, Fault, Result};
 pub use graph::CustomOp;
 pub use half::{bf16, f16};
-pub use ops::{Attention, Conv, PerAxis, Slice, Slices, einsum};
+pub use ops::{
+    Attention, Conv, Coordinates, Interpolate, Interpolation, NearestRule, PadMode, Pads, PerAxis, Pool, ScatterReduce,
+    Slice, Slices, einsum,
+};
 pub use place::Caller;
 pub use plan::{Boundary, Explain, KernelInfo};
 pub use realize::{compute, compute_async, compute_staged, compute_staged_with, explain, explain_staged, prepare};
-pub use shape::{Axes, MAX_RANK, Shape, keep};
+pub use shape::{Axes, Dims, MAX_RANK, Shape, keep};
 pub use tensor::Tensor;
 pub use weights::Weights;

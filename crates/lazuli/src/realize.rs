@@ -5,14 +5,14 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::time::Instant;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::awaited;
-use crate::backend::{Counters, Failure, HostBytes, Outcome, Run, Runnable, Site};
+use crate::backend::{Counters, Failure, HostBytes, InputNodes, Outcome, Run, Runnable, Site};
 use crate::device::{Device, DeviceKind};
 use crate::dtype::DType;
 use crate::error::{Error, Fault, Result, counted};
-use crate::graph::{Buffer, Captured, Expr, NodeRef, Op, capture, take_off};
+use crate::graph::{Buffer, Buffers, Captured, Expr, NodeRef, Op, capture, take_off};
 use crate::log::{self, Topic};
 use crate::place::Caller;
 use crate::plan::{self, Cache, CachedPlan, Explain, Locked, Made};
@@ -106,6 +106,7 @@ pub fn prepare(tensors: &[&Tensor]) -> Result<()> {
         let here: Vec<&NodeRef> = here.iter().collect();
         let captured = capture(&here, &[]);
         plan_for(&device, &mut cache, &captured)?;
+        captured.recycle();
     }
     Ok(())
 }
@@ -165,7 +166,7 @@ pub fn compute_staged_with(stages: &[&[&Tensor]], mut f: impl FnMut(usize) -> Re
 fn compute_stages(op: &str, stages: &[&[&Tensor]], f: &mut dyn FnMut(usize) -> Result<()>) -> Result<()> {
     let calls = StageCalls(RefCell::new(Some(CallsMade { f, n_called: 0, error: None })));
     if let Some(asked) = asked(op, stages)? {
-        let agenda = vec![EvalStep::Evaluate(asked)];
+        let agenda = smallvec![EvalStep::Evaluate(asked)];
         follow(agenda, &calls, &mut |runnable, run| runnable.run(run))
             .inspect_err(|_| stages.iter().for_each(|tensors| revert(tensors)))?;
     }
@@ -212,7 +213,7 @@ impl StageCalls<'_> {
 /// The nodes of these tensors that are not computed yet, which must be of one device; None if there are none.
 #[track_caller]
 fn asked(op: &str, stages: &[&[&Tensor]]) -> Result<Option<Asked>> {
-    let (mut nodes, mut ends) = (Vec::new(), Vec::with_capacity(stages.len()));
+    let (mut nodes, mut ends) = (Wanted::new(), Vec::with_capacity(stages.len()));
     for tensors in stages {
         nodes.extend(waiting(tensors)?);
         ends.push(nodes.len());
@@ -255,7 +256,7 @@ pub fn compute_with(tensors: &[&Tensor], runner: Runner<'_>) -> Result<()> {
 }
 
 #[track_caller]
-fn compute_nodes(wanted: Vec<NodeRef>, runner: Runner<'_>) -> Result<()> {
+fn compute_nodes(wanted: Wanted, runner: Runner<'_>) -> Result<()> {
     follow(agenda(wanted), &StageCalls::none(), runner)
 }
 
@@ -287,7 +288,7 @@ pub async fn compute_for_async(tensors: &[&Tensor], purpose: Purpose) -> Result<
     compute_nodes_async(waiting(tensors)?, purpose).await.inspect_err(|_| revert(tensors))
 }
 
-async fn compute_nodes_async(wanted: Vec<NodeRef>, purpose: Purpose) -> Result<()> {
+async fn compute_nodes_async(wanted: Wanted, purpose: Purpose) -> Result<()> {
     let mut work = agenda(wanted);
     while let Some(next) = work.pop() {
         match next {
@@ -319,7 +320,10 @@ fn revert(tensors: &[&Tensor]) {
 
 /// What is left to do, the next last. A list, because each hop between devices needs another evaluation first: tens of
 /// thousands of hops must not be as many stack frames.
-type Agenda = Vec<EvalStep>;
+type Agenda = SmallVec<[EvalStep; 1]>;
+
+/// Nodes that somebody wants. One alone is by far the most frequent.
+type Wanted = SmallVec<[NodeRef; 1]>;
 
 enum EvalStep {
     Evaluate(Asked),
@@ -330,24 +334,25 @@ enum EvalStep {
 /// Nodes of one device to be computed.
 struct Asked {
     device: Device,
-    nodes: Vec<NodeRef>,
+    nodes: Wanted,
     /// Where in `nodes` each stage ends; empty if nothing is staged.
     stages: Vec<usize>,
     /// None for what the caller asked for.
     purpose: Option<Purpose>,
 }
 
-fn agenda(mut wanted: Vec<NodeRef>) -> Agenda {
-    let next =
-        || next_device(&mut wanted).map(|(device, nodes)| Asked { device, nodes, stages: Vec::new(), purpose: None });
-    let mut agenda: Agenda = std::iter::from_fn(next).map(EvalStep::Evaluate).collect();
+fn agenda(mut wanted: Wanted) -> Agenda {
+    let mut agenda = Agenda::new();
+    while let Some((device, nodes)) = next_device(&mut wanted) {
+        agenda.push(EvalStep::Evaluate(Asked { device, nodes, stages: Vec::new(), purpose: None }));
+    }
     agenda.reverse();
     agenda
 }
 
 impl Asked {
     /// The nodes that are not computed yet, and where each stage ends among them.
-    fn left(&self) -> (SmallVec<[&NodeRef; 8]>, Vec<usize>) {
+    fn left(&self) -> (SmallVec<[&NodeRef; 4]>, Vec<usize>) {
         let (mut left, mut stages) = (SmallVec::new(), Vec::with_capacity(self.stages.len()));
         let mut ends = self.stages.iter().copied().peekable();
         for (i, node) in self.nodes.iter().enumerate() {
@@ -369,7 +374,7 @@ fn postpone(agenda: &mut Agenda, asked: Asked, moves: Vec<NodeRef>) {
         let Some(source) = node.source() else { continue };
         let first = Asked {
             device: source.device.clone(),
-            nodes: vec![source.clone()],
+            nodes: smallvec![source.clone()],
             stages: Vec::new(),
             purpose: Some(Purpose::Read),
         };
@@ -431,8 +436,8 @@ fn restore(node: &NodeRef) -> Result<bool> {
 }
 
 /// The nodes of these tensors that are not computed yet.
-fn waiting(tensors: &[&Tensor]) -> Result<Vec<NodeRef>> {
-    let mut wanted = Vec::with_capacity(tensors.len());
+fn waiting(tensors: &[&Tensor]) -> Result<Wanted> {
+    let mut wanted = Wanted::with_capacity(tensors.len());
     for tensor in tensors {
         let node = tensor.node()?;
         if !node.is_ready() {
@@ -443,7 +448,7 @@ fn waiting(tensors: &[&Tensor]) -> Result<Vec<NodeRef>> {
 }
 
 /// Takes from `wanted` all nodes of one device.
-fn next_device(wanted: &mut Vec<NodeRef>) -> Option<(Device, Vec<NodeRef>)> {
+fn next_device(wanted: &mut Wanted) -> Option<(Device, Wanted)> {
     let device = wanted.first()?.device.clone();
     if wanted.iter().all(|n| n.device == device) {
         return Some((device, std::mem::take(wanted)));
@@ -544,15 +549,19 @@ fn evaluate(asked: &Asked, calls: &StageCalls<'_>, runner: Runner<'_>) -> Result
         if let Some(error) = wanted.iter().find_map(|n| n.failure()) {
             return Err(error);
         }
-        let (captured, mut flight) = take_off(&wanted, &stages);
+        let (mut captured, mut flight) = take_off(&wanted, &stages);
         if !captured.moves.is_empty() {
-            return Ok(captured.moves);
+            return Ok(std::mem::take(&mut captured.moves));
         }
-        let mut restored = false;
-        for leaf in &captured.leaves {
-            restored |= restore(&captured.nodes[*leaf as usize])?;
+        let mut inputs = Buffers::new();
+        for leaf in captured.leaves.iter().map(|leaf| &captured.nodes[*leaf as usize]) {
+            match leaf.buffer().filter(|buffer| device.backend().lost(buffer).is_none()) {
+                Some(buffer) => inputs.push(buffer),
+                None if restore(leaf)? => {}
+                None => inputs.push(memory(leaf)?),
+            }
         }
-        if restored {
+        if inputs.len() < captured.leaves.len() {
             continue;
         }
         let is_at_risk = captured.donated.contains(&true);
@@ -562,18 +571,19 @@ fn evaluate(asked: &Asked, calls: &StageCalls<'_>, runner: Runner<'_>) -> Result
             flight.complete_some(start..stages[stage], outputs);
             user::call_for(CalledBy::Stages, || calls.call(stage));
         };
-        let outcome = run(device, &mut cache, &captured, &stage_done, runner);
+        let outcome = run(device, &mut cache, &captured, &inputs, &stage_done, runner);
         let outcome = outcome.map_err(|error| located(error, &captured, wanted[0]));
         flight.put_at_risk(false);
         match outcome {
             Ok(Ran { outputs, failed: None, .. }) => {
                 flight.complete(outputs);
+                captured.recycle();
                 return Ok(Vec::new());
             }
             // What was committed holds what it was before.
-            Ok(Ran { outputs, failed: Some(error), settled }) => {
+            Ok(Ran { outputs, failed: Some(error), plan }) => {
                 let error = located(error, &captured, wanted[0]);
-                let good = outputs.into_iter().zip(settled).map(|(buffer, is_good)| is_good.then_some(buffer));
+                let good = outputs.into_iter().zip(&plan.settled).map(|(buffer, is_good)| is_good.then_some(buffer));
                 flight.fail(&error, good.collect(), is_at_risk);
                 return Err(error);
             }
@@ -590,10 +600,10 @@ fn evaluate(asked: &Asked, calls: &StageCalls<'_>, runner: Runner<'_>) -> Result
 
 /// What a run left.
 struct Ran {
-    outputs: Vec<Buffer>,
+    outputs: Buffers,
     failed: Option<Error>,
-    /// Per output, whether it is good even if something failed.
-    settled: Vec<bool>,
+    /// It says which outputs are good even if something failed.
+    plan: Arc<plan::Plan>,
 }
 
 /// A fault of the user's own op happened where the user called it; running out of memory, where the result was written.
@@ -614,15 +624,15 @@ fn run(
     device: &Device,
     cache: &mut Cache,
     captured: &Captured,
+    inputs: &[Buffer],
     stage_done: &dyn Fn(usize, &[Buffer]),
     runner: Runner<'_>,
 ) -> Result<Ran> {
     let entry = plan_for(device, cache, captured)?;
-    let leaf = |idx: &u32| captured.nodes[*idx as usize].buffer().expect("a node without a recipe is memory");
-    let inputs: Vec<Buffer> = captured.leaves.iter().map(leaf).collect();
     let sites = sites(&entry.plan, captured);
     let start = log::wants(Topic::Time).then(Instant::now);
-    let run = Run { inputs: &inputs, constants: &captured.constants, sites: &sites, read: false, stage_done };
+    let nodes = InputNodes { nodes: &captured.nodes, leaves: &captured.leaves };
+    let run = Run { inputs, nodes, constants: captured.constants(), sites: &sites, read: false, stage_done };
     let outcome = runner(&*entry.runnable, run)?;
     if let Some(start) = start {
         let (micros, n) = (start.elapsed().as_secs_f64() * 1e6, entry.plan.launches.len());
@@ -632,12 +642,12 @@ fn run(
         Failure::Index(check) => sites[check.check as usize].error(check),
         Failure::Custom(error) => error,
     });
-    Ok(Ran { outputs: outcome.outputs, failed, settled: entry.plan.settled.clone() })
+    Ok(Ran { outputs: outcome.outputs, failed, plan: entry.plan })
 }
 
 fn plan_for(device: &Device, cache: &mut Cache, captured: &Captured) -> Result<CachedPlan> {
     let backend = device.backend();
-    if let Some(entry) = cache.get(&captured.key) {
+    if let Some(entry) = cache.get(captured.key()) {
         Counters::count(&backend.counters().plan_hits, 1);
         return Ok(entry);
     }
@@ -653,7 +663,7 @@ fn plan_for(device: &Device, cache: &mut Cache, captured: &Captured) -> Result<C
     let runnable = backend.prepare(plan.clone())?;
     let compiled = backend.counters().compiled_bytes().saturating_sub(before);
     let entry = CachedPlan { plan, runnable };
-    cache.insert(captured.key.clone(), entry.clone(), made, compiled, backend.counters());
+    cache.insert(captured.key().clone(), entry.clone(), made, compiled, backend.counters());
     Ok(entry)
 }
 

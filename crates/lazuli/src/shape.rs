@@ -218,6 +218,129 @@ impl<const N: usize> PartialEq<[usize; N]> for Shape {
     }
 }
 
+/// The sizes that a reshape asks for; one of them may be -1, which stands for as many elements as the others leave.
+///
+/// ```
+/// # use lazuli::{Device, Tensor};
+/// let x = Tensor::arange(0, 6, 1, &Device::cpu());
+/// assert_eq!(x.reshape([2, -1]).shape()?, [2, 3]);
+/// assert!(x.reshape([4, -1]).check().is_err());
+/// # Ok::<(), lazuli::Error>(())
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Dims {
+    sizes: [i64; MAX_RANK],
+    // May exceed MAX_RANK; `resolve` refuses it.
+    rank: u8,
+}
+
+impl Dims {
+    fn given(&self) -> &[i64] {
+        &self.sizes[..(self.rank as usize).min(MAX_RANK)]
+    }
+
+    /// The shape that is meant for the elements of `from`, if there is one.
+    #[track_caller]
+    pub(crate) fn resolve(&self, op: &str, from: &Shape) -> Result<Shape> {
+        if let Some(size) = self.given().iter().find(|size| **size < -1) {
+            return Err(Error::shape(op, format!("{size} in {self} is no size; only -1 has a meaning")));
+        }
+        let mut rest = self.given().iter().enumerate().filter(|(_, size)| **size == -1).map(|(axis, _)| axis);
+        let (rest, second) = (rest.next(), rest.next());
+        if second.is_some() {
+            return Err(Error::shape(
+                op,
+                format!("{self} has more than one -1: only one size follows from the others"),
+            ));
+        }
+        let mut others: Shape = self.given().iter().map(|size| if *size == -1 { 1 } else { *size as usize }).collect();
+        others.rank = self.rank;
+        let Some(axis) = rest else { return Ok(others) };
+        others.check(op)?;
+        let (have, want) = (from.n_elems(), others.n_elems());
+        if want == 0 || !have.is_multiple_of(want) {
+            let have = crate::error::counted(have, "element");
+            return Err(Error::shape(op, format!("{from} has {have}, which the other sizes of {self} do not divide")));
+        }
+        Ok(others.with(axis, have / want))
+    }
+}
+
+impl FromIterator<i64> for Dims {
+    fn from_iter<I: IntoIterator<Item = i64>>(sizes: I) -> Dims {
+        let mut dims = Dims { sizes: [0; MAX_RANK], rank: 0 };
+        for size in sizes {
+            if let Some(slot) = dims.sizes.get_mut(dims.rank as usize) {
+                *slot = size;
+            }
+            dims.rank = dims.rank.saturating_add(1);
+        }
+        dims
+    }
+}
+
+macro_rules! dims_from {
+    ($($t:ty, $size:expr;)*) => {$(
+        impl From<&[$t]> for Dims {
+            fn from(sizes: &[$t]) -> Dims {
+                let size: fn($t) -> i64 = $size;
+                sizes.iter().copied().map(size).collect()
+            }
+        }
+        impl<const N: usize> From<[$t; N]> for Dims {
+            fn from(sizes: [$t; N]) -> Dims {
+                Dims::from(&sizes[..])
+            }
+        }
+        impl<const N: usize> From<&[$t; N]> for Dims {
+            fn from(sizes: &[$t; N]) -> Dims {
+                Dims::from(&sizes[..])
+            }
+        }
+        impl From<Vec<$t>> for Dims {
+            fn from(sizes: Vec<$t>) -> Dims {
+                Dims::from(&sizes[..])
+            }
+        }
+        impl From<&Vec<$t>> for Dims {
+            fn from(sizes: &Vec<$t>) -> Dims {
+                Dims::from(&sizes[..])
+            }
+        }
+        impl From<$t> for Dims {
+            fn from(size: $t) -> Dims {
+                Dims::from([size])
+            }
+        }
+    )*};
+}
+
+dims_from! {
+    i32, i64::from;
+    i64, |size| size;
+}
+
+/// Whatever can be a shape. A size beyond all that can be addressed stays beyond it.
+impl<T: Into<Shape>> From<T> for Dims {
+    fn from(shape: T) -> Dims {
+        let shape = shape.into();
+        let sizes: Dims = shape.iter().map(|size| i64::try_from(*size).unwrap_or(i64::MAX)).collect();
+        Dims { rank: shape.rank, ..sizes }
+    }
+}
+
+impl fmt::Display for Dims {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.given())
+    }
+}
+
+impl fmt::Debug for Dims {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// Which axes a reduction runs over, and whether they stay with size 1: `-1`, `2`, `[0, 2]`, `..` for all, [`keep`] of any.
 ///
 /// ```
@@ -241,6 +364,16 @@ pub fn keep(axes: impl Into<Axes>) -> Axes {
 }
 
 impl Axes {
+    /// The axes as indices into `shape`, in the order they were named.
+    #[track_caller]
+    pub(crate) fn in_order(&self, op: &str, shape: &Shape) -> Result<Vec<usize>> {
+        self.resolve(op, shape)?;
+        match &self.axes {
+            None => Ok((0..shape.rank()).collect()),
+            Some(axes) => axes.iter().map(|axis| shape.axis(op, *axis)).collect(),
+        }
+    }
+
     /// Whether it is `..`, all axes without naming one.
     pub(crate) fn is_all(&self) -> bool {
         self.axes.is_none()

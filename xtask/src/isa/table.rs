@@ -82,7 +82,8 @@ const MIN_FMA_PERCENT: &[(&str, u64)] = &[
     ("64×1536²", 33),
     ("64×1536², W [n, k]", 30),
     ("attention 12×512×64", 30),
-    ("attention 12×512×64, causal", 30),
+    // Weights that a mask hides are chosen away one by one, so that NaN in hidden values has no influence.
+    ("attention 12×512×64, causal", 15),
     // Windows are read in place (implicit GEMM): the loop computes where they lie, and nothing copies them before it.
     ("conv 3×224² → 64 k7 s2", 25),
     ("conv 64×56² → 64 k3", 25),

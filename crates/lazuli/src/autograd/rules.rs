@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use super::views;
 use crate::error::{Error, Fault};
 use crate::graph::{CustomRef, Node, Op};
+use crate::ops::rows;
 use crate::shape::AxisSet;
 use crate::tensor::Tensor;
 use crate::user;
@@ -69,6 +70,16 @@ pub fn gradients(op: &Op, inputs: &[Tensor], y: &Tensor, g: &Tensor, wanted: &[b
             Gradients::from_iter([Some(zeros.scatter_add(*axis as i32, &inputs[1], g)), None])
         }
         Op::Cat(axis) => parts(*axis, inputs, g),
+        // Outside the rows there is no gradient.
+        Op::RowsAt(axis) => {
+            Gradients::from_iter([Some(rows::written(*axis, &inputs[0].zeros_like(), g, &inputs[1])), None])
+        }
+        // What was written over has none, and the rows have that of their place.
+        Op::WriteRows(axis) => Gradients::from_iter([
+            when(0, &|| rows::written(*axis, g, &inputs[1].zeros_like(), &inputs[2])),
+            when(1, &|| rows::read(*axis, g, &inputs[1], &inputs[2])),
+            None,
+        ]),
         Op::Routine(row, params) => match row.grad {
             Some(grad) => grad(inputs, y, g, *params).into_iter().collect(),
             None => none(inputs),

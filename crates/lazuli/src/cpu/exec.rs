@@ -106,6 +106,15 @@ impl Frame<'_> {
         unsafe {
             match &nest.code.insts[reg as usize] {
                 CodeInst::Load { input, access } => self.load(*input, *access, out, tile),
+                CodeInst::Padded { input, access, fill } => {
+                    let (walk, dtype) = (&nest.walks[*access as usize], nest.code.body.inputs[*input as usize]);
+                    let (base, fill) = (self.bound.inputs[*input as usize], self.val(*fill).row(0, 1)[0]);
+                    (0..tile.rows).for_each(|r| {
+                        let start = tile.start + r * tile.pitch;
+                        load::fill_padded(walk, base, dtype, start, out.row(r, tile.len), fill);
+                    });
+                    out.full()
+                }
                 CodeInst::Valid { access } => {
                     let walk = &nest.walks[*access as usize];
                     (0..tile.rows)
@@ -159,11 +168,10 @@ impl Frame<'_> {
         // SAFETY: operands are of this tile; the destination has room for it and is none of them.
         unsafe {
             if !vals.iter().any(|v| v.spread) {
-                // One lane for all rows, or one for each.
+                // One lane for all rows, or one for each: those of all rows are computed at once.
                 let rows = if vals.iter().all(|v| v.is_one(tile)) { 1 } else { tile.rows };
-                for row in 0..rows {
-                    f(vals.map(|v| v.row(row, 1)), std::slice::from_raw_parts_mut(out.ptr.add(row), 1));
-                }
+                let lanes = std::slice::from_raw_parts_mut(out.ptr, rows);
+                f(vals.map(|v| v.across_rows(tile).row(0, rows)), lanes);
                 return Val { ptr: out.ptr, pitch: (rows > 1) as isize, spread: false };
             }
             let dense = vals.iter().all(|v| v.is_dense(tile) || v.is_one(tile)) && out.full().is_dense(tile);
@@ -285,7 +293,8 @@ impl Frame<'_> {
         let dense = regs().all(|r| self.val(r).is_dense(tile) || self.val(r).is_one(tile)) && out.full().is_dense(tile);
         let single = !regs().any(|r| self.val(r).spread);
         let (rows, len) = match (single, dense) {
-            (true, _) => (if regs().all(|r| self.val(r).is_one(tile)) { 1 } else { tile.rows }, 1),
+            // One lane for all rows, or one for each: those of all rows are computed at once.
+            (true, _) => (1, if regs().all(|r| self.val(r).is_one(tile)) { 1 } else { tile.rows }),
             (false, true) if line.fold.is_none() => (1, tile.n_lanes()),
             _ => (tile.rows, tile.len),
         };
@@ -301,21 +310,21 @@ impl Frame<'_> {
             (out.ptr, out.pitch) = self.dst(Dst::Slot(self.bound.nest.scratch.n_slots + 1), tile);
         }
         steps.clear();
-        let operand = |l: &ChainLink| ChainOperand::new(l.step, l.reversed, l.operand.map(|r| self.val(r)).as_ref());
+        let val = |reg: Reg| if single { self.val(reg).across_rows(tile) } else { self.val(reg) };
+        let operand = |l: &ChainLink| ChainOperand::new(l.step, l.reversed, l.operand.map(val).as_ref());
         steps.extend(links.iter().map(operand));
         let ahead = match out.write {
             _ if links.iter().any(|l| l.step == RegisterStep::Exp) => self.ahead,
             ChainWrite::Streamed => STREAM_AHEAD,
             ChainWrite::Cached => 0,
         };
-        let start = self.val(start);
-        let out_pitch = if single { 1 } else { out.pitch };
+        let start = val(start);
         for row in 0..rows {
             let lanes = start.ptr.wrapping_offset(row as isize * start.pitch);
             let from = Start { lanes, single: !start.spread, ahead };
             // SAFETY: every operand has a lane or `len`, and the destination room for them and is none of them.
             unsafe {
-                let to = out.ptr.wrapping_add(row * out_pitch);
+                let to = out.ptr.wrapping_add(row * out.pitch);
                 match in_registers {
                     None => chain::run(from, &steps, std::slice::from_raw_parts_mut(to, len), out.write),
                     Some((idx, step, apply)) => {
@@ -330,7 +339,7 @@ impl Frame<'_> {
         if !single {
             return out.full();
         }
-        let val = Val { ptr: out.ptr, pitch: (rows > 1) as isize, spread: false };
+        let val = Val { ptr: out.ptr, pitch: (len > 1) as isize, spread: false };
         if let Some((idx, _, apply)) = fold {
             // At once: the next line that only a reduction sees leaves its lanes in the same place.
             let (spare, _) = self.dst(Dst::Slot(self.bound.nest.scratch.n_slots), tile);

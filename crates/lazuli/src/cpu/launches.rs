@@ -14,7 +14,7 @@ use super::routines::{self, Routine};
 use super::schedule::Nest;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::kernel::{Args, Kernel, RoutineArgs};
+use crate::kernel::{Args, Body, InstOp, Kernel, RoutineArgs};
 use crate::plan::{Launch, Plan, Scratch, scratch, verify_scratch};
 use crate::shape::Shape;
 use crate::target::CpuTarget;
@@ -39,13 +39,24 @@ pub struct ScheduledLaunch {
     pub work: LaunchSchedule,
     /// About how long it takes on one thread.
     nanos: f64,
+    /// The bindings that start where a number of the evaluation says.
+    pub moved: Vec<MovedBinding>,
     /// What takes its place after a failure, if it commits.
     pub reverted: Option<Reverted>,
+}
+
+/// An input, or an output counted after the inputs, that starts at a constant of the plan times so many bytes.
+#[derive(Clone, Copy)]
+pub struct MovedBinding {
+    pub binding: usize,
+    pub constant: u32,
+    pub stride_bytes: isize,
 }
 
 /// A launch that leaves what another commits as it was.
 pub struct Reverted {
     pub launch: Launch,
+    pub moved: Vec<MovedBinding>,
     pub nest: Box<Nest>,
 }
 
@@ -105,7 +116,47 @@ fn scheduled(launch: &Launch, programs: &mut ProgramSource, target: &CpuTarget) 
         kernel => programs(kernel, &mut |program| made = Some(work_of(launch, program, &aliased, target))),
     }
     let (work, nanos) = made.expect("every kernel has a program")?;
-    Ok(ScheduledLaunch { work, nanos, reverted: Reverted::of(launch, target) })
+    Ok(ScheduledLaunch { work, nanos, moved: moved(launch), reverted: Reverted::of(launch, target) })
+}
+
+/// The bindings of a launch that its run-time offsets move: the verifier has seen that each is moved in one way only.
+fn moved(launch: &Launch) -> Vec<MovedBinding> {
+    let mut moved: Vec<MovedBinding> = Vec::new();
+    let mut add = |body: &Body, args: &Args, first_output: usize| {
+        for (offset, numbers) in body.offsets.iter().zip(&args.offsets) {
+            let inputs = body.insts.iter().filter_map(|inst| match inst.op {
+                InstOp::Load { input, access } if access == offset.access => {
+                    Some((input as usize, body.inputs[input as usize]))
+                }
+                _ => None,
+            });
+            let stores = body.stores.iter().filter(|store| store.access == offset.access);
+            let outputs = stores.map(|store| {
+                let output = store.output as usize;
+                (launch.reads.len() + first_output + output, body.outputs[output])
+            });
+            for (binding, dtype) in inputs.chain(outputs) {
+                if moved.iter().all(|known| known.binding != binding) {
+                    let constant = args.consts[offset.constant as usize];
+                    moved.push(MovedBinding {
+                        binding,
+                        constant,
+                        stride_bytes: numbers.stride * dtype.size() as isize,
+                    });
+                }
+            }
+        }
+    };
+    match (&launch.kernel, &launch.args.attention) {
+        (Kernel::Loop(body) | Kernel::Matmul(body), _) => add(body, &launch.args, 0),
+        (Kernel::Attention(kernel), Some(args)) => {
+            add(&kernel.scores, &args.scores, 0);
+            add(&kernel.result, &args.result, 0);
+            add(&kernel.rows, &args.rows, kernel.result.stores.len());
+        }
+        _ => {}
+    }
+    moved
 }
 
 fn nest_of(program: &CpuProgram, args: &Args, aliased: &[bool], target: &CpuTarget) -> Option<Nest> {
@@ -159,7 +210,7 @@ impl Reverted {
         let Kernel::Loop(body) = &launch.kernel else { unreachable!("made as a loop") };
         let aliased: Vec<bool> = launch.writes.iter().map(|w| launch.reads.contains(w)).collect();
         let nest = Box::new(Nest::new(Arc::new(Code::new(body)), &launch.args, &aliased, target));
-        Some(Reverted { launch, nest })
+        Some(Reverted { moved: moved(&launch), launch, nest })
     }
 }
 

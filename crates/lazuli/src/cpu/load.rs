@@ -12,15 +12,31 @@ use crate::dtype::DType;
 /// Every element of the walk is within the memory at `base`, which is aligned for `dtype` and not written meanwhile.
 pub unsafe fn fill(walk: &ElementRuns, base: *const u8, dtype: DType, start: usize, lanes: &mut [u32]) {
     // SAFETY: as promised by the caller.
-    unsafe { with_stored!(dtype, fill_stored::<_>(walk, base, start, lanes)) }
+    unsafe { with_stored!(dtype, fill_stored::<_>(walk, base, start, lanes, 0)) }
 }
 
-unsafe fn fill_stored<S: StoredElem>(walk: &ElementRuns, base: *const u8, start: usize, lanes: &mut [u32]) {
+/// [`fill`] with another lane where there is no element.
+///
+/// # Safety
+/// As for [`fill`].
+pub unsafe fn fill_padded(
+    walk: &ElementRuns,
+    base: *const u8,
+    dtype: DType,
+    start: usize,
+    lanes: &mut [u32],
+    pad: u32,
+) {
+    // SAFETY: as promised by the caller.
+    unsafe { with_stored!(dtype, fill_stored::<_>(walk, base, start, lanes, pad)) }
+}
+
+unsafe fn fill_stored<S: StoredElem>(walk: &ElementRuns, base: *const u8, start: usize, lanes: &mut [u32], pad: u32) {
     let base = base.cast::<S>();
     walk.runs(start, lanes.len(), |at, run| {
         let lanes = &mut lanes[at..at + run.len];
         // SAFETY: a run's elements are within the memory.
-        unsafe { fill_run(base, run, lanes) }
+        unsafe { fill_run(base, run, lanes, pad) }
     });
 }
 
@@ -28,11 +44,11 @@ unsafe fn fill_stored<S: StoredElem>(walk: &ElementRuns, base: *const u8, start:
 const SHORT: usize = 16;
 
 #[inline]
-unsafe fn fill_run<S: StoredElem>(base: *const S, run: StridedRun, lanes: &mut [u32]) {
+unsafe fn fill_run<S: StoredElem>(base: *const S, run: StridedRun, lanes: &mut [u32], pad: u32) {
     // SAFETY: every element of a valid run is within the memory at `base`.
     unsafe {
         match run {
-            StridedRun { valid: false, .. } => lanes.fill(0),
+            StridedRun { valid: false, .. } => lanes.fill(pad),
             // A call to copy memory would take longer than so few elements.
             StridedRun { step: 1, source, len: ..=SHORT, .. } => {
                 let from = base.offset(source);

@@ -1,10 +1,13 @@
 //! Contractions: panels of rows, each followed by what the kernel does with the sums while they are in cache. Sums do
 //! not depend on the number of threads: each is made by one thread, in one order.
 
+mod packable;
+
 use std::fmt;
 use std::sync::Arc;
 
-use super::gemm::{Gemm, GemmLists, ListedMatrix, PackBuffers};
+use self::packable::PackableOperand;
+use super::gemm::{Gemm, GemmLists, ImplicitGemm, ImplicitMemory, ListedMatrix, PackBuffers};
 use super::gemv::{self, Skinny};
 use super::load;
 use super::map;
@@ -42,6 +45,8 @@ pub struct Matmul {
     n_parts: usize,
     /// Values that each thread needs room for, to pack operands.
     room: usize,
+    /// The operand that is kept packed if it does not change.
+    pub packable: Option<Box<PackableOperand>>,
     /// About how long it takes on one thread.
     pub nanos: f64,
 }
@@ -79,9 +84,15 @@ impl Matmul {
         } else {
             ProductMethod::Integers
         };
-        let room = if let ProductMethod::Gemm(gemm) = &sums { gemm.room() } else { 0 };
+        let room = match &sums {
+            ProductMethod::Gemm(gemm) => gemm.room(),
+            ProductMethod::Implicit(gemm) => gemm.room(),
+            _ => 0,
+        };
         let wide = [None; 2];
-        let mut made = Matmul { nest, args: matmul, in_output, bare, sums, wide, n_parts: 1, room, nanos };
+        let mut made =
+            Matmul { nest, args: matmul, in_output, bare, sums, wide, n_parts: 1, room, packable: None, nanos };
+        made.packable = made.packable_operand().map(Box::new);
         made.wide = made.wide_operands();
         made.n_parts = made.count_parts();
         made
@@ -89,7 +100,9 @@ impl Matmul {
 
     /// About how many bytes it occupies, without its program.
     pub fn size_bytes(&self) -> usize {
-        size_of::<Matmul>() + self.nest.size_bytes() + self.args.size_bytes()
+        let packable =
+            self.packable.as_ref().map_or(0, |operand| size_of::<PackableOperand>() + operand.key.size_bytes());
+        size_of::<Matmul>() + self.nest.size_bytes() + self.args.size_bytes() + packable
     }
 
     /// Bytes for sums that have no place in an output.
@@ -97,6 +110,7 @@ impl Matmul {
         let MatmulArgs { m, n, .. } = self.args;
         match self.in_output {
             Some(_) => 0,
+            None if self.is_implicit() => self.images_per_pass() * m * n * 4,
             None if self.by_batch() => self.n_batch() * m * n * 4,
             None => self.panel_rows().min(m) * n * 4,
         }
@@ -114,7 +128,18 @@ impl Matmul {
 
     /// Whether a thread takes whole matrices.
     fn by_batch(&self) -> bool {
-        self.n_batch() > 1 && self.work() < 64 * SMALL
+        self.n_batch() > 1 && self.work() < 64 * SMALL && !self.is_implicit()
+    }
+
+    fn is_implicit(&self) -> bool {
+        matches!(self.sums, ProductMethod::Implicit(_))
+    }
+
+    /// Matrices of an implicit GEMM whose sums are made before they are looked at again.
+    fn images_per_pass(&self) -> usize {
+        let MatmulArgs { m, n, .. } = self.args;
+        let n_images = if self.bare { usize::MAX } else { PANEL_BYTES / 4 / (m * n).max(1) };
+        n_images.clamp(1, self.n_batch().max(1))
     }
 
     /// Rows whose sums are made before they are looked at again.
@@ -127,11 +152,15 @@ impl Matmul {
 
     /// Bytes of the scratch memory that it needs on so many threads, in the order of [`MatmulScratch`]; 0 for what it does
     /// without.
-    pub fn scratch_bytes(&self, n_workers: usize) -> [usize; 5] {
+    pub fn scratch_bytes(&self, n_workers: usize) -> [usize; 6] {
         let [a, b] = self.wide.map(|wide| wide.map_or(0, |wide| wide.n * 4));
         let n_side_by_side = if self.by_batch() { self.n_batch() } else { 1 };
         let parts = n_side_by_side * (self.n_parts - 1) * self.args.m * self.args.n * 4;
-        [a, b, parts, self.sums_bytes(), n_workers * self.room * 4]
+        let packed = match &self.sums {
+            ProductMethod::Implicit(gemm) => gemm.packed_len() * 4 + gemm.table_len() * size_of::<isize>(),
+            _ => 0,
+        };
+        [a, b, parts, self.sums_bytes(), packed, n_workers * self.room * 4]
     }
 
     fn wide_operands(&self) -> [Option<WideOperand>; 2] {
@@ -158,11 +187,11 @@ impl Matmul {
         }
     }
 
-    /// Runs it on the threads this is called in.
+    /// Runs it on the threads this is called in. `packed` is the operand that is kept packed, or null.
     ///
     /// # Safety
     /// The memory is as large as the plan says, and the scratch memory as [`scratch_bytes`](Matmul::scratch_bytes) does.
-    pub unsafe fn run(&self, bound: &BoundNest, scratch: MatmulScratch) {
+    pub unsafe fn run(&self, bound: &BoundNest, scratch: MatmulScratch, packed: *const f32) {
         let MatmulArgs { m, n, .. } = self.args;
         let n_batch = self.n_batch();
         // SAFETY: as promised by the caller; widened operands hold every element that is read.
@@ -174,8 +203,12 @@ impl Matmul {
                 None => scratch.sums.cast(),
             };
             let rooms = PackBuffers { first: scratch.rooms.cast(), size: self.room };
+            if let ProductMethod::Implicit(gemm) = &self.sums {
+                return self.run_implicit(gemm, bound, [a, b], SharedPtr(sums), &scratch, packed);
+            }
             let parts = scratch.parts.cast();
-            let product = Product { matmul: self, a, b, sums: SharedPtr(sums), parts: SharedPtr(parts) };
+            let packed = SharedPtr(packed.cast_mut().cast());
+            let product = Product { matmul: self, a, b, packed, sums: SharedPtr(sums), parts: SharedPtr(parts) };
             if self.by_batch() {
                 let per_task = (SMALL / self.work().max(1)).clamp(1, n_batch);
                 threads::for_each_on(n_batch.div_ceil(per_task), &|worker, task| {
@@ -196,6 +229,41 @@ impl Matmul {
                     product.rows(i, row, rows, rooms);
                     self.follow(bound, product.sums, (i * m + row) * n, rows);
                 }
+            }
+        }
+    }
+
+    /// Packs the left operand, then makes the sums of some matrices at a time.
+    unsafe fn run_implicit(
+        &self,
+        gemm: &ImplicitGemm,
+        bound: &BoundNest,
+        [a, b]: [StridedOperand; 2],
+        sums: SharedPtr,
+        scratch: &MatmulScratch,
+        kept: *const f32,
+    ) {
+        let MatmulArgs { m, n, ref batch, .. } = self.args;
+        let (n_batch, per_pass) = (self.n_batch(), self.images_per_pass());
+        let own: *mut f32 = scratch.packed.cast();
+        let table = own.wrapping_add(gemm.packed_len()).cast();
+        let packed = if kept.is_null() { own.cast_const() } else { kept };
+        let rooms = PackBuffers { first: scratch.rooms.cast(), size: self.room };
+        let memory = ImplicitMemory { packed, table, b: b.lies, rooms };
+        // SAFETY: as promised by the caller.
+        unsafe {
+            if kept.is_null() {
+                gemm.pack(a.matrix(batch, 0, 0).cast(), a.lies, own);
+            }
+            for first in (0..n_batch).step_by(per_pass) {
+                let images = first..n_batch.min(first + per_pass);
+                // Sums with no place of their own start where those of the matrices before did.
+                let before = if self.in_output.is_some() { 0 } else { first * m * n };
+                let sums = SharedPtr(sums.get().wrapping_sub(before));
+                let out = sums.get().wrapping_add(first * m * n).cast();
+                gemm.run(memory, images.clone(), &|image| b.matrix(batch, image, 0).cast(), out);
+                // A tile of the epilogue takes numbers of neighbouring rows (a bias, say) as neighbours, so it stays in one image.
+                threads::for_each(images.len(), &|i| self.follow(bound, sums, (first + i) * m * n, m));
             }
         }
     }
@@ -273,6 +341,8 @@ pub struct MatmulScratch {
     pub parts: *mut u8,
     /// Sums that have no place in an output.
     pub sums: *mut u8,
+    /// An operand that is packed as a whole, and a table of where elements of the other are.
+    pub packed: *mut u8,
     /// For operands to be packed, a part for each worker.
     pub rooms: *mut u8,
 }
@@ -292,6 +362,7 @@ impl fmt::Display for Matmul {
             ProductMethod::Skinny(_) => write!(f, "GEMV")?,
             ProductMethod::Column(_) => write!(f, "GEMV of the transposed product")?,
             ProductMethod::Gemm(gemm) => write!(f, "{gemm}")?,
+            ProductMethod::Implicit(gemm) => write!(f, "{gemm}")?,
         }
         if self.by_batch() {
             write!(f, ", whole matrices a task")?;
@@ -299,8 +370,10 @@ impl fmt::Display for Matmul {
         if self.n_parts > 1 {
             write!(f, ", k in {} parts", self.n_parts)?;
         }
-        let [a, b, _, sums, packed] = self.scratch_bytes(1);
-        for (bytes, what) in [(a, "left operand widened"), (b, "right operand widened"), (sums, "sums apart")] {
+        let [a, b, _, sums, whole, packed] = self.scratch_bytes(1);
+        for (bytes, what) in
+            [(a, "left operand widened"), (b, "right operand widened"), (sums, "sums apart"), (whole, "packed")]
+        {
             if bytes > 0 {
                 write!(f, ", {what}: {bytes} B")?;
             }
@@ -319,6 +392,7 @@ enum ProductMethod {
     /// A matrix times a column is the column, as a row, times the matrix by its columns.
     Column(Skinny),
     Gemm(Gemm),
+    Implicit(ImplicitGemm),
 }
 
 impl ProductMethod {
@@ -336,9 +410,15 @@ impl ProductMethod {
             b_dtype,
             b_steps: b.steps(),
             panels,
+            packed: null,
             out,
         };
         let (Some(a_steps), Some(b_steps)) = (a.steps(), b.steps()) else {
+            let n_images = args.batch.iter().product();
+            let implicit = ImplicitGemm { isa, m, k, n, n_images };
+            if b.steps().is_none() && a.is_shared(&args.batch) && implicit.fits() {
+                return ProductMethod::Implicit(implicit);
+            }
             // Narrow numbers that are read by lists are widened before.
             let b_dtype = if b.steps().is_none() { DType::F32 } else { b_dtype };
             return ProductMethod::Gemm(Gemm { b_dtype, ..gemm });
@@ -419,6 +499,8 @@ struct Product<'a> {
     matmul: &'a Matmul,
     a: StridedOperand<'a>,
     b: StridedOperand<'a>,
+    /// The right operand packed, or null.
+    packed: SharedPtr,
     sums: SharedPtr,
     parts: SharedPtr,
 }
@@ -452,8 +534,10 @@ impl Product<'_> {
                 }
                 ProductMethod::Gemm(gemm) => {
                     let lists = GemmLists { a: self.a.listed(row), b: self.b.listed(0) };
-                    Gemm { m: rows, a, b, out: out.cast(), ..gemm }.run(lists, rooms, n_parts, parts)
+                    Gemm { m: rows, a, b, packed: self.packed.get().cast(), out: out.cast(), ..gemm }
+                        .run(lists, rooms, n_parts, parts)
                 }
+                ProductMethod::Implicit(_) => unreachable!("it is not computed row by row"),
             }
         }
     }

@@ -106,6 +106,11 @@ impl BlockPool {
         BlockPool { counters, idle: Mutex::new(idle), total }
     }
 
+    /// Bytes of memory that the machine has.
+    pub fn total_bytes(&self) -> usize {
+        self.total
+    }
+
     /// Memory of at least this size, its contents unspecified.
     pub fn take(self: &Arc<BlockPool>, size_bytes: usize) -> Result<CpuBuffer> {
         let ptr = self.block(size_bytes)?;

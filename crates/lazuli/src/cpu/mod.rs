@@ -2,6 +2,7 @@
 //! instructions while they are in the first-level cache. Knows plans, kernels and the loops of rows; no op by name.
 
 mod memory;
+mod packed;
 mod pool;
 mod threads;
 mod nontemporal;
@@ -56,6 +57,7 @@ use crate::target::{CpuTarget, Target};
 #[cfg(feature = "gpu")]
 pub use memory::free_bytes;
 use memory::{BlockPool, CpuBuffer};
+use packed::PackedOperands;
 use program::CpuProgram;
 use threads::Workers;
 
@@ -73,6 +75,7 @@ pub struct Cpu {
 struct CpuShared {
     counters: Arc<Counters>,
     pool: Arc<BlockPool>,
+    packed: PackedOperands,
     threads: Workers,
     programs: Arc<Interned<Arc<Kernel>, CpuProgram>>,
 }
@@ -104,9 +107,10 @@ impl Cpu {
         };
         let target = CpuTarget::new(isa(), threads.count());
         let pool = Arc::new(BlockPool::new(counters.clone()));
+        let packed = PackedOperands::new(pool.clone(), counters.clone());
         let programs = Interned::new(counters.clone(), |counters| &counters.bytes_programs);
         let about = About { info, target: Target::cpu(target.clone()), counters: counters.clone() };
-        Cpu { about, target, shared: Arc::new(CpuShared { counters, pool, threads, programs }) }
+        Cpu { about, target, shared: Arc::new(CpuShared { packed, counters, pool, threads, programs }) }
     }
 }
 
@@ -180,6 +184,7 @@ impl Backend for Cpu {
     }
 
     fn trim(&self) {
+        self.shared.packed.trim();
         self.shared.pool.trim();
     }
 }

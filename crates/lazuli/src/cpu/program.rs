@@ -1,7 +1,10 @@
 //! A kernel made ready for interpretation: every instruction with its loops for this machine, casts that change no
 //! bits and choices that are known taken out. Structure only: sizes and strides come later, so one program serves every batch size.
 
-use std::sync::Arc;
+use std::any::Any;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use smallvec::SmallVec;
 
 use crate::dtype::{DType, Lane};
 use crate::graph::CustomRef;
@@ -60,6 +63,37 @@ pub struct Code {
     pub stages: Vec<u16>,
     /// Per register the one that holds its bits: another one where a cast changes nothing.
     pub alias: Vec<Reg>,
+    /// What schedules of other sizes derived from it.
+    pub derived: Derived,
+}
+
+/// Values that were derived from a program and a few facts about sizes, which are mostly the same for other sizes. Whoever
+/// schedules launches knows of which type they are.
+#[derive(Default)]
+pub struct Derived(Mutex<Vec<(DerivedFacts, Arc<dyn Any + Send + Sync>)>>);
+
+/// The facts that a derived value depends on.
+pub type DerivedFacts = SmallVec<[bool; 64]>;
+
+/// As many values are kept of a program: the oldest goes.
+const MAX_DERIVED: usize = 4;
+
+impl Derived {
+    /// The value for these facts, made if it is not known.
+    pub fn get<T: Any + Send + Sync>(&self, facts: DerivedFacts, make: impl FnOnce() -> T) -> Arc<T> {
+        // A panic while the lock is held cannot leave the list half-changed, so a poisoned one is still good.
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = known.iter().find(|(of, value)| *of == facts && value.is::<T>());
+        if let Some(value) = found.and_then(|(_, value)| value.clone().downcast().ok()) {
+            return value;
+        }
+        let value = Arc::new(make());
+        if known.len() == MAX_DERIVED {
+            known.remove(0);
+        }
+        known.push((facts, value.clone()));
+        value
+    }
 }
 
 /// An instruction with its loops. Registers are already those that hold the bits.
@@ -67,6 +101,12 @@ pub enum CodeInst {
     Load {
         input: u16,
         access: u16,
+    },
+    /// A load with one value, a constant, wherever the access has no element: a pad in one step.
+    Padded {
+        input: u16,
+        access: u16,
+        fill: Reg,
     },
     Valid {
         access: u16,
@@ -157,7 +197,8 @@ impl CpuProgram {
 impl Code {
     /// Of a body.
     pub fn new(body: &Body) -> Code {
-        let mut code = Code { body: body.clone(), insts: Vec::new(), stages: body.stages(), alias: Vec::new() };
+        let (insts, alias, derived) = Default::default();
+        let mut code = Code { body: body.clone(), insts, stages: body.stages(), alias, derived };
         for (i, inst) in body.insts.iter().enumerate() {
             let compiled = code.compile(&inst.op, inst.dtype);
             let holder = match (&compiled, &inst.op) {
@@ -201,6 +242,7 @@ impl Code {
             InstOp::Select(cond, old, new) if old != new && self.body.insts[*cond as usize].op == InstOp::Failed => {
                 CodeInst::Alias
             }
+            InstOp::Select(cond, a, b) if let Some(padded) = self.padded(*cond, *a, *b) => padded,
             InstOp::Select(cond, a, b) => CodeInst::Select { cond: at(cond), a: at(a), b: at(b) },
             InstOp::Cast(x) if super::convert::cast_is_free(dtype_of(x), dtype) => CodeInst::Alias,
             InstOp::Cast(x) => CodeInst::Cast { x: at(x), from: dtype_of(x), to: dtype },
@@ -211,6 +253,17 @@ impl Code {
                 let step = (lane_of(x) == Lane::F32).then_some(row.step);
                 CodeInst::Reduce { apply: loops[isa], x: at(x), step }
             }
+        }
+    }
+
+    /// select(valid, x, constant) of a load `x` of the same access.
+    fn padded(&self, cond: Reg, x: Reg, fill: Reg) -> Option<CodeInst> {
+        let op = |reg: Reg| &self.body.insts[reg as usize].op;
+        match (op(cond), op(x), op(fill)) {
+            (InstOp::Valid { access: valid }, InstOp::Load { input, access }, InstOp::Const(_)) if valid == access => {
+                Some(CodeInst::Padded { input: *input, access: *access, fill })
+            }
+            _ => None,
         }
     }
 
@@ -225,6 +278,7 @@ impl Code {
             CodeInst::Load { .. } | CodeInst::Valid { .. } | CodeInst::Index { .. } => {}
             CodeInst::Const(_) | CodeInst::Acc(_) | CodeInst::Failed | CodeInst::Alias => {}
             CodeInst::Gather { index, .. } => f(*index),
+            CodeInst::Padded { fill, .. } => f(*fill),
             CodeInst::Unary { x, .. } | CodeInst::Cast { x, .. } | CodeInst::Reduce { x, .. } => f(*x),
             CodeInst::Binary { x, y, .. } => [*x, *y].into_iter().for_each(f),
             CodeInst::Select { cond, a, b } => [*cond, *a, *b].into_iter().for_each(f),

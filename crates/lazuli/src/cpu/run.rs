@@ -6,22 +6,23 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::gemm::PackBuffers;
-use super::launches::{CpuSchedule, LaunchSchedule, Reverted, sums_bytes};
-use super::matmul::MatmulScratch;
+use super::launches::{CpuSchedule, LaunchSchedule, MovedBinding, Reverted, sums_bytes};
+use super::matmul::{Matmul, MatmulScratch};
 use super::memory::CpuBuffer;
+use super::packed::PackedMemory;
 use super::program::CpuProgram;
 use super::routines::{RoutineCall, RoutineScratch};
 use super::schedule::{Nest, Traversal};
 use super::tile::{BoundNest, KernelFaults};
 use super::{CpuShared, HeldProgram};
 use super::{map, reduce, threads};
-use crate::backend::{Counters, Failure, Outcome, Run, Runnable};
+use crate::backend::{Counters, Failure, InputNodes, Outcome, Run, Runnable};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::graph::Buffer;
+use crate::graph::{Buffer, Buffers};
 use crate::kernel::Kernel;
 use crate::log::{self, Topic};
-use crate::plan::{Launch, Plan, SlotId, SlotKind};
+use crate::plan::{Launch, Plan, Slot, SlotId, SlotKind};
 use crate::target::CpuTarget;
 
 /// A plan made ready.
@@ -31,22 +32,73 @@ pub struct CpuPlan {
     /// Held so that other plans find them.
     _programs: Vec<HeldProgram>,
     schedule: CpuSchedule,
+    outputs: Vec<OutputMemory>,
+}
+
+/// Where the memory of an output comes from.
+enum OutputMemory {
+    /// This input's is overwritten.
+    Input(u32),
+    /// This one of the blocks that a run takes.
+    Taken(usize),
+}
+
+impl OutputMemory {
+    /// Where that of each output of a plan comes from. A run takes a block for every slot that is no input, in order.
+    fn of(plan: &Plan) -> Vec<OutputMemory> {
+        let mut n_taken = 0;
+        let number = |slot: &Slot| {
+            n_taken += !matches!(slot.kind, SlotKind::Input { .. }) as usize;
+            n_taken
+        };
+        let numbers: Vec<usize> = plan.slots.iter().map(number).collect();
+        let of = |SlotId(slot): &SlotId| match plan.slots[*slot as usize].kind {
+            SlotKind::Input { idx, .. } => OutputMemory::Input(idx),
+            SlotKind::Output | SlotKind::Temp => OutputMemory::Taken(numbers[*slot as usize] - 1),
+        };
+        plan.outputs.iter().map(of).collect()
+    }
+}
+
+/// A launch with what it runs on.
+#[derive(Clone, Copy)]
+struct RunningLaunch<'a> {
+    launch: &'a Launch,
+    moved: &'a [MovedBinding],
+    memory: &'a CpuRunMemory<'a>,
+    constants: &'a [u32],
+    faults: &'a KernelFaults,
+    idx: usize,
+}
+
+impl<'a> RunningLaunch<'a> {
+    /// A loop of it, bound to its memory.
+    fn bind(&self, nest: &'a Nest) -> BoundNest<'a> {
+        let at = |id: &SlotId| self.memory.slots[id.0 as usize];
+        let mut bound = BoundNest::new(nest, self.constants, self.faults, self.idx, self.memory.frames);
+        // One by one: for the few that there are, extending costs more than what it adds.
+        for slot in &self.launch.reads {
+            bound.inputs.push(at(slot).cast_const());
+        }
+        for slot in &self.launch.writes {
+            bound.outputs.push(at(slot));
+        }
+        for MovedBinding { binding, constant, stride_bytes } in self.moved {
+            let by = self.constants[*constant as usize] as isize * stride_bytes;
+            // All positions are inside the slot, as the verifier has seen and the op has checked; what is added to the
+            // start is not read before the rest of an access is.
+            match binding.checked_sub(self.launch.reads.len()) {
+                None => bound.inputs[*binding] = bound.inputs[*binding].wrapping_offset(by),
+                Some(output) => bound.outputs[output] = bound.outputs[output].wrapping_offset(by),
+            }
+        }
+        bound
+    }
 }
 
 /// Runs a map or a reduction.
-fn run_loop(
-    nest: &Nest,
-    launch: &Launch,
-    memory: &CpuRunMemory,
-    sums: *mut u8,
-    constants: &[u32],
-    faults: &KernelFaults,
-    idx: usize,
-) {
-    let at = |id: &SlotId| memory.slots[id.0 as usize];
-    let mut bound = BoundNest::new(nest, constants, faults, idx, memory.frames);
-    bound.inputs.extend(launch.reads.iter().map(|r| at(r).cast_const()));
-    bound.outputs.extend(launch.writes.iter().map(at));
+fn run_loop(running: &RunningLaunch, nest: &Nest, sums: *mut u8) {
+    let mut bound = running.bind(nest);
     // SAFETY: slots have the sizes the plan gives them, and its accesses stay within.
     unsafe {
         bound.evaluate_uniforms();
@@ -68,24 +120,39 @@ impl CpuPlan {
         };
         let schedule = CpuSchedule::new(&plan, &mut with_program, target)?;
         log::show(Topic::Schedule, || schedule.to_string());
-        Ok(CpuPlan { cpu, plan, _programs: programs, schedule })
+        let outputs = OutputMemory::of(&plan);
+        Ok(CpuPlan { cpu, plan, _programs: programs, schedule, outputs })
     }
 
     /// The memory of every slot, the schedule's last. All of it before anything runs, so that running out of it spoils
-    /// nothing.
-    fn slots(&self, inputs: &[Buffer]) -> Result<SmallVec<[Buffer; 16]>> {
-        let take = |size_bytes: usize, is_temp: bool| {
+    /// nothing. `taken` holds what is not an input, in order.
+    fn slots(&self, inputs: &[Buffer], taken: &mut Buffers) -> Result<SlotPointers> {
+        let mut slots = SlotPointers::new();
+        let mut take = |size_bytes: usize, is_temp: bool| {
             if is_temp {
                 Counters::count(&self.cpu.counters.bytes_temporary, size_bytes as u64);
             }
-            Ok(Buffer::new(self.cpu.pool.take(size_bytes)?))
+            let storage = self.cpu.pool.take(size_bytes)?;
+            let ptr = storage.ptr();
+            taken.push(Buffer::new(storage));
+            Ok::<_, Error>(ptr)
         };
-        let slot = |slot: &crate::plan::Slot| match slot.kind {
-            SlotKind::Input { idx, .. } => Ok(inputs[idx as usize].clone()),
-            SlotKind::Output | SlotKind::Temp => take(slot.size_bytes, slot.kind == SlotKind::Temp),
-        };
-        let extra = self.schedule.scratch.extra.iter().map(|size_bytes| take(*size_bytes, true));
-        self.plan.slots.iter().map(slot).chain(extra).collect()
+        for slot in &self.plan.slots {
+            slots.push(match slot.kind {
+                SlotKind::Input { idx, .. } => {
+                    let storage = inputs[idx as usize].storage::<CpuBuffer>().expect("memory of this device");
+                    let is_large_enough = storage.size_bytes() >= slot.size_bytes;
+                    assert!(is_large_enough, "bug in the planner: a slot larger than its memory");
+                    storage.ptr()
+                }
+                SlotKind::Output => take(slot.size_bytes, false)?,
+                SlotKind::Temp => take(slot.size_bytes, true)?,
+            });
+        }
+        for size_bytes in &self.schedule.scratch.extra {
+            slots.push(take(*size_bytes, true)?);
+        }
+        Ok(slots)
     }
 
     fn run_launches(&self, which: Range<usize>, memory: &CpuRunMemory, constants: &[u32], faults: &KernelFaults) {
@@ -97,8 +164,9 @@ impl CpuPlan {
                 0 => std::ptr::null_mut(),
                 _ => pieces.next().expect("a slot for every piece"),
             };
-            if let Some(Reverted { launch, nest }) = scheduled.reverted.as_ref().filter(|_| faults.any()) {
-                run_loop(nest, launch, memory, piece(nest.sums_bytes()), constants, faults, idx);
+            let running = RunningLaunch { launch, moved: &scheduled.moved, memory, constants, faults, idx };
+            if let Some(Reverted { launch, moved, nest }) = scheduled.reverted.as_ref().filter(|_| faults.any()) {
+                run_loop(&RunningLaunch { launch, moved, ..running }, nest, piece(nest.sums_bytes()));
                 continue;
             }
             match &scheduled.work {
@@ -110,34 +178,44 @@ impl CpuPlan {
                 }
                 LaunchSchedule::Loop(nests) => {
                     let sums = piece(sums_bytes(nests));
-                    nests.iter().for_each(|nest| run_loop(nest, launch, memory, sums, constants, faults, idx));
+                    nests.iter().for_each(|nest| run_loop(&running, nest, sums));
                 }
                 LaunchSchedule::Attention(attention) => {
-                    let bind = |nest| {
-                        let mut bound = BoundNest::new(nest, constants, faults, idx, memory.frames);
-                        bound.inputs.extend(launch.reads.iter().map(|r| at(r).cast_const()));
-                        bound.outputs.extend(launch.writes.iter().map(at));
-                        bound
-                    };
                     let parts = piece(attention.parts_bytes());
                     let rooms = piece(attention.room() * self.schedule.n_workers * 4);
                     let rooms = PackBuffers { first: rooms.cast(), size: attention.room() };
                     // SAFETY: slots have the sizes the plan and its schedule give them, and accesses stay within.
-                    unsafe { attention.run(bind, constants, parts, rooms) };
+                    unsafe { attention.run(|nest| running.bind(nest), constants, parts, rooms) };
                 }
                 LaunchSchedule::Matmul(matmul) => {
-                    let mut bound = BoundNest::new(&matmul.nest, constants, faults, idx, memory.frames);
-                    bound.inputs.extend(launch.reads.iter().map(|r| at(r).cast_const()));
-                    bound.outputs.extend(launch.writes.iter().map(at));
-                    let [a, b, parts, sums, rooms] = matmul.scratch_bytes(self.schedule.n_workers).map(&mut piece);
+                    let mut bound = running.bind(&matmul.nest);
+                    let [a, b, parts, sums, packed, rooms] =
+                        matmul.scratch_bytes(self.schedule.n_workers).map(&mut piece);
                     // SAFETY: slots have the sizes the plan and its schedule give them, and accesses stay within.
                     unsafe {
                         bound.evaluate_uniforms();
-                        matmul.run(&bound, MatmulScratch { a, b, parts, sums, rooms });
+                        let kept = self.packed(matmul, &running);
+                        let kept = kept.as_ref().map_or(std::ptr::null(), |kept| kept.ptr().cast_const());
+                        matmul.run(&bound, MatmulScratch { a, b, parts, sums, packed, rooms }, kept);
                     }
                 }
             }
         }
+    }
+
+    /// The packed form of an operand of a product that is an input of the plan, if it is kept.
+    fn packed(&self, matmul: &Matmul, running: &RunningLaunch) -> Option<Arc<PackedMemory>> {
+        let operand = matmul.packable.as_ref()?;
+        if running.moved.iter().any(|moved| moved.binding == operand.idx) {
+            return None;
+        }
+        let (slot, memory) = (running.launch.reads[operand.idx], running.memory);
+        // What is donated may be overwritten, and is gone after this run.
+        let SlotKind::Input { idx, donated: false } = self.plan.slots[slot.0 as usize].kind else { return None };
+        let from = memory.slots[slot.0 as usize];
+        // SAFETY: the slot has the size the plan gives it, and the memory is as large as asked for.
+        let pack = |to: *mut f32| unsafe { matmul.pack(from, to) };
+        self.cpu.packed.find(memory.nodes.get(idx as usize)?, &operand.key, operand.n_values, pack)
     }
 
     fn run_routine(
@@ -174,25 +252,24 @@ impl CpuPlan {
 
 impl Runnable for CpuPlan {
     fn size_bytes(&self) -> usize {
-        size_of::<CpuPlan>() + self.schedule.size_bytes()
+        size_of::<CpuPlan>() + self.schedule.size_bytes() + self.outputs.capacity() * size_of::<OutputMemory>()
     }
 
-    fn run(&self, Run { inputs, constants, stage_done, .. }: Run<'_>) -> Result<Outcome> {
-        let buffers = self.slots(inputs)?;
-        let sizes =
-            self.plan.slots.iter().map(|slot| slot.size_bytes).chain(self.schedule.scratch.extra.iter().copied());
-        let slots: SmallVec<[*mut u8; 16]> = (buffers.iter().zip(sizes))
-            .map(|(buffer, size_bytes)| {
-                let storage = buffer.storage::<CpuBuffer>().expect("memory of this device");
-                assert!(storage.size_bytes() >= size_bytes, "bug in the planner: a slot larger than its memory");
-                storage.ptr()
-            })
-            .collect();
+    fn run(&self, Run { inputs, nodes, constants, stage_done, .. }: Run<'_>) -> Result<Outcome> {
+        let mut taken = Buffers::new();
+        let slots = self.slots(inputs, &mut taken)?;
         let CpuSchedule { n_workers, frame, .. } = self.schedule;
         let tiles = self.cpu.pool.take_uncounted(n_workers * frame * 4)?;
-        let memory = CpuRunMemory { slots, frames: PackBuffers { first: tiles.ptr().cast(), size: frame } };
+        let frames = PackBuffers { first: tiles.ptr().cast(), size: frame };
+        let memory = CpuRunMemory { slots, frames, nodes };
         let counters = &self.cpu.counters;
-        let outputs: Vec<Buffer> = self.plan.outputs.iter().map(|o| buffers[o.0 as usize].clone()).collect();
+        let mut outputs = Buffers::new();
+        for output in &self.outputs {
+            outputs.push(match output {
+                OutputMemory::Input(idx) => inputs[*idx as usize].clone(),
+                OutputMemory::Taken(idx) => taken[*idx].clone(),
+            });
+        }
         let faults = KernelFaults::default();
         let n_stages = self.plan.stages.len();
         let mut start = 0;
@@ -221,10 +298,15 @@ impl Runnable for CpuPlan {
     }
 }
 
+/// Where the memory of each slot starts.
+type SlotPointers = SmallVec<[*mut u8; 16]>;
+
 /// The memory of a run, for whichever thread runs the plan.
-struct CpuRunMemory {
+struct CpuRunMemory<'a> {
     /// The plan's, then the schedule's.
-    slots: SmallVec<[*mut u8; 16]>,
+    slots: SlotPointers,
     /// For tiles: a part for each worker.
     frames: PackBuffers,
+    /// The nodes that inputs are.
+    nodes: InputNodes<'a>,
 }

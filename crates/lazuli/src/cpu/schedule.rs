@@ -54,7 +54,7 @@ pub struct Nest {
     pub streams: Vec<bool>,
     pub gathers: Vec<GatherArgs>,
     pub consts: Vec<u32>,
-    pub passes: Sweeps,
+    pub passes: Arc<Sweeps>,
     pub form: Traversal,
     pub sizes: Sizes,
     pub scratch: ScratchLayout,
@@ -194,6 +194,7 @@ impl ScratchLayout {
 struct Known<'a> {
     code: &'a Code,
     walks: &'a [ElementRuns],
+    row_steps: &'a [isize],
     /// Per access, whether the rows of a tile are written one element after another.
     in_rows: &'a [bool],
     /// Whether the rows of every tile are runs of the innermost axis.
@@ -212,7 +213,9 @@ impl Facts for Known<'_> {
         let CodeInst::Load { input, access } = self.code.insts[load as usize] else { return false };
         let walk = &self.walks[access as usize];
         let fits = matches!(walk, ElementRuns::One(_) | ElementRuns::Flat(_))
-            || self.rows_are_runs && matches!(walk.step(), Some(0 | 1));
+            || self.rows_are_runs && walk.step() == Some(1)
+            // One lane for each row: arithmetic on such lanes takes those of all rows at once.
+            || self.rows_are_runs && walk.step() == Some(0) && matches!(self.row_steps[access as usize], 0 | 1);
         fits && self.code.body.inputs[input as usize].size() == 4
     }
 
@@ -329,6 +332,7 @@ impl Nest {
         let known = Known {
             code: &code,
             walks: &walks,
+            row_steps: &row_steps,
             in_rows: &in_rows,
             rows_are_runs,
             is_inner: &is_inner,
@@ -336,9 +340,9 @@ impl Nest {
             streams: &streams,
             folds_rows: !axes.columns && target.isa > Isa::Baseline,
         };
-        let mut passes = Sweeps::new(&code, &known, true);
+        let mut passes = Sweeps::of(&code, &known, true);
         if passes.n_kept * sizes.inner > MAX_KEPT {
-            passes = Sweeps::new(&code, &known, false);
+            passes = Sweeps::of(&code, &known, false);
         }
         let mut nest = Nest {
             rows_are_runs,

@@ -1,10 +1,12 @@
 //! Which instructions run in which pass over the index space, and where each leaves its lanes: in scratch, in the row
 //! that is kept for a later pass, or straight in the output. Plain data from a program and a few facts about accesses.
 
+use std::sync::Arc;
+
 use crate::kernel::{Reg, Scope};
 use crate::ops::RegisterStep;
 
-use super::program::{Code, CodeInst};
+use super::program::{Code, CodeInst, DerivedFacts};
 
 /// What is done for every tile of one pass.
 #[derive(Default)]
@@ -128,9 +130,25 @@ pub trait Facts {
 }
 
 impl Sweeps {
+    /// The passes of a program. They depend on a few facts about accesses alone, which are mostly the same for other sizes.
+    pub fn of(code: &Code, facts: &dyn Facts, keep: bool) -> Arc<Sweeps> {
+        let mut known = DerivedFacts::new();
+        known.push(keep);
+        known.push(facts.folds_rows());
+        for (i, _) in code.insts.iter().enumerate().filter(|(_, inst)| matches!(inst, CodeInst::Load { .. })) {
+            known.push(facts.in_place(i as Reg));
+        }
+        for store in 0..code.body.stores.len() {
+            known.push(facts.direct(store));
+            known.push(facts.streams(store));
+            known.push(facts.is_inner(store));
+        }
+        code.derived.get(known, || Sweeps::new(code, facts, keep))
+    }
+
     /// Divides the instructions. `keep`: rows are short enough that inner values stay for later passes; otherwise
     /// they are computed again.
-    pub fn new(code: &Code, facts: &dyn Facts, keep: bool) -> Sweeps {
+    fn new(code: &Code, facts: &dyn Facts, keep: bool) -> Sweeps {
         let main = if code.body.inner_rank > 0 { Scope::Inner } else { Scope::Outer };
         let mut builder =
             SweepBuilder { code, facts, keep, main, computed_in: vec![None; code.insts.len()], kept: Vec::new() };

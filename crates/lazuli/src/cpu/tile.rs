@@ -149,6 +149,12 @@ impl Val {
         self.spread && (self.pitch == tile.len as isize || tile.rows == 1)
     }
 
+    /// A value with one lane for each row, seen as a single row of as many lanes; one lane for the whole tile stays that.
+    pub fn across_rows(&self, tile: &Tile) -> Val {
+        debug_assert!(!self.spread && (0..=1).contains(&self.pitch), "lanes of rows lie one after another");
+        Val { spread: !self.is_one(tile), ..*self }
+    }
+
     /// The lanes of a row: `len` or one.
     ///
     /// # Safety
@@ -236,22 +242,30 @@ impl<'a> BoundNest<'a> {
     /// The memory is as large as the plan says.
     pub unsafe fn evaluate_uniforms(&mut self) {
         let nest = self.nest;
-        self.uniforms.resize(nest.code.insts.len(), 0);
+        let mut lanes = SmallVec::from_elem(0, nest.code.insts.len());
+        let mut are_constants = true;
+        for &reg in &nest.passes.uniform {
+            match &nest.code.insts[reg as usize] {
+                CodeInst::Const(idx) => lanes[reg as usize] = self.constants[nest.consts[*idx as usize] as usize],
+                _ => are_constants = false,
+            }
+        }
+        self.uniforms = lanes;
+        if are_constants {
+            return;
+        }
         let mut lanes = self.uniforms.clone();
         self.with_frame(|frame| {
             for &reg in &nest.passes.uniform {
-                let lane = match &nest.code.insts[reg as usize] {
-                    CodeInst::Const(idx) => frame.bound.constants[nest.consts[*idx as usize] as usize],
-                    // SAFETY: as promised by the caller; a slot has room for one lane.
-                    _ => unsafe {
-                        frame.line(
-                            &SweepStep { reg, work: SweepOp::Inst, dst: Dst::Slot(0), fold: None },
-                            &Tile::of(0, 1),
-                        );
-                        *frame.val(reg).ptr
-                    },
+                if matches!(nest.code.insts[reg as usize], CodeInst::Const(_)) {
+                    continue;
+                }
+                let step = SweepStep { reg, work: SweepOp::Inst, dst: Dst::Slot(0), fold: None };
+                // SAFETY: as promised by the caller; a slot has room for one lane.
+                lanes[reg as usize] = unsafe {
+                    frame.line(&step, &Tile::of(0, 1));
+                    *frame.val(reg).ptr
                 };
-                lanes[reg as usize] = lane;
                 frame.vals[reg as usize] = Val::one(&lanes[reg as usize]);
             }
         });

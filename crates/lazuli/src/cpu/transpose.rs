@@ -4,6 +4,7 @@
 use super::convert::{StoredElem, with_stored};
 use super::tile::{Tile, Val};
 use crate::dtype::DType;
+use crate::ops::{Isa, isa};
 
 /// Where the elements of a tile are: the first, from row to row (1 or −1), and from lane to lane.
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +89,59 @@ fn by_squares(can: bool, tile: &Tile, squares: impl Fn(usize, usize), rest: impl
 #[inline(always)]
 pub fn rows_of(first: *const u32, pitch: isize) -> [*const u32; SIDE] {
     std::array::from_fn(|i| first.wrapping_offset(i as isize * pitch))
+}
+
+/// Columns of a strip: as many as the widest vector has lanes.
+pub const STRIP: usize = 16;
+
+/// How many of so many columns are turned by strips: whole ones, where there are vectors so wide.
+pub fn strips(n_columns: usize) -> usize {
+    if isa() == Isa::Avx512 { n_columns / STRIP * STRIP } else { 0 }
+}
+
+/// Turns `STRIP` rows of lanes, so far apart, `n` lanes of each (a multiple of [`SIDE`]): they become the columns of as many
+/// rows of whole vectors.
+///
+/// # Safety
+/// [`strips`] is not 0; all lanes are there, and those read are apart from those written.
+pub unsafe fn strip(from: *const f32, from_pitch: isize, n: usize, to: *mut f32, to_pitch: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the instructions are there; the rest as promised by the caller.
+    unsafe {
+        strip_avx512(from, from_pitch, n, to, to_pitch)
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (from, from_pitch, n, to, to_pitch);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn strip_avx512(from: *const f32, from_pitch: isize, n: usize, to: *mut f32, to_pitch: usize) {
+    use std::arch::x86_64::*;
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let quarter = |row: usize, at: usize| _mm_loadu_ps(from.wrapping_offset(row as isize * from_pitch).add(at));
+        for at in (0..n).step_by(SIDE) {
+            // Four rows that are four apart share a vector, so that four squares are turned at once.
+            let rows: [__m512; SIDE] = std::array::from_fn(|i| {
+                let x = _mm512_castps128_ps512(quarter(i, at));
+                let x = _mm512_insertf32x4::<1>(x, quarter(i + 4, at));
+                let x = _mm512_insertf32x4::<2>(x, quarter(i + 8, at));
+                _mm512_insertf32x4::<3>(x, quarter(i + 12, at))
+            });
+            let (low01, high01) = (_mm512_unpacklo_ps(rows[0], rows[1]), _mm512_unpackhi_ps(rows[0], rows[1]));
+            let (low23, high23) = (_mm512_unpacklo_ps(rows[2], rows[3]), _mm512_unpackhi_ps(rows[2], rows[3]));
+            let turned = [
+                _mm512_shuffle_ps::<0b01_00_01_00>(low01, low23),
+                _mm512_shuffle_ps::<0b11_10_11_10>(low01, low23),
+                _mm512_shuffle_ps::<0b01_00_01_00>(high01, high23),
+                _mm512_shuffle_ps::<0b11_10_11_10>(high01, high23),
+            ];
+            for (i, lanes) in turned.into_iter().enumerate() {
+                _mm512_storeu_ps(to.add((at + i) * to_pitch), lanes);
+            }
+        }
+    }
 }
 
 /// Turns a square of lanes: row `i` of `from` becomes column `i` of `to`; rows of `to` are so many lanes apart.

@@ -115,7 +115,8 @@ impl Backend for Gpu {
 
     fn describe(&self, plan: &Plan, explain: &mut Explain) {
         let Ok(live) = self.shared.live() else { return };
-        let programs = ready::programs(plan, &live);
+        let schedules = ready::schedules(plan, &live);
+        let programs = ready::programs(plan, &schedules, &live);
         explain.add_scratch(&ready::slots_of_scratch(plan, &programs));
         if programs.iter().flat_map(|p| &p.passes).any(|pass| pass.has_status()) {
             let status_bytes = status::size_bytes(plan.checks.len());
@@ -127,11 +128,11 @@ impl Backend for Gpu {
         let is_inside = |cut: &usize| !plan.stages.iter().any(|end| end.launches == cut + 1);
         explain.submits =
             plan.n_submits() + watchdog::cuts(plan, live.target.pace).into_iter().filter(is_inside).count();
-        for (kernel, program) in explain.kernels.iter_mut().zip(programs) {
+        for ((kernel, program), schedule) in explain.kernels.iter_mut().zip(programs).zip(schedules) {
             let texts: Vec<&str> = program.passes.iter().map(|pass| &*pass.text).collect();
             kernel.wgsl = Some(texts.join("\n"));
-            kernel.schedule = program.to_string();
-            kernel.variant = program.variant;
+            kernel.schedule = schedule.to_string();
+            kernel.variant = schedule.variant();
         }
     }
 

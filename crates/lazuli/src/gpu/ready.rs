@@ -16,7 +16,7 @@ use crate::kernel::{InstOp, Kernel};
 use crate::log::{self, Topic};
 use crate::plan::{Launch, Plan, Scratch, scratch, verify_scratch};
 use crate::target::GpuTarget;
-use crate::wgsl::{self, Bind, Pass, PassMemory, ShaderProgram};
+use crate::wgsl::{self, Bind, GpuSchedule, Pass, PassMemory, ShaderProgram};
 
 /// Every pass's numbers start at a multiple of this, which every device accepts.
 const BLOCK_WORDS: usize = 256 / 4;
@@ -83,10 +83,16 @@ impl Places<'_> {
     }
 }
 
-/// The passes of each launch of a plan.
-pub fn programs(plan: &Plan, live: &OpenDevice) -> Vec<ShaderProgram> {
+/// How each launch of a plan is shared out.
+pub fn schedules(plan: &Plan, live: &OpenDevice) -> Vec<GpuSchedule> {
     let target = GpuTarget { tuned: live.tuning.tuned(), ..live.target.clone() };
-    plan.launches.iter().map(|launch| wgsl::program(launch, &plan.slots, &target)).collect()
+    plan.launches.iter().map(|launch| GpuSchedule::new(launch, &target)).collect()
+}
+
+/// The passes of each launch of a plan, by these schedules.
+pub fn programs(plan: &Plan, schedules: &[GpuSchedule], live: &OpenDevice) -> Vec<ShaderProgram> {
+    let scheduled = plan.launches.iter().zip(schedules);
+    scheduled.map(|(launch, schedule)| wgsl::print(launch, schedule, &plan.slots, &live.target)).collect()
 }
 
 /// Slots for the scratch memory of each launch.
@@ -103,9 +109,9 @@ impl BuiltPlan {
     /// Compiles a plan.
     pub fn new(live: &Arc<OpenDevice>, plan: &Plan) -> Result<BuiltPlan> {
         tune::first_use(live, plan);
-        let programs = programs(plan, live);
-        log::show(Topic::Schedule, || programs.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
-        BuiltPlan::of(live, plan, programs)
+        let schedules = schedules(plan, live);
+        log::show(Topic::Schedule, || schedules.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
+        BuiltPlan::of(live, plan, programs(plan, &schedules, live))
     }
 
     /// Compiles these passes for a plan's launches.

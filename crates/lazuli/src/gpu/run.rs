@@ -18,7 +18,7 @@ use super::wait::may_wait;
 use super::{GpuShared, profile};
 use crate::backend::{Counters, Outcome, Run, Runnable};
 use crate::error::Result;
-use crate::graph::Buffer;
+use crate::graph::{Buffer, Buffers};
 use crate::plan::{Plan, SlotKind};
 
 /// Results up to this size are brought along when they will be read at once.
@@ -130,7 +130,7 @@ impl GpuPlan {
         memory: &GpuRunMemory,
         statuses: &[Option<Arc<Status>>],
         mut staged: Vec<StagedCopy>,
-    ) -> Vec<Buffer> {
+    ) -> Buffers {
         let mut made: Vec<(usize, Buffer)> = Vec::new();
         let output = |(output, settled): (usize, bool)| {
             let slot = self.plan.outputs[output].0 as usize;

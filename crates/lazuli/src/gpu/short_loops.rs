@@ -1,5 +1,5 @@
 //! Tests on devices that end loops after a few dozen iterations, so that small tensors take every way in which a kernel
-//! is cut: pieces that the planner makes, and those that `wgsl` makes of what is left. The loops really are ended, as some
+//! is cut: long reductions, and whatever loops too long after that. The loops really are ended, as some
 //! drivers do after many more, so that one which was counted too short gives wrong numbers.
 
 use std::borrow::Cow;

@@ -1,11 +1,12 @@
 //! One walk over what was asked for: it makes the key under which plans are cached, and gathers what a run needs
 //! (memory, constants, who may be donated). Only when the key is new is the graph itself written out for the planner.
 
+use std::cell::Cell;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 
 use super::node::{Expr, Node, NodeRef};
 use super::op::{Constant, CustomRef, Op};
@@ -41,7 +42,9 @@ pub struct GraphNode {
     pub origin: NodeIdx,
 }
 
-/// What one walk over the wanted tensors found.
+/// What one walk over the wanted tensors found, with the edges it went along. Its lists are kept for the next walk of the
+/// thread: allocating them would cost more than walking over a small graph.
+#[derive(Default)]
 pub struct Captured {
     /// Every node not yet computed and the computed ones they read, inputs first.
     pub nodes: Vec<NodeRef>,
@@ -52,15 +55,21 @@ pub struct Captured {
     pub donated: Vec<bool>,
     /// Leaves whose memory is still on another device.
     pub moves: Vec<NodeRef>,
-    /// The distinct constants, as lane bits, in order of first use.
-    pub constants: Vec<u32>,
     /// Where in `outputs` each stage ends; empty if nothing is staged.
     pub stages: Vec<usize>,
-    pub key: Key,
+    writer: KeyWriter,
+    edges: Vec<NodeIdx>,
+    links: Vec<NodeLinks>,
+    /// Nodes that the walk has yet to look at.
+    open: Vec<NodeRef>,
+    /// Nodes whose inputs are being walked over, and how long `open` is when that is done.
+    closing: Vec<(NodeRef, usize)>,
+    /// Per node, who holds it. In use only while that is counted.
+    held: Vec<Holder>,
 }
 
 /// The structure of a graph, to the bit: two with equal keys have the same plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Key {
     words: Vec<u64>,
     /// The user's own ops, in order. They are held, so that none that is made later can be where one of them was and be
@@ -72,9 +81,16 @@ pub struct Key {
 impl Key {
     /// A structure as words, and the user's own ops in it.
     pub fn new(words: Vec<u64>, customs: Vec<CustomRef>) -> Key {
+        let mut key = Key { words, customs, hash: 0 };
+        key.finish();
+        key
+    }
+
+    /// Hashes it, now that it is complete.
+    fn finish(&mut self) {
         // One multiply per word: keys of large graphs are long, and equality is checked in full anyway.
-        let hash = words.iter().fold(0u64, |h, w| (h.rotate_left(5) ^ w).wrapping_mul(0x517c_c1b7_2722_0a95));
-        Key { words, customs, hash }
+        let word = |hash: u64, word: &u64| (hash.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
+        self.hash = self.words.iter().fold(0, word);
     }
 
     /// Bytes it occupies.
@@ -92,22 +108,22 @@ impl Hash for Key {
 /// What the wanted nodes are made of, for looking at. The caller holds the device's lock. Other threads may take hold of
 /// inputs at any time, so nothing may be overwritten that this calls donated: an evaluation uses
 /// [`take_off`](super::take_off). `stages` says where in `wanted` each stage ends; it is empty if nothing is staged.
-pub fn capture(wanted: &[&NodeRef], stages: &[usize]) -> Captured {
-    let walk = GraphWalk::new(wanted);
-    let donated = walk.donated(&walk.holders());
-    walk.captured(donated, stages)
+pub fn capture(wanted: &[&NodeRef], stages: &[usize]) -> Box<Captured> {
+    let mut captured = Captured::walk(wanted);
+    let (mut held, mut donated) = captured.lists();
+    captured.count_holders(&mut held);
+    captured.donate(&held, &mut donated);
+    captured.finish(stages, held, donated);
+    captured
 }
 
-/// One walk from wanted nodes to memory, with the edges it went along.
-pub(super) struct GraphWalk {
-    pub nodes: Vec<NodeRef>,
-    pub outputs: Vec<NodeIdx>,
-    pub leaves: Vec<NodeIdx>,
-    pub moves: Vec<NodeRef>,
-    edges: SmallVec<[NodeIdx; 32]>,
-    links: SmallVec<[NodeLinks; 16]>,
-    writer: KeyWriter,
+thread_local! {
+    /// The lists of the thread's last walk, empty.
+    static KEPT: Cell<Option<Box<Captured>>> = const { Cell::new(None) };
 }
+
+/// Lists of walks over more nodes than this are not kept: 64 KiB of words and links, about, for as long as the thread lives.
+const MOST_KEPT: usize = 512;
 
 /// How a captured node is connected.
 #[derive(Clone, Copy)]
@@ -146,131 +162,188 @@ impl GradientPath {
     }
 }
 
-impl GraphWalk {
+/// What became of a node that the walk looked at.
+enum VisitedNode {
+    /// It is memory on another device.
+    Move,
+    /// It has been written: all its inputs were.
+    Written,
+    /// Its inputs are `open`.
+    Waits,
+}
+
+impl Captured {
     /// Walks from `wanted` to memory. The caller holds the device's lock.
-    pub fn new(wanted: &[&NodeRef]) -> GraphWalk {
+    pub(super) fn walk(wanted: &[&NodeRef]) -> Box<Captured> {
         static CAPTURES: AtomicU64 = AtomicU64::new(1);
         let capture = CAPTURES.fetch_add(1, Ordering::Relaxed);
-        // Room for a small graph from the start: growing is what capturing one would cost most.
-        let mut walk = GraphWalk {
-            nodes: Vec::with_capacity(16),
-            outputs: Vec::with_capacity(wanted.len()),
-            leaves: Vec::new(),
-            moves: Vec::new(),
-            edges: SmallVec::new(),
-            links: SmallVec::new(),
-            writer: KeyWriter { words: Vec::with_capacity(64), ..KeyWriter::default() },
-        };
-        // A node is pushed to be opened (its inputs pushed), then closed (its own entry written).
-        let mut stack: SmallVec<[(NodeRef, bool); 16]> = SmallVec::new();
+        // A thread that is ending may have none any more.
+        let mut walk = KEPT.try_with(Cell::take).ok().flatten().unwrap_or_default();
         for node in wanted {
-            stack.push(((*node).clone(), false));
-            while let Some((node, close)) = stack.pop() {
-                if node.seen(capture).is_some() {
-                    continue;
-                }
-                if !close {
-                    let at = stack.len();
-                    let is_move = node.with_pending(|expr, _| {
-                        if !expr.is_move() {
-                            // One by one: extending costs more than what it adds.
-                            for input in expr.inputs.iter().rev().filter(|i| i.seen(capture).is_none()) {
-                                stack.push((input.clone(), false));
-                            }
-                        }
-                        expr.is_move()
-                    });
-                    if is_move == Some(true) {
-                        walk.moves.push(node.clone());
-                    }
-                    if is_move == Some(false) {
-                        stack.insert(at, (node, true));
-                        continue;
-                    }
-                }
-                walk.close(node, close, capture);
+            if node.seen(capture).is_none() {
+                walk.open.push((*node).clone());
+                walk.visit_open(capture);
             }
             walk.outputs.push(node.seen(capture).expect("every wanted node was visited"));
         }
-        walk.writer.words.push(u64::MAX);
-        walk.writer.words.extend(walk.outputs.iter().map(|o| *o as u64));
+        let Captured { writer, outputs, .. } = &mut *walk;
+        writer.key.words.push(u64::MAX);
+        writer.key.words.extend(outputs.iter().map(|o| *o as u64));
         walk
     }
 
-    fn close(&mut self, node: NodeRef, is_pending: bool, capture: u64) {
-        let (edges, writer) = (&mut self.edges, &mut self.writer);
-        let mut way = GradientPath::Leaf;
-        if is_pending {
-            node.with_pending(|expr, has_twin| {
-                for input in &expr.inputs {
-                    edges.push(input.seen(capture).expect("inputs come first"));
+    /// Writes all nodes that are open and those they are made of, inputs first.
+    fn visit_open(&mut self, capture: u64) {
+        loop {
+            if let Some((node, _)) = self.closing.pop_if(|(_, end)| *end == self.open.len()) {
+                node.with_pending(|expr, has_twin| self.write(&node, expr, has_twin, capture));
+                self.number(node, capture);
+                continue;
+            }
+            let Some(node) = self.open.pop() else { return };
+            if node.seen(capture).is_some() {
+                continue;
+            }
+            let end = self.open.len();
+            let opened = node.with_pending(|expr, has_twin| {
+                if expr.is_move() {
+                    return VisitedNode::Move;
                 }
-                writer.node(&node, expr, &edges[edges.len() - expr.inputs.len()..]);
-                way = GradientPath::of(&node, expr, has_twin);
+                for input in expr.inputs.iter().rev().filter(|input| input.seen(capture).is_none()) {
+                    self.open.push(input.clone());
+                }
+                if self.open.len() > end {
+                    return VisitedNode::Waits;
+                }
+                self.write(&node, expr, has_twin, capture);
+                VisitedNode::Written
             });
-        } else {
-            self.leaves.push(self.nodes.len() as NodeIdx);
-            writer.leaf(&node);
+            match opened {
+                Some(VisitedNode::Waits) => {
+                    self.closing.push((node, end));
+                    continue;
+                }
+                Some(VisitedNode::Written) => {}
+                is_move => {
+                    self.moves.extend(is_move.map(|_| node.clone()));
+                    self.leaves.push(self.nodes.len() as NodeIdx);
+                    self.writer.leaf(&node);
+                    self.links.push(NodeLinks { end: self.edges.len() as u32, way: GradientPath::Leaf });
+                }
+            }
+            self.number(node, capture);
         }
+    }
+
+    /// Writes a node that is not computed yet, and its edges.
+    fn write(&mut self, node: &Node, expr: &Expr, has_twin: bool, capture: u64) {
+        let start = self.edges.len();
+        for input in &expr.inputs {
+            self.edges.push(input.seen(capture).expect("inputs come first"));
+        }
+        self.writer.node(node, expr, &self.edges[start..]);
+        let way = GradientPath::of(node, expr, has_twin);
         self.links.push(NodeLinks { end: self.edges.len() as u32, way });
+    }
+
+    /// Gives a node that was written its number.
+    fn number(&mut self, node: NodeRef, capture: u64) {
         node.see(capture, self.nodes.len() as NodeIdx);
         self.nodes.push(node);
     }
 
     /// The inputs of a node that is not computed yet.
-    pub fn inputs(&self, idx: NodeIdx) -> &[NodeIdx] {
+    pub(super) fn inputs(&self, idx: NodeIdx) -> &[NodeIdx] {
         let start = idx.checked_sub(1).map_or(0, |before| self.links[before as usize].end);
         &self.edges[start as usize..self.links[idx as usize].end as usize]
     }
 
     /// Where a gradient goes from a node.
-    pub fn way(&self, idx: NodeIdx) -> GradientPath {
+    pub(super) fn way(&self, idx: NodeIdx) -> GradientPath {
         self.links[idx as usize].way
     }
 
-    /// Who is held by what. A node is kept if something beside this walk and the edges that it went along holds it, or if
-    /// a node does that does not let go of its inputs when an evaluation ends. An output lets go when it is computed,
-    /// unless it is tracked; any other node does by going away itself, if it is not kept.
-    pub fn holders(&self) -> Holders {
-        let mut held: Holders = smallvec![Holder::default(); self.nodes.len()];
-        self.outputs.iter().for_each(|o| held[*o as usize].is_output = true);
-        for (i, node) in self.nodes.iter().enumerate().rev() {
+    /// Empty lists for [`count_holders`](Captured::count_holders) and [`donate`](Captured::donate). They are apart, because
+    /// nodes may be locked meanwhile.
+    pub(super) fn lists(&mut self) -> (Vec<Holder>, Vec<bool>) {
+        (std::mem::take(&mut self.held), std::mem::take(&mut self.donated))
+    }
+
+    /// Finds out who is held by what. A node is kept if something beside this walk and the edges that it went along holds
+    /// it, or if a node does that does not let go of its inputs when an evaluation ends. An output lets go when it is
+    /// computed, unless it is tracked; any other node does by going away itself, if it is not kept.
+    pub(super) fn count_holders(&self, held: &mut Vec<Holder>) {
+        let Captured { nodes, outputs, links, edges, .. } = self;
+        held.resize(nodes.len(), Holder::default());
+        outputs.iter().for_each(|o| held[*o as usize].is_output = true);
+        let mut edges = &edges[..];
+        for (i, node) in nodes.iter().enumerate().rev() {
             // One strong reference is `nodes`' own.
-            held[i].is_held = Arc::strong_count(node) != held[i].n_edges as usize + 1;
-            held[i].kept |= held[i].is_held;
-            let releases = if held[i].is_output { !node.tracked } else { !held[i].kept };
-            for input in self.inputs(i as NodeIdx) {
+            let holder = &mut held[i];
+            holder.is_held = Arc::strong_count(node) != holder.n_edges as usize + 1;
+            holder.kept |= holder.is_held;
+            let releases = if holder.is_output { !node.tracked } else { !holder.kept };
+            let start = i.checked_sub(1).map_or(0, |before| links[before].end);
+            let (before, inputs) = edges.split_at(start as usize);
+            edges = before;
+            for input in inputs {
                 let input = &mut held[*input as usize];
                 input.n_edges += 1;
                 input.kept |= !releases;
             }
         }
-        held
     }
 
-    /// Per leaf, whether the evaluation is its only holder, and no other node has the same memory.
-    pub fn donated(&self, held: &Holders) -> Vec<bool> {
+    /// Notes, per leaf, whether the evaluation is its only holder, and no other node has the same memory.
+    pub(super) fn donate(&self, held: &[Holder], donated: &mut Vec<bool>) {
         let is_alone = |leaf: usize| !held[leaf].kept && self.nodes[leaf].holds_alone();
-        self.leaves.iter().map(|leaf| is_alone(*leaf as usize)).collect()
+        donated.extend(self.leaves.iter().map(|leaf| is_alone(*leaf as usize)));
     }
 
-    /// What was found, with the leaves that may be overwritten.
-    pub fn captured(self, donated: Vec<bool>, stages: &[usize]) -> Captured {
-        let GraphWalk { nodes, outputs, leaves, moves, mut writer, .. } = self;
-        writer.words.extend(donated.iter().map(|d| *d as u64));
+    /// Completes the key, now that it is known what may be overwritten.
+    pub(super) fn finish(&mut self, stages: &[usize], held: Vec<Holder>, donated: Vec<bool>) {
+        (self.held, self.donated) = (held, donated);
+        let key = &mut self.writer.key;
+        key.words.extend(self.donated.iter().map(|donated| *donated as u64));
         if !stages.is_empty() {
-            writer.words.push(u64::MAX);
-            writer.words.extend(stages.iter().map(|end| *end as u64));
+            key.words.push(u64::MAX);
+            key.words.extend(stages.iter().map(|end| *end as u64));
+            self.stages.extend(stages);
         }
-        let key = Key::new(writer.words, writer.customs);
-        let stages = stages.to_vec();
-        Captured { nodes, outputs, leaves, donated, moves, constants: writer.constants, stages, key }
+        key.finish();
+    }
+
+    /// The structure that was captured.
+    pub fn key(&self) -> &Key {
+        &self.writer.key
+    }
+
+    /// The distinct constants, as lane bits, in order of first use.
+    pub fn constants(&self) -> &[u32] {
+        &self.writer.constants
+    }
+
+    /// Lets go of the nodes, and keeps the lists for the thread's next walk.
+    pub fn recycle(mut self: Box<Captured>) {
+        let n_nodes = self.nodes.len();
+        self.nodes.clear();
+        self.outputs.clear();
+        self.leaves.clear();
+        self.donated.clear();
+        self.moves.clear();
+        self.stages.clear();
+        self.writer.clear();
+        self.edges.clear();
+        self.links.clear();
+        self.held.clear();
+        if n_nodes <= MOST_KEPT {
+            // A thread that is ending keeps nothing.
+            KEPT.try_with(|kept| kept.set(Some(self))).unwrap_or_default();
+        }
     }
 }
 
-/// Per captured node, who holds it.
-pub(super) type Holders = SmallVec<[Holder; 16]>;
-
+/// Who holds a captured node.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Holder {
     n_edges: u32,
@@ -285,19 +358,25 @@ pub(super) struct Holder {
 /// Writes the structure as words, and numbers leaves and constants.
 #[derive(Default)]
 struct KeyWriter {
-    words: Vec<u64>,
-    customs: Vec<CustomRef>,
+    key: Key,
     constants: Vec<u32>,
     numbers: FastMap<(u64, u32, DType), usize>,
 }
 
 impl KeyWriter {
+    fn clear(&mut self) {
+        self.key.words.clear();
+        self.key.customs.clear();
+        self.constants.clear();
+        self.numbers.clear();
+    }
+
     fn shape(&mut self, shape: &Shape) {
-        self.words.extend(shape.iter().map(|d| *d as u64));
+        self.key.words.extend(shape.iter().map(|d| *d as u64));
     }
 
     fn head(&mut self, tag: u64, node: &Node) {
-        self.words.push(tag | (node.dtype as u64) << 8 | (node.shape.rank() as u64) << 16);
+        self.key.words.push(tag | (node.dtype as u64) << 8 | (node.shape.rank() as u64) << 16);
     }
 
     fn leaf(&mut self, node: &Node) {
@@ -306,7 +385,7 @@ impl KeyWriter {
     }
 
     fn node(&mut self, node: &Node, expr: &Expr, edges: &[NodeIdx]) {
-        let inputs = |w: &mut KeyWriter| w.words.extend(edges.iter().map(|i| *i as u64));
+        let inputs = |w: &mut KeyWriter| w.key.words.extend(edges.iter().map(|i| *i as u64));
         // Elementwise ops have the shape of their inputs; the others write theirs.
         match &expr.op {
             Op::Data => unreachable!("data is always ready"),
@@ -315,7 +394,7 @@ impl KeyWriter {
                 self.shape(&node.shape);
                 // Which constant it is, never what its value is: no plan depends on that.
                 let idx = self.constant(constant, node.dtype);
-                self.words.push(idx as u64);
+                self.key.words.push(idx as u64);
             }
             Op::Index => {
                 self.head(2, node);
@@ -323,12 +402,12 @@ impl KeyWriter {
             }
             Op::Unary(row) => {
                 self.head(3, node);
-                self.words.push(std::ptr::from_ref(*row) as u64);
+                self.key.words.push(std::ptr::from_ref(*row) as u64);
                 inputs(self);
             }
             Op::Binary(row) => {
                 self.head(4, node);
-                self.words.push(std::ptr::from_ref(*row) as u64);
+                self.key.words.push(std::ptr::from_ref(*row) as u64);
                 inputs(self);
             }
             Op::Select => {
@@ -346,30 +425,30 @@ impl KeyWriter {
             // Rule and axes are for gradients; the planner sees the first input alone.
             Op::WithRule(..) => {
                 self.head(16, node);
-                self.words.push(edges[0] as u64);
+                self.key.words.push(edges[0] as u64);
             }
             Op::Custom(op) => {
                 self.head(7, node);
-                self.words.push(op.address() as u64);
-                self.words.push(expr.inputs.len() as u64);
+                self.key.words.push(op.address() as u64);
+                self.key.words.push(expr.inputs.len() as u64);
                 inputs(self);
-                self.customs.push(op.clone());
+                self.key.customs.push(op.clone());
             }
             Op::View(view) | Op::Pad(view) => {
                 self.head(if matches!(expr.op, Op::View(_)) { 8 } else { 9 }, node);
                 self.shape(&node.shape);
                 let rank = node.shape.rank();
-                self.words.extend(view.strides[..rank].iter().map(|s| *s as u64));
-                self.words.push(view.offset as u64);
+                self.key.words.extend(view.strides[..rank].iter().map(|s| *s as u64));
+                self.key.words.push(view.offset as u64);
                 for (low, high) in view.mask.iter().flat_map(|m| &m[..rank]) {
-                    self.words.extend([*low as u64, *high as u64]);
+                    self.key.words.extend([*low as u64, *high as u64]);
                 }
                 inputs(self);
             }
             Op::Reduce(row, axes) => {
                 self.head(10, node);
-                self.words.push(std::ptr::from_ref(*row) as u64);
-                self.words.push(axes.bits() as u64);
+                self.key.words.push(std::ptr::from_ref(*row) as u64);
+                self.key.words.push(axes.bits() as u64);
                 inputs(self);
             }
             Op::Matmul => {
@@ -378,19 +457,30 @@ impl KeyWriter {
             }
             Op::Gather(axis, _) => {
                 self.head(12, node);
-                self.words.push(*axis as u64);
+                self.key.words.push(*axis as u64);
                 inputs(self);
             }
             Op::Cat(axis) => {
                 self.head(13, node);
-                self.words.push((*axis as u64) << 32 | expr.inputs.len() as u64);
+                self.key.words.push((*axis as u64) << 32 | expr.inputs.len() as u64);
+                inputs(self);
+            }
+            Op::RowsAt(axis) => {
+                self.head(17, node);
+                self.shape(&node.shape);
+                self.key.words.push(*axis as u64);
+                inputs(self);
+            }
+            Op::WriteRows(axis) => {
+                self.head(18, node);
+                self.key.words.push(*axis as u64);
                 inputs(self);
             }
             Op::Routine(row, params) => {
                 self.head(14, node);
-                self.words.push(std::ptr::from_ref(*row) as u64);
-                self.words.extend(params.iter().map(|p| *p as u64));
-                self.words.push(expr.inputs.len() as u64);
+                self.key.words.push(std::ptr::from_ref(*row) as u64);
+                self.key.words.extend(params.iter().map(|p| *p as u64));
+                self.key.words.push(expr.inputs.len() as u64);
                 inputs(self);
                 self.shape(&node.shape);
             }

@@ -10,9 +10,9 @@ use std::sync::atomic::{Ordering, fence};
 
 use smallvec::SmallVec;
 
-use super::capture::{Captured, GradientPath, GraphWalk, Holders, NodeIdx};
+use super::capture::{Captured, GradientPath, Holder, NodeIdx};
 use super::kin::{Kin, Kins, living};
-use super::node::{Buffer, NodeRef, NodeState, Recipe};
+use super::node::{Buffer, Buffers, NodeRef, NodeState, Recipe};
 use crate::error::Error;
 
 /// Wanted nodes that an evaluation is computing. However it ends, they are no longer in flight when this is dropped.
@@ -25,11 +25,13 @@ pub struct InFlight<'a> {
 /// Captures what is needed for the wanted nodes, and puts them in flight: until the result is dropped, no other thread can
 /// take hold of what is donated. If something must be brought from another device first, nothing is donated.
 /// `stages` says where in `wanted` each stage ends; it is empty if nothing is staged. The caller holds the device's lock.
-pub fn take_off<'a>(wanted: &'a [&'a NodeRef], stages: &[usize]) -> (Captured, InFlight<'a>) {
-    let walk = GraphWalk::new(wanted);
+pub fn take_off<'a>(wanted: &'a [&'a NodeRef], stages: &[usize]) -> (Box<Captured>, InFlight<'a>) {
+    let mut walk = Captured::walk(wanted);
+    let (mut held, mut donated) = walk.lists();
     if !walk.moves.is_empty() {
-        let nothing = vec![false; walk.leaves.len()];
-        return (walk.captured(nothing, stages), InFlight { wanted: &[], is_at_risk: false });
+        donated.resize(walk.leaves.len(), false);
+        walk.finish(stages, held, donated);
+        return (walk, InFlight { wanted: &[], is_at_risk: false });
     }
     let twins = twins(&walk);
     // From here until they are in flight, whoever wants a recipe of theirs waits. Nobody holds two of these locks but
@@ -43,15 +45,16 @@ pub fn take_off<'a>(wanted: &'a [&'a NodeRef], stages: &[usize]) -> (Captured, I
     for node in outputs.iter().map(|idx| &walk.nodes[*idx as usize]).filter(|node| !node.tracked) {
         locked.push(node.body());
     }
-    let mut held = walk.holders();
-    let donated = walk.donated(&held);
+    walk.count_holders(&mut held);
+    walk.donate(&held, &mut donated);
     // A count that has fallen to ours was lowered by threads that read the memory before: their reads happened before
     // whatever follows.
     fence(Ordering::Acquire);
     note_ancestors(&walk, &mut held, &twins, &outputs);
     locked.iter_mut().for_each(|body| body.in_flight = true);
     drop(locked);
-    (walk.captured(donated, stages), InFlight { wanted, is_at_risk: false })
+    walk.finish(stages, held, donated);
+    (walk, InFlight { wanted, is_at_risk: false })
 }
 
 impl InFlight<'_> {
@@ -61,8 +64,9 @@ impl InFlight<'_> {
     }
 
     /// Gives the nodes their memory.
-    pub fn complete(self, buffers: Vec<Buffer>) {
-        self.wanted.iter().zip(buffers).for_each(|(node, buffer)| node.complete(buffer));
+    pub fn complete(mut self, buffers: Buffers) {
+        let landed = std::mem::take(&mut self.wanted);
+        landed.iter().zip(buffers).for_each(|(node, buffer)| node.complete(buffer));
     }
 
     /// Gives some of the nodes their memory while the others are still being computed.
@@ -100,7 +104,7 @@ impl Drop for InFlight<'_> {
 /// For each captured node that has a twin, the tokens of all that the twin is made of.
 type Twins = Vec<(NodeIdx, Kins)>;
 
-fn twins(walk: &GraphWalk) -> Twins {
+fn twins(walk: &Captured) -> Twins {
     let mut twins = Twins::new();
     for (i, node) in walk.nodes.iter().enumerate() {
         if walk.way(i as NodeIdx) != GradientPath::Twin || node.tracked {
@@ -122,7 +126,7 @@ fn tokens_below(node: NodeRef) -> Kins {
         if node.tracked || !node.dtype.is_float() || !seen.insert(node.serial) {
             continue;
         }
-        kins.push(node.kin().clone());
+        kins.push(node.kin());
         let is_detached = node.with_expr(|expr| expr.is_identity()).unwrap_or(false);
         match node.recipe() {
             Recipe::Known { twin: Some(twin), .. } => stack.push(twin),
@@ -135,7 +139,7 @@ fn tokens_below(node: NodeRef) -> Kins {
 
 /// Gives each output that will let go of its inputs the tokens of what it comes from and what will still be there: for each
 /// way down, the first node that is kept. `outputs` are in order of their places, each once.
-fn note_ancestors(walk: &GraphWalk, held: &mut Holders, twins: &Twins, outputs: &[NodeIdx]) {
+fn note_ancestors(walk: &Captured, held: &mut [Holder], twins: &Twins, outputs: &[NodeIdx]) {
     let lets_go = |idx: &&NodeIdx| !walk.nodes[**idx as usize].tracked && walk.way(**idx) != GradientPath::Ends;
     let mut heirs: SmallVec<[NodeIdx; 4]> = SmallVec::new();
     for idx in outputs.iter().rev().filter(lets_go) {
@@ -148,17 +152,14 @@ fn note_ancestors(walk: &GraphWalk, held: &mut Holders, twins: &Twins, outputs: 
         ancestors(walk, held, twins, heirs, &mut lists);
         for (heir, kins) in heirs.iter().zip(lists) {
             let node = &walk.nodes[*heir as usize];
-            // Without ancestors it needs a token only if it has one.
-            if !kins.is_empty() || node.known_kin().is_some() {
-                node.note_ancestors(kins);
-            }
+            node.note_ancestors(kins);
         }
     }
 }
 
 /// Adds the tokens of what each of up to 64 outputs comes from to the list of each; the last made comes first. Linear in
 /// what lies between. Nothing is marked as reached, before and after.
-fn ancestors(walk: &GraphWalk, held: &mut Holders, twins: &Twins, heirs: &[NodeIdx], lists: &mut [Kins]) {
+fn ancestors(walk: &Captured, held: &mut [Holder], twins: &Twins, heirs: &[NodeIdx], lists: &mut [Kins]) {
     let mut n_open = heirs.len();
     let mut next_heir = 0;
     let Some(first) = heirs.first() else { return };
@@ -194,8 +195,7 @@ fn ancestors(walk: &GraphWalk, held: &mut Holders, twins: &Twins, heirs: &[NodeI
         match walk.way(i) {
             GradientPath::Ends | GradientPath::Source => {}
             GradientPath::Leaf => {
-                let from = walk.nodes[i as usize].known_kin().map(|kin| living(kin.from()));
-                add(lists, through, &from.unwrap_or_default());
+                add(lists, through, &living(walk.nodes[i as usize].ancestors()));
             }
             GradientPath::Twin => add(lists, through, of_twin(twins, i)),
             GradientPath::Inputs | GradientPath::Shown => {
@@ -215,37 +215,44 @@ fn of_twin(twins: &Twins, idx: NodeIdx) -> &[Arc<Kin>] {
 
 /// The token of a node that is kept, which leads to all it comes from. If the node is yet to be computed, so are its
 /// inputs kept; an output among them notes its own ancestors.
-fn token_of_kept(walk: &GraphWalk, held: &Holders, twins: &Twins, idx: NodeIdx) -> Arc<Kin> {
+fn token_of_kept(walk: &Captured, held: &[Holder], twins: &Twins, idx: NodeIdx) -> Arc<Kin> {
     if walk.way(idx) == GradientPath::Leaf {
         // By far the most frequent: memory.
         let kin = walk.nodes[idx as usize].kin();
         kin.tidy();
-        return kin.clone();
+        return kin;
     }
-    let mut stack: SmallVec<[NodeIdx; 8]> = SmallVec::from_iter([idx]);
-    while let Some(idx) = stack.pop() {
-        let (kin, way) = (walk.nodes[idx as usize].kin(), walk.way(idx));
+    let token = walk.nodes[idx as usize].kin();
+    let mut stack: SmallVec<[(NodeIdx, Arc<Kin>); 8]> = SmallVec::new();
+    stack.push((idx, token.clone()));
+    while let Some((idx, kin)) = stack.pop() {
+        let way = walk.way(idx);
         if way == GradientPath::Leaf {
             kin.tidy();
         }
         if held[idx as usize].is_output || way == GradientPath::Leaf || kin.is_known() {
             continue;
         }
-        // Nobody can ask for a gradient by a constant that only the graph holds, unless a function is shown it.
-        let is_nameless = |input: NodeIdx| {
-            walk.way(input) == GradientPath::Source && !held[input as usize].is_held && way != GradientPath::Shown
-        };
-        let counts = |input: &&NodeIdx| walk.nodes[**input as usize].dtype.is_float() && !is_nameless(**input);
-        let from = match way {
-            GradientPath::Twin => of_twin(twins, idx).iter().cloned().collect(),
+        let mut from = Kins::new();
+        match way {
+            GradientPath::Twin => from.extend(of_twin(twins, idx).iter().cloned()),
             GradientPath::Inputs | GradientPath::Shown => {
-                let inputs = walk.inputs(idx).iter().filter(counts);
-                stack.extend(inputs.clone().copied());
-                inputs.map(|input| walk.nodes[*input as usize].kin().clone()).collect()
+                for input in walk.inputs(idx) {
+                    let node = &walk.nodes[*input as usize];
+                    // Nobody can ask for a gradient by a constant that only the graph holds, unless a function is shown it.
+                    let is_nameless = walk.way(*input) == GradientPath::Source
+                        && !held[*input as usize].is_held
+                        && way != GradientPath::Shown;
+                    if node.dtype.is_float() && !is_nameless {
+                        let kin = node.kin();
+                        from.push(kin.clone());
+                        stack.push((*input, kin));
+                    }
+                }
             }
-            GradientPath::Ends | GradientPath::Leaf | GradientPath::Source => Kins::new(),
-        };
+            GradientPath::Ends | GradientPath::Leaf | GradientPath::Source => {}
+        }
         kin.note(from);
     }
-    walk.nodes[idx as usize].kin().clone()
+    token
 }

@@ -30,13 +30,8 @@ struct From {
 }
 
 impl Kin {
-    /// The token of a node whose ancestors are not known yet.
-    pub fn new(serial: u64, oldest: u64) -> Kin {
-        Kin::from_ancestors(serial, oldest, None)
-    }
-
     /// The token of a node whose ancestors are these, if they are known.
-    pub fn from_ancestors(serial: u64, oldest: u64, kins: Option<Kins>) -> Kin {
+    pub fn new(serial: u64, oldest: u64, kins: Option<Kins>) -> Kin {
         let is_known = kins.is_some();
         let from = From { is_known, kins: kins.map(distinct).unwrap_or_default() };
         Kin { serial, oldest, is_alive: AtomicBool::new(true), from: Mutex::new(from) }

@@ -12,5 +12,5 @@ mod op;
 pub use capture::{Captured, Graph, GraphNode, Key, NodeIdx, capture};
 pub use flight::take_off;
 pub use kin::{Kin, ancestry};
-pub use node::{Buffer, Expr, Node, NodeRef, Recipe};
+pub use node::{Buffer, Buffers, Expr, Node, NodeRef, Recipe};
 pub use op::{Constant, CustomOp, CustomRef, Op};

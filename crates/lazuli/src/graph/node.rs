@@ -22,6 +22,9 @@ use crate::view::View;
 #[derive(Clone)]
 pub struct Buffer(Arc<dyn Any + Send + Sync>);
 
+/// The memory of some nodes.
+pub type Buffers = SmallVec<[Buffer; 4]>;
+
 impl Buffer {
     /// Wraps a backend's own kind of memory.
     pub fn new(storage: impl Any + Send + Sync) -> Buffer {
@@ -87,11 +90,22 @@ pub struct Node {
     /// The serial of the first made of all it depends on, itself included, whether that is still known or not.
     pub oldest: u64,
     body: Mutex<NodeState>,
-    // Its token, from when it is first needed.
-    kin: OnceLock<Arc<Kin>>,
+    lineage: Mutex<Lineage>,
+    // What its device keeps of it beside its memory, such as a packed form; it goes with the node.
+    kept: OnceLock<Box<dyn Any + Send + Sync>>,
     // The capture that last visited this node and the index it gave; both are only touched under the device's lock.
     pub(super) seen_by: AtomicU64,
     pub(super) seen_as: AtomicU32,
+}
+
+/// What a node comes from. Most are gone before anybody needs a token of them, so that it is made when it is first needed.
+#[derive(Default)]
+enum Lineage {
+    /// Not known yet, or from nothing.
+    #[default]
+    None,
+    From(Kins),
+    Token(Arc<Kin>),
 }
 
 #[derive(Default)]
@@ -153,8 +167,10 @@ impl Node {
     ) -> NodeRef {
         static SERIAL: AtomicU64 = AtomicU64::new(0);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
-        let inputs = body.expr.iter().flat_map(|expr| &expr.inputs).chain(&body.twin);
-        let oldest = inputs.map(|input| input.oldest).fold(serial, u64::min);
+        let mut oldest = body.twin.as_ref().map_or(serial, |twin| twin.oldest);
+        for input in body.expr.as_ref().map_or(&[][..], |expr| &expr.inputs) {
+            oldest = oldest.min(input.oldest);
+        }
         Arc::new(Node {
             shape,
             dtype,
@@ -164,7 +180,8 @@ impl Node {
             serial,
             oldest,
             body: Mutex::new(body),
-            kin: OnceLock::new(),
+            lineage: Mutex::new(Lineage::None),
+            kept: OnceLock::new(),
             seen_by: AtomicU64::new(0),
             seen_as: AtomicU32::new(0),
         })
@@ -190,23 +207,57 @@ impl Node {
         self.body().buffer.is_some()
     }
 
+    /// What its device keeps of it: always of one type.
+    pub fn kept<T: Any + Default + Send + Sync>(&self) -> Option<&T> {
+        self.kept.get_or_init(|| Box::new(T::default())).downcast_ref()
+    }
+
+    // Nothing panics while the lock is held, so a poisoned one is still good.
+    fn lineage(&self) -> MutexGuard<'_, Lineage> {
+        self.lineage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Its token.
-    pub fn kin(&self) -> &Arc<Kin> {
-        self.kin.get_or_init(|| Arc::new(Kin::new(self.serial, self.oldest)))
-    }
-
-    /// Notes in its token what it comes from.
-    pub(super) fn note_ancestors(&self, kins: Kins) {
-        let mut kins = Some(kins);
-        let kin = self.kin.get_or_init(|| Arc::new(Kin::from_ancestors(self.serial, self.oldest, kins.take())));
-        if let Some(kins) = kins {
-            kin.note(kins);
+    pub fn kin(&self) -> Arc<Kin> {
+        let mut lineage = self.lineage();
+        if let Lineage::Token(kin) = &*lineage {
+            return kin.clone();
         }
+        let from = match std::mem::take(&mut *lineage) {
+            Lineage::From(kins) => Some(kins),
+            _ => None,
+        };
+        let kin = Arc::new(Kin::new(self.serial, self.oldest, from));
+        *lineage = Lineage::Token(kin.clone());
+        kin
     }
 
-    /// Its token, if it has needed one.
-    pub(super) fn known_kin(&self) -> Option<&Arc<Kin>> {
-        self.kin.get()
+    /// Its token, if anything is known of what it comes from.
+    fn known_kin(&self) -> Option<Arc<Kin>> {
+        let is_known = !matches!(&*self.lineage(), Lineage::None);
+        is_known.then(|| self.kin())
+    }
+
+    /// Notes what it comes from.
+    pub(super) fn note_ancestors(&self, kins: Kins) {
+        let mut lineage = self.lineage();
+        let old = match &*lineage {
+            Lineage::Token(kin) => return kin.note(kins),
+            _ if kins.is_empty() => std::mem::take(&mut *lineage),
+            _ => std::mem::replace(&mut *lineage, Lineage::From(kins)),
+        };
+        drop(lineage);
+        // Outside the lock: dropping tokens may drop many.
+        drop(old);
+    }
+
+    /// The tokens of what it comes from, as far as they are known.
+    pub(super) fn ancestors(&self) -> Kins {
+        match &*self.lineage() {
+            Lineage::None => Kins::new(),
+            Lineage::From(kins) => kins.clone(),
+            Lineage::Token(kin) => kin.from(),
+        }
     }
 
     /// How it is computed, with its inputs to hold: the only way to them without the device's lock. While an evaluation
@@ -218,7 +269,7 @@ impl Node {
             (Some(Expr { op, inputs }), _) if !body.in_flight => {
                 Recipe::Known { op: op.clone(), inputs: inputs.clone(), twin: body.twin.clone() }
             }
-            _ => Recipe::Ended(self.kin.get().cloned()),
+            _ => Recipe::Ended(self.known_kin()),
         }
     }
 
@@ -242,7 +293,7 @@ impl Node {
     /// Gives it the memory that was brought from `source`.
     pub fn bring(&self, source: &Node, buffer: Buffer) {
         if !self.tracked && self.dtype.is_float() {
-            self.kin().note([source.kin().clone()].into_iter().collect());
+            self.note_ancestors([source.kin()].into_iter().collect());
         }
         self.complete(buffer);
     }
@@ -324,30 +375,36 @@ impl Node {
     }
 }
 
-/// A chain of a million nodes must not unwind a million stack frames: inputs are dropped from a list instead.
 impl Drop for Node {
     fn drop(&mut self) {
-        let mut pending: SmallVec<[NodeRef; 3]> = SmallVec::new();
-        let release = |node: &mut Node, pending: &mut SmallVec<[NodeRef; 3]>| {
-            let body = node.body.get_mut().unwrap_or_else(PoisonError::into_inner);
-            if let Some(twin) = body.twin.take() {
-                pending.push(twin);
+        let mut pending = SmallVec::new();
+        self.release(&mut pending);
+        while let Some(mut input) = pending.pop() {
+            // If this is the last reference, dropping it below finds nothing to follow.
+            if let Some(node) = Arc::get_mut(&mut input) {
+                node.release(&mut pending);
             }
-            if let Some(expr) = &mut body.expr {
-                while let Some(input) = expr.inputs.pop() {
-                    pending.push(input);
-                }
-            }
-        };
-        release(self, &mut pending);
-        if let Some(kin) = self.kin.get() {
+        }
+        if let Lineage::Token(kin) = self.lineage.get_mut().unwrap_or_else(PoisonError::into_inner) {
             kin.die();
         }
-        while let Some(mut input) = pending.pop() {
-            // If this is the last reference, dropping it below finds nothing to follow. (If another thread lets go of its
-            // reference between the two, this list starts again one frame down.)
-            if let Some(node) = Arc::get_mut(&mut input) {
-                release(node, &mut pending);
+    }
+}
+
+impl Node {
+    /// Lets go of its inputs. A chain of a million nodes must not unwind a million stack frames, so inputs that nobody else
+    /// holds are added to a list instead. (If another thread lets go of its reference meanwhile, such a list starts again
+    /// one frame down.)
+    fn release(&mut self, pending: &mut SmallVec<[NodeRef; 3]>) {
+        let body = self.body.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(twin) = body.twin.take() {
+            pending.push(twin);
+        }
+        if let Some(expr) = &mut body.expr {
+            while let Some(input) = expr.inputs.pop() {
+                if Arc::strong_count(&input) == 1 {
+                    pending.push(input);
+                }
             }
         }
     }

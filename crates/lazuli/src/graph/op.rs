@@ -48,6 +48,12 @@ pub enum Op {
     Gather(usize, &'static str),
     /// Inputs one after another along this axis.
     Cat(usize),
+    /// Inputs `x` and `position`, a u32 scalar: `x` from that position on along this axis, as far as the node's shape goes.
+    /// The position is in range: it was checked when the op was recorded.
+    RowsAt(usize),
+    /// Inputs `x`, `rows` and `position`, a u32 scalar: `x` with `rows` in place of what is from that position on along this
+    /// axis. The position is in range, too.
+    WriteRows(usize),
     /// A hand-written kernel with its integer parameters.
     Routine(&'static RoutineRow, Params),
 }
@@ -172,6 +178,8 @@ impl Op {
             Op::Matmul => "matmul",
             Op::Gather(_, called) => called,
             Op::Cat(_) => "cat",
+            Op::RowsAt(_) => "rows_at",
+            Op::WriteRows(_) => "write_rows",
             Op::Routine(row, _) => row.name,
         }
     }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use super::{Args, AxisList, Body, InstOp, Kernel, OperandArgs, Order, Reg};
+use super::{Args, AxisList, Body, InstOp, Kernel, OperandArgs, Order, Reg, Store};
 
 impl Kernel {
     /// What it computes, as a name: `map_add_tanh_f32`. Profilers show it, so it reads like the plan.
@@ -88,7 +88,7 @@ impl Body {
         for (i, inst) in self.insts.iter().enumerate() {
             let r = |reg: &Reg| texts[*reg as usize].clone();
             let text = match &inst.op {
-                InstOp::Load { input, .. } => format!("in{input}"),
+                InstOp::Load { input, access } => format!("in{input}{}", self.moved_text(*access)),
                 InstOp::Valid { .. } => "inside".to_string(),
                 InstOp::Index { .. } => "index".to_string(),
                 InstOp::Gather { input, index, .. } => format!("in{input}[{}]", r(index)),
@@ -116,8 +116,15 @@ impl Body {
                 texts.push(text);
             }
         }
-        lines.extend(self.stores.iter().map(|s| format!("out{} = {}", s.output, texts[s.value as usize])));
+        let store = |s: &Store| format!("out{}{} = {}", s.output, self.moved_text(s.access), texts[s.value as usize]);
+        lines.extend(self.stores.iter().map(store));
         lines.join("; ")
+    }
+
+    /// `[c0..]`, where the place of an access is a constant of the plan.
+    fn moved_text(&self, access: u16) -> String {
+        let offset = self.offset_of(access).map(|idx| self.offsets[idx].constant);
+        offset.map_or(String::new(), |constant| format!("[c{constant}..]"))
     }
 }
 

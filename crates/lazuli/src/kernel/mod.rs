@@ -3,13 +3,16 @@
 //! size, stride or scalar, so that other sizes compile nothing. Decides nothing.
 
 mod display;
+mod extent;
 mod operand;
 
+pub use extent::{coordinates_between, reach_of};
 pub use operand::{AxisList, MatmulArgs, OperandArgs, Panels};
 
 use crate::dtype::DType;
 use crate::graph::CustomRef;
-use crate::ops::{BinaryRow, ReduceRow, RoutineRow, UnaryRow};
+use crate::ops::wgsl_loops::Iterations;
+use crate::ops::{BinaryRow, ReduceRow, RoutineRow, UnaryRow, WGSL_COMMON};
 use crate::view::{IndexMap, View};
 
 /// What is compiled: the structure of one launch, free of sizes and values.
@@ -92,6 +95,16 @@ pub struct Body {
     pub accesses: Vec<AccessForm>,
     pub insts: Vec<Inst>,
     pub stores: Vec<Store>,
+    /// The accesses whose place is only known when the kernel runs. All accesses to one input or output are moved alike.
+    pub offsets: Vec<RuntimeOffset>,
+}
+
+/// Moves an access by a constant of the plan times a stride, which is in [`Args::offsets`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RuntimeOffset {
+    pub access: u16,
+    /// The constant, a u32, by its place in [`Args::consts`].
+    pub constant: u16,
 }
 
 /// Which axes are walked fastest.
@@ -213,10 +226,12 @@ pub struct Args {
     pub accesses: Vec<IndexMap>,
     pub gathers: Vec<GatherArgs>,
     /// If the launch serves only some indices of its one gather: the first, and how many. What others look up is not
-    /// stored; a launch of its own does. Planners leave it None.
+    /// stored; other parts of the kernel do.
     pub index_range: Option<(usize, usize)>,
     /// Per `Const` of the body, which constant of the plan it is.
     pub consts: Vec<u32>,
+    /// The numbers of each run-time offset of the body.
+    pub offsets: Vec<OffsetArgs>,
     pub matmul: Option<MatmulArgs>,
     pub attention: Option<Box<AttentionArgs>>,
     pub routine: Option<RoutineArgs>,
@@ -263,6 +278,18 @@ pub struct GatherArgs {
     pub bound: usize,
     /// Which of the plan's checks fails when an index is out of range.
     pub check: u32,
+}
+
+/// The numbers of a run-time offset.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OffsetArgs {
+    /// From one position to the next, in elements.
+    pub stride: isize,
+    /// All positions are below it.
+    pub bound: usize,
+    /// The positions that the launch serves, the first and how many. At others it stores nothing: a launch of its own does.
+    /// All of them, unless the kernel was cut.
+    pub served: (usize, usize),
 }
 
 /// What a routine needs to know.
@@ -364,6 +391,7 @@ impl Args {
         let sizes = (self.outer.capacity() + self.inner.capacity()) * size_of::<usize>();
         let maps = self.accesses.iter().map(IndexMap::size_bytes).sum::<usize>();
         let gathers = self.gathers.capacity() * size_of::<GatherArgs>() + self.consts.capacity() * size_of::<u32>();
+        let gathers = gathers + self.offsets.capacity() * size_of::<OffsetArgs>();
         let shapes = |routine: &RoutineArgs| routine.input_shapes.capacity() * size_of::<crate::shape::Shape>();
         let attention = self.attention.as_ref().map_or(0, |a| a.size_bytes());
         let numbers = self.matmul.as_ref().map_or(0, MatmulArgs::size_bytes) + self.routine.as_ref().map_or(0, shapes);
@@ -372,7 +400,26 @@ impl Args {
     }
 }
 
+impl OffsetArgs {
+    /// By how far the first and the last position that is served are moved.
+    pub fn reach(&self) -> (isize, isize) {
+        let (first, n) = self.served;
+        (self.stride * first as isize, self.stride * (first + n.max(1) - 1) as isize)
+    }
+
+    /// Whether some positions are not served.
+    #[cfg(feature = "gpu")]
+    pub fn is_partial(&self) -> bool {
+        self.served != (0, self.bound)
+    }
+}
+
 impl AttentionArgs {
+    /// Multiplications for each score.
+    pub fn depth(&self) -> usize {
+        self.inner.iter().map(|inner| inner.depth).sum::<usize>() + self.n_values
+    }
+
     /// About how many bytes it occupies.
     pub fn size_bytes(&self) -> usize {
         let operand = |operand: &AttentionOperand| operand.batch.capacity() * size_of::<isize>();
@@ -402,11 +449,39 @@ impl Body {
             + self.insts.capacity() * size_of::<Inst>()
             + self.insts.iter().map(custom).sum::<usize>()
             + self.stores.capacity() * size_of::<Store>()
+            + self.offsets.capacity() * size_of::<RuntimeOffset>()
+    }
+
+    /// The number of an access's run-time offset, if it has one.
+    pub fn offset_of(&self, access: u16) -> Option<usize> {
+        self.offsets.iter().position(|offset| offset.access == access)
     }
 
     /// Whether what it stores depends on whether a check of an earlier launch has failed.
     pub fn commits(&self) -> bool {
         self.insts.iter().any(|inst| inst.op == InstOp::Failed)
+    }
+
+    /// Loop iterations that the WGSL functions of its rows may make per element.
+    pub fn function_iterations(&self) -> usize {
+        let mut known: Vec<(&str, usize)> = Vec::new();
+        let of_inst = |inst: &Inst| {
+            let (name, text, functions) = match &inst.op {
+                InstOp::Unary(row, _) => (row.name, row.wgsl, row.wgsl_fns),
+                InstOp::Binary(row, ..) => (row.name, row.wgsl, row.wgsl_fns),
+                _ => return 0,
+            };
+            if let Some((_, iterations)) = known.iter().find(|k| k.0 == name) {
+                return *iterations;
+            }
+            // Functions are named by lane: the longest counts.
+            let iterations = Iterations::of_texts(&[WGSL_COMMON, functions]);
+            let of_lane = |lane: &str| iterations.of_calls(&text.replace("$t", lane));
+            let most = ["f32", "i32", "u32"].map(of_lane).into_iter().max().unwrap_or(0);
+            known.push((name, most));
+            most
+        };
+        self.insts.iter().map(of_inst).sum()
     }
 
     /// Per instruction, how many `Reduce`s one after another it depends on.

@@ -83,7 +83,6 @@ impl AxisList {
     }
 
     /// Of all values, the one that counts as the first.
-    #[cfg(feature = "gpu")]
     pub fn start(&self) -> usize {
         self.start
     }
@@ -111,6 +110,20 @@ impl AxisList {
         at
     }
 
+    /// Where its first values are, as many as there is room for.
+    pub fn write_offsets(&self, to: &mut [isize]) {
+        debug_assert!(self.start == 0, "parts of a list are counted one by one");
+        let Some(first) = to.first_mut() else { return };
+        *first = 0;
+        let mut n_inner = 1usize;
+        for &(size, stride) in self.axes.iter().rev() {
+            let n = n_inner.saturating_mul(size).min(to.len());
+            // Each value of an axis repeats the inner axes, a stride further on.
+            (n_inner..n).for_each(|i| to[i] = to[i - n_inner] + stride);
+            n_inner = n;
+        }
+    }
+
     /// Where its values from `idx` on are, one after another.
     pub fn offsets(&self, idx: usize) -> AxisOffsets<'_> {
         let mut rest = self.start + idx;
@@ -124,7 +137,6 @@ impl AxisList {
     }
 
     /// Leaves `len` values from `start` on. Gives what the operand's offset grows by.
-    #[cfg(any(test, feature = "gpu"))]
     pub fn narrow(&mut self, start: usize, len: usize) -> isize {
         if let [(size, stride)] = &mut self.axes[..] {
             *size = len;
@@ -197,7 +209,6 @@ fn extent(axes: &[(usize, isize)], first: usize, last: usize) -> (isize, isize) 
 
 impl OperandArgs {
     /// A plain matrix.
-    #[cfg(any(feature = "gpu", test))]
     pub fn plain(
         batch: impl Iterator<Item = (usize, isize)>,
         rows: (usize, isize),
@@ -210,6 +221,12 @@ impl OperandArgs {
     /// The steps from row to row and from column to column, where both are single axes.
     pub fn steps(&self) -> Option<(isize, isize)> {
         Some((self.rows.stride()?, self.cols.stride()?))
+    }
+
+    /// Whether all indices of these batch axes have the same matrix.
+    pub fn is_shared(&self, batch: &[usize]) -> bool {
+        let stays = |axis: &(usize, isize)| axis.0 <= 1 || axis.1 == 0;
+        batch.iter().zip(&self.batch).all(|(size, list)| *size <= 1 || list.axes.iter().all(stays))
     }
 
     /// Where a batch index begins, counted over all batch axes.
@@ -265,6 +282,11 @@ mod tests {
                     let moved = part.narrow(start, len);
                     let at: Vec<isize> = (0..len).map(|i| moved + part.at(i)).collect();
                     assert_eq!(at, part.offsets(0).take(len).map(|at| moved + at).collect::<Vec<_>>(), "{list:?}");
+                    if start == 0 {
+                        let mut written = vec![isize::MAX; len];
+                        list.write_offsets(&mut written);
+                        assert_eq!(at, written, "{list:?}");
+                    }
                     assert_eq!(at, (start..start + len).map(|i| list.at(i)).collect::<Vec<_>>(), "{list:?}");
                     let (low, high) = part.extent(len);
                     let ends = (moved + low, moved + high);

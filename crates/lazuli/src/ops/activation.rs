@@ -3,8 +3,12 @@
 use std::f32::consts::FRAC_1_SQRT_2;
 
 use super::binary::AT_LEAST;
-use super::operand::binary;
+use super::create::coordinate;
+use super::movement::narrowed;
+use super::operand::{binary, or_error};
 use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::shape::keep;
 use crate::tensor::Tensor;
 
 /// √(2/π), of the tanh form of gelu.
@@ -197,4 +201,181 @@ impl Tensor {
         let x = &self.widened();
         x.mul(x.add(3).clamp(0, 6).div(6)).narrowed(self)
     }
+
+    /// A scaled [`elu`](Tensor::elu) that keeps mean 0 and variance 1: `scale · elu(x, alpha)`, with the numbers of the paper.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[f32::NEG_INFINITY, 1.0], [2], &Device::cpu());
+    /// assert_eq!(x.selu().to_vec::<f32>()?, [-1.7580993, 1.050701]);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn selu(&self) -> Tensor {
+        const ALPHA: f32 = 1.673_263_2;
+        const SCALE: f32 = 1.050_701;
+        self.widened().elu(ALPHA).mul(SCALE).narrowed(self)
+    }
+
+    /// The number if it is positive, else `alpha · (e^(x/alpha) − 1)`.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[f32::NEG_INFINITY, 1.0], [2], &Device::cpu());
+    /// assert_eq!(x.celu(2.0).to_vec::<f32>()?, [-2.0, 1.0]);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn celu(&self, alpha: f32) -> Tensor {
+        let x = &self.widened();
+        let is_positive = x.gt(0);
+        is_positive.select(x, is_positive.select(0, x).div(alpha).expm1().mul(alpha)).narrowed(self)
+    }
+
+    /// `x · tanh(softplus(x))`.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[-1000.0f32, 0.0, 1000.0], [3], &Device::cpu());
+    /// assert_eq!(x.mish().to_vec::<f32>()?, [0.0, 0.0, 1000.0]);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn mish(&self) -> Tensor {
+        let x = &self.widened();
+        let near = near(x);
+        gated(x, near.mul(near.softplus().tanh())).narrowed(self)
+    }
+
+    /// Half of an axis times the logistic function of its other half: `a · σ(b)`.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[3.0f32, 0.0], [2], &Device::cpu());
+    /// assert_eq!(x.glu(0).to_vec::<f32>()?, [1.5]);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn glu(&self, axis: i32) -> Tensor {
+        or_error(gated_half(self, axis))
+    }
+
+    /// The number if it is positive, else `slope` times it; the slope is a tensor that broadcasts.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[-2.0f32, -2.0, 2.0], [3], &Device::cpu());
+    /// let slope = Tensor::from_slice(&[0.5f32, 0.25, 0.5], [3], &Device::cpu());
+    /// assert_eq!(x.prelu(&slope).to_vec::<f32>()?, [-1.0, -0.5, 2.0]);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn prelu(&self, slope: &Tensor) -> Tensor {
+        self.gt(0).select(self, self.mul(slope))
+    }
+
+    /// A straight line in place of the [`sigmoid`](Tensor::sigmoid): `clamp(alpha · x + beta, 0, 1)`.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[-4.0f32, 0.0, 4.0], [3], &Device::cpu());
+    /// assert_eq!(x.hardsigmoid(1.0 / 6.0, 0.5).to_vec::<f32>()?, [0.0, 0.5, 1.0]);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn hardsigmoid(&self, alpha: f32, beta: f32) -> Tensor {
+        self.widened().mul(alpha).add(beta).clamp(0, 1).narrowed(self)
+    }
+
+    /// The number if it is above `threshold`, else `value`.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[1.0f32, 2.0], [2], &Device::cpu());
+    /// assert_eq!(x.threshold(1.0, 0.0).to_vec::<f32>()?, [0.0, 2.0]);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn threshold(&self, threshold: f32, value: f32) -> Tensor {
+        // Written so that NaN stays NaN.
+        self.le(threshold).select(value, self).to_dtype(self.dtype().unwrap_or(DType::F32))
+    }
+
+    /// `x / (1 + |x|)`.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[-1.0f32, 3.0], [2], &Device::cpu());
+    /// assert_eq!(x.softsign().to_vec::<f32>()?, [-0.5, 0.75]);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn softsign(&self) -> Tensor {
+        let x = &self.widened();
+        x.div(x.abs().add(1)).narrowed(self)
+    }
+
+    /// Nothing between `−lambda` and `lambda`, beyond them the number moved towards 0 by `bias`. With `bias` 0 it is PyTorch's
+    /// `hardshrink`, with `bias` equal to `lambda` its `softshrink`.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[-2.0f32, 0.25, 2.0], [3], &Device::cpu());
+    /// assert_eq!(x.shrink(0.5, 0.5).to_vec::<f32>()?, [-1.5, 0.0, 1.5]);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn shrink(&self, lambda: f32, bias: f32) -> Tensor {
+        let is_above = self.gt(lambda);
+        let moved = is_above.select(self.sub(bias), self.add(bias));
+        // Written so that NaN stays NaN.
+        let is_inside = self.le(lambda).logical_and(self.ge(-lambda));
+        is_inside.select(0, moved).to_dtype(self.dtype().unwrap_or(DType::F32))
+    }
+
+    /// The logarithm of the [`sigmoid`](Tensor::sigmoid), without losing digits: `−ln(1 + e⁻ˣ)`.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[-1000.0f32, 0.0], [2], &Device::cpu());
+    /// assert_eq!(x.log_sigmoid().to_vec::<f32>()?, [-1000.0, -(2f32.ln())]);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn log_sigmoid(&self) -> Tensor {
+        self.widened().neg().softplus().neg().narrowed(self)
+    }
+
+    /// One at the first of the greatest elements along an axis, zero at all others.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[1.0f32, 3.0, 3.0], [3], &Device::cpu());
+    /// assert_eq!(x.hardmax(0).to_vec::<f32>()?, [0.0, 1.0, 0.0]);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn hardmax(&self, axis: i32) -> Tensor {
+        or_error(first_greatest(self, axis))
+    }
+}
+
+#[track_caller]
+fn gated_half(x: &Tensor, axis: i32) -> Result<Tensor> {
+    let shape = x.node()?.shape;
+    let size = shape[shape.axis("glu", axis)?];
+    if !size.is_multiple_of(2) {
+        return Err(Error::shape("glu", format!("axis {axis} of {shape} cannot be halved")));
+    }
+    let wide = x.widened();
+    let (a, b) = (narrowed("glu", &wide, axis, 0, size / 2)?, narrowed("glu", &wide, axis, size / 2, size / 2)?);
+    Ok(a.mul(logistic(&b)).narrowed(x))
+}
+
+#[track_caller]
+fn first_greatest(x: &Tensor, axis: i32) -> Result<Tensor> {
+    let node = x.node()?;
+    let at = node.shape.axis("hardmax", axis)?;
+    let place = coordinate(&node.shape, at, &node.device, std::panic::Location::caller());
+    Ok(place.eq(x.argmax(keep(axis))).to_dtype(node.dtype))
 }

@@ -1,6 +1,6 @@
 //! Attention: queries look at keys and take a mean of values. Written with products, a softmax and comparisons, so that
-//! it is what the same maths would be. On the CPU the planner makes one kernel of it, which stores no score; on GPUs it is
-//! two products and a softmax.
+//! it is what the same maths would be. The planner makes one kernel of it, which stores no score; where a device has none,
+//! it is two products and a softmax.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::movement::reshaped;
 use super::operand::or_error;
 use crate::dtype::DType;
 use crate::error::{Error, Fault, Result};
-use crate::graph::{CustomOp, CustomRef, Op};
+use crate::graph::{Constant, CustomOp, CustomRef, Op};
 use crate::place::Caller;
 use crate::shape::{Shape, keep};
 use crate::tensor::Tensor;
@@ -32,6 +32,11 @@ pub struct Attention<'a> {
     /// Whether a query may look only at keys up to its own place. The last query is at the last key: with fewer queries
     /// than keys they are the last ones, as with a cache of earlier keys.
     pub causal: bool,
+    /// How many keys there are, where keys and values are only the first rows of a cache with room for more: the others are not
+    /// looked at, and with `causal` the last query is at the last of these keys. A number of the evaluation: another one needs
+    /// no new plan, and on the CPU the work is that of so many keys. What the other rows hold should be finite, such as the
+    /// zeros of a new cache.
+    pub length: Option<usize>,
     /// How far a query may look: at keys less than this many places away, on either side, or before it if `causal`.
     pub window: Option<usize>,
     /// Bools that broadcast to the scores `[…, heads, queries, keys]`: true where a query may look.
@@ -54,7 +59,8 @@ impl Tensor {
     /// several heads of queries each.
     ///
     /// Scores are f32 whatever the operands are. A query that may look nowhere (all its keys are masked, or there are
-    /// none) gives zeros, where `softmax` written as maths gives NaN.
+    /// none) gives zeros, where `softmax` written as maths gives NaN. A key that a query may not look at has no influence
+    /// on it, whatever its value is: what fills up a sequence may be NaN.
     ///
     /// No score is stored, and neither is one on the way back: gradients compute the scores again from each row's sum. The
     /// same maths written with ops stores no score either, unless its gradient is wanted.
@@ -112,6 +118,8 @@ struct ScoreMap {
     causal: bool,
     /// How many more keys than queries there are.
     offset: Tensor,
+    /// How many keys there are, if not all are.
+    length: Option<Tensor>,
     window: Option<Tensor>,
     mask: Option<Tensor>,
     scale: Tensor,
@@ -146,10 +154,18 @@ impl ScoreMap {
             kept.to_dtype(DType::F32).mul(1.0 / (1.0 - options.dropout))
         });
         let window = options.window.map(|window| window.min(i32::MAX as usize / 2) as i32);
+        // Each has a name of its own, so that a length that happens to be what another of them is plans nothing new.
+        let at = Location::caller();
+        let place = |place: i32, name: &str| {
+            let constant = Op::Const(Constant::new(place as f64, at, name));
+            Tensor::source(constant, Shape::from([]), DType::I32, device, at)
+        };
+        let n_keys = options.length.unwrap_or(s) as i32;
         Ok(ScoreMap {
             causal: options.causal,
-            offset: Tensor::full((), s as i32 - l as i32, device),
-            window: window.map(|window| Tensor::full((), window, device)),
+            offset: place(n_keys - l as i32, "attention: offset"),
+            length: options.length.map(|_| place(n_keys, "attention: length")),
+            window: window.map(|window| place(window, "attention: window")),
             mask,
             scale: number(scale),
             soft_cap: options.soft_cap.map(number),
@@ -230,6 +246,9 @@ impl ScoreMap {
         let (l, s) = (node.shape[rank - 2], node.shape[rank - 1]);
         let place = |axis: usize| coordinate(&Shape::from([l, s]), axis, &device, at);
         let (row, column) = (place(0).add(&self.offset), place(1));
+        if let Some(length) = &self.length {
+            scores = column.lt(length).select(&scores, fill);
+        }
         if self.causal {
             scores = column.le(&row).select(&scores, fill);
         }
@@ -281,6 +300,11 @@ fn check_options(q: &Tensor, options: &Attention<'_>, shape: &AttentionShape) ->
             let message = format!("the {what} {} does not broadcast to the scores {}", node.shape, shape.scores);
             return Err(misfit(message, &[&node.shape, &shape.scores]));
         }
+    }
+    let s = shape.scores[shape.scores.rank() - 1];
+    if let Some(length) = options.length.filter(|length| *length > s) {
+        let message = format!("a length of {length} is more than the {s} keys that there are");
+        return Err(misfit(message, &[&shape.scores]));
     }
     if !(0.0..1.0).contains(&options.dropout) {
         let message = format!("a dropout of {} is no share; it must be at least 0 and less than 1", options.dropout);

@@ -31,11 +31,11 @@ pub struct PerAxis {
 }
 
 impl PerAxis {
-    fn at(&self, axis: usize) -> usize {
+    pub(super) fn at(&self, axis: usize) -> usize {
         self.numbers[axis]
     }
 
-    fn fits(&self, n_axes: usize) -> bool {
+    pub(super) fn fits(&self, n_axes: usize) -> bool {
         self.n_given == 0 || self.n_given as usize == n_axes
     }
 }

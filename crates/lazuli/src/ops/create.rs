@@ -443,8 +443,19 @@ fn is_exact(first: f64, step: f64, n: usize) -> bool {
     (-100..100).contains(&unit) && (first + step * n as f64) * f64::powi(2.0, -unit) <= (1 << 24) as f64
 }
 
-/// 24 random bits per element, as u32. Streams of one seed are independent of each other.
+/// 24 random bits per element, as u32: as many as are exact in f32.
 fn random_24(shape: &Shape, seed: u64, stream: u64, device: &Device, at: &'static Location<'static>) -> Tensor {
+    random_32(shape, seed, stream, device, at).shr(8)
+}
+
+/// 32 random bits per element, as u32. Streams of one seed are independent of each other.
+pub(super) fn random_32(
+    shape: &Shape,
+    seed: u64,
+    stream: u64,
+    device: &Device,
+    at: &'static Location<'static>,
+) -> Tensor {
     let key = scramble(seed.wrapping_add(scramble(stream)));
     let mut bits = Tensor::source(Op::Index, *shape, DType::U32, device, at);
     // The words that an element's number is mixed with. A number has 32 bits: what is above them, where a tensor has so
@@ -457,7 +468,7 @@ fn random_24(shape: &Shape, seed: u64, stream: u64, device: &Device, at: &'stati
             (Err(error), _) | (_, Err(error)) => return Tensor::new(Err(error)),
         };
     }
-    bits.shr(8)
+    bits
 }
 
 /// For each element of a tensor of more than 2³² elements, its number divided by 2³² (u32).

@@ -79,7 +79,7 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn scatter_add(&self, axis: i32, index: &Tensor, src: &Tensor) -> Tensor {
-        or_error(scattered(self, axis, index, src))
+        or_error(scattered("scatter_add", self, axis, index, src))
     }
 
     /// For each integer a row (i32) with a one in its place: shape `[…, classes]`. A number that is no class gives zeros.
@@ -108,7 +108,7 @@ pub static SCATTER_ADD: RoutineRow = RoutineRow {
 
 /// Index tensors are i32 or u32 once recorded, as the user has them; floats and bools are refused.
 #[track_caller]
-fn indices(op: &str, index: &Tensor) -> Result<NodeRef> {
+pub(super) fn indices(op: &str, index: &Tensor) -> Result<NodeRef> {
     let node = index.node()?;
     if !node.dtype.is_int() {
         return Err(Error::dtype(op, format!("the index is {}, not an integer; cast it with to_dtype", node.dtype)));
@@ -119,7 +119,7 @@ fn indices(op: &str, index: &Tensor) -> Result<NodeRef> {
 
 /// Refuses an index that has another rank, or is longer than `x` along another axis.
 #[track_caller]
-fn check_index(op: &str, x: &Shape, axis: usize, index: &Shape) -> Result<()> {
+pub(super) fn check_index(op: &str, x: &Shape, axis: usize, index: &Shape) -> Result<()> {
     let fits = |i: usize| i == axis || index[i] <= x[i];
     if x.rank() == index.rank() && (0..x.rank()).all(fits) {
         return Ok(());
@@ -152,7 +152,7 @@ fn gathered(x: &Tensor, axis: i32, index: &Tensor) -> Result<Tensor> {
 }
 
 #[track_caller]
-fn chosen(op: &'static str, x: &Tensor, axis: i32, index: &Tensor) -> Result<Tensor> {
+pub(super) fn chosen(op: &'static str, x: &Tensor, axis: i32, index: &Tensor) -> Result<Tensor> {
     let node = x.node()?;
     let axis = node.shape.axis(op, axis)?;
     let index = indices(op, index)?;
@@ -180,8 +180,7 @@ fn embedded(table: &Tensor, index: &Tensor) -> Result<Tensor> {
 }
 
 #[track_caller]
-fn scattered(x: &Tensor, axis: i32, index: &Tensor, src: &Tensor) -> Result<Tensor> {
-    let op = "scatter_add";
+pub(super) fn scattered(op: &str, x: &Tensor, axis: i32, index: &Tensor, src: &Tensor) -> Result<Tensor> {
     let (node, added) = (x.node()?, src.node()?);
     let axis = node.shape.axis(op, axis)?;
     let index = indices(op, index)?;

@@ -5,6 +5,7 @@ mod row;
 mod operand;
 pub(crate) mod math;
 pub(crate) mod lanes;
+pub(crate) mod wgsl_loops;
 
 // Primitives: one row each.
 mod unary;
@@ -20,20 +21,30 @@ mod commit;
 mod cast;
 mod custom;
 mod activation;
+mod elementwise;
 mod softmax;
 mod statistics;
 mod normalize;
 
 // Tensors from nothing, movement, contraction and the rest.
 mod create;
+mod random;
 mod movement;
 mod slicing;
 mod joining;
+pub(crate) mod rows;
+mod rearrange;
+mod padding;
 mod contraction;
 mod einsum;
 mod convolution;
+mod pooling;
 mod indexing;
+mod scatter;
+mod data_sized;
+mod resize;
 mod sorting;
+mod running;
 mod attention;
 
 #[cfg(test)]
@@ -47,8 +58,12 @@ pub use einsum::einsum;
 pub use indexing::SCATTER_ADD;
 pub use lanes::{apply, isa, isas};
 pub use operand::{Number, Operand};
+pub use padding::PadMode;
+pub use pooling::{Pads, Pool};
 pub use reduce::{MAX, MIN, PROD, SUM};
+pub use resize::{Coordinates, Interpolate, Interpolation, NearestRule};
 pub use row::*;
+pub use scatter::ScatterReduce;
 pub use slicing::{Bound, Slice, Slices};
 pub use sorting::{ARGSORT, CUMSUM, SORT};
 pub use transcendental::*;

@@ -9,22 +9,23 @@ use super::operand::or_error;
 use crate::dtype::Element;
 use crate::error::{Error, Result, counted};
 use crate::graph::Op;
-use crate::shape::{Axes, MAX_RANK, Shape};
+use crate::shape::{Axes, Dims, MAX_RANK, Shape};
 use crate::tensor::Tensor;
 use crate::view::View;
 
 impl Tensor {
-    /// The same elements, row-major, in another shape.
+    /// The same elements, row-major, in another shape. One size may be -1: it follows from the others.
     ///
     /// ```
     /// # use lazuli::{Device, Tensor};
     /// let x = Tensor::arange(0, 6, 1, &Device::cpu());
     /// assert_eq!(x.reshape([2, 3]).shape()?, [2, 3]);
+    /// assert_eq!(x.reshape([-1, 2]).shape()?, [3, 2]);
     /// # Ok::<(), lazuli::Error>(())
     /// ```
     #[track_caller]
-    pub fn reshape(&self, shape: impl Into<Shape>) -> Tensor {
-        or_error(reshaped("reshape", self, shape.into()))
+    pub fn reshape(&self, shape: impl Into<Dims>) -> Tensor {
+        or_error(reshaped_to(self, shape.into()))
     }
 
     /// All elements along one axis, row-major.
@@ -224,8 +225,13 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn diagonal(&self) -> Tensor {
-        or_error(diagonal_of(self))
+        or_error(diagonal_of("diagonal", self, 0))
     }
+}
+
+#[track_caller]
+fn reshaped_to(x: &Tensor, dims: Dims) -> Result<Tensor> {
+    reshaped("reshape", x, dims.resolve("reshape", &x.node()?.shape)?)
 }
 
 #[track_caller]
@@ -387,14 +393,19 @@ fn triangle(op: &str, x: &Tensor, keeps: impl Fn(&Tensor) -> Tensor) -> Result<T
 }
 
 #[track_caller]
-fn diagonal_of(x: &Tensor) -> Result<Tensor> {
+pub(super) fn diagonal_of(op: &str, x: &Tensor, k: i32) -> Result<Tensor> {
     let node = x.node()?;
     let rank = node.shape.rank();
     if rank < 2 {
-        return Err(Error::shape("diagonal", format!("{} has no matrix: at least two axes are needed", node.shape)));
+        return Err(Error::shape(op, format!("{} has no matrix: at least two axes are needed", node.shape)));
     }
     let from = node.shape.strides();
+    let (rows, columns) = (node.shape[rank - 2], node.shape[rank - 1]);
+    // Where the k-th diagonal begins: k columns to the right, or as many rows down.
+    let (row, column) = (k.min(0).unsigned_abs() as usize, k.max(0) as usize);
+    let n = rows.saturating_sub(row).min(columns.saturating_sub(column));
     let mut axes: SmallVec<[(usize, isize); MAX_RANK]> = (0..rank - 2).map(|i| (node.shape[i], from[i])).collect();
-    axes.push((node.shape[rank - 2].min(node.shape[rank - 1]), from[rank - 2] + from[rank - 1]));
-    Ok(Tensor::viewed(node, View::from_axes(axes.into_iter(), 0), Location::caller()))
+    axes.push((n, from[rank - 2] + from[rank - 1]));
+    let start = if n == 0 { 0 } else { row as isize * from[rank - 2] + column as isize * from[rank - 1] };
+    Ok(Tensor::viewed(node, View::from_axes(axes.into_iter(), start), Location::caller()))
 }

@@ -7,10 +7,13 @@
 //! products and the outer one is computed by every kernel that needs it; if anything else needs it, it is stored and
 //! there is no chained product.
 
-use std::collections::HashMap;
+use std::cell::OnceCell;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use smallvec::SmallVec;
+
 use super::Limits;
+use crate::fast_hash::FastMap;
 use crate::graph::{Graph, GraphNode, NodeIdx, Op};
 use crate::ops::{BinaryRow, RegisterStep, UnaryRow};
 use crate::shape::Shape;
@@ -66,6 +69,17 @@ pub struct InnerNode {
     pub is_turned: bool,
 }
 
+/// The chained products of one graph, searched for once, when somebody first asks.
+#[derive(Default)]
+pub struct ChainedProducts(OnceCell<Vec<ChainedProduct>>);
+
+impl ChainedProducts {
+    /// The chained products of the graph, ordered by their outer products. The search runs once; later calls return its result.
+    pub fn of(&self, graph: &Graph, limits: &Limits) -> &[ChainedProduct] {
+        self.0.get_or_init(|| find(graph, limits))
+    }
+}
+
 /// The most nodes that the search below one outer product visits before it gives up: planning must stay linear in nodes.
 const MAX_NODES: usize = 512;
 
@@ -92,7 +106,7 @@ pub fn fingerprint(found: &[ChainedProduct]) -> u64 {
 }
 
 /// All chained products of a graph, by their roots.
-pub fn find(graph: &Graph, limits: &Limits) -> Vec<ChainedProduct> {
+fn find(graph: &Graph, limits: &Limits) -> Vec<ChainedProduct> {
     if !may_be_found(graph, limits) {
         return Vec::new();
     }
@@ -109,28 +123,28 @@ pub fn find(graph: &Graph, limits: &Limits) -> Vec<ChainedProduct> {
         claimed.extend(is_apart.then_some(chained.root));
         is_apart
     });
-    let mut users: Vec<Vec<NodeIdx>> = vec![Vec::new(); graph.nodes.len()];
-    for (i, node) in graph.nodes.iter().enumerate() {
-        node.inputs.iter().for_each(|input| users[*input as usize].push(i as NodeIdx));
-    }
     // One that goes takes away a reason for others to stay.
     loop {
-        let mut inside: HashMap<NodeIdx, Vec<usize>> = HashMap::new();
+        // Per node, the chained products that it is inside of, and whether it must be seen by nobody else.
+        let mut inside: Vec<SmallVec<[(usize, bool); 2]>> = vec![SmallVec::new(); graph.nodes.len()];
         for (i, chained) in found.iter().enumerate() {
-            let nodes = chained.interior.iter().chain(&chained.row_nodes);
-            nodes.for_each(|node| inside.entry(*node).or_default().push(i));
+            chained.interior.iter().for_each(|node| inside[*node as usize].push((i, true)));
+            chained.row_nodes.iter().for_each(|node| inside[*node as usize].push((i, false)));
         }
-        let is_within = |user: NodeIdx, node: NodeIdx| {
-            let of = |n: NodeIdx| inside.get(&n).map_or(&[][..], |list| &list[..]);
-            of(node).iter().any(|i| found[*i].root == user || of(user).contains(i))
-        };
-        let stays = |chained: &ChainedProduct| {
-            let is_free = |node: &NodeIdx| {
-                !graph.outputs.contains(node) && users[*node as usize].iter().all(|user| is_within(*user, *node))
-            };
-            chained.interior.iter().all(is_free)
-        };
-        let keep: Vec<bool> = found.iter().map(stays).collect();
+        let mut keep = vec![true; found.len()];
+        let mut seen_outside =
+            |node: NodeIdx| inside[node as usize].iter().for_each(|(i, is_interior)| keep[*i] &= !is_interior);
+        graph.outputs.iter().for_each(|output| seen_outside(*output));
+        for (user, node) in graph.nodes.iter().enumerate() {
+            for input in node.inputs.iter().filter(|input| !inside[**input as usize].is_empty()) {
+                let is_within = |(i, _): &(usize, bool)| {
+                    found[*i].root == user as NodeIdx || inside[user].iter().any(|(other, _)| other == i)
+                };
+                if !inside[*input as usize].iter().any(is_within) {
+                    seen_outside(*input);
+                }
+            }
+        }
         if keep.iter().all(|keep| *keep) {
             // Where values of rows go in a circle, there are none.
             return if order(graph, &found).is_some() { found } else { Vec::new() };
@@ -143,7 +157,7 @@ pub fn find(graph: &Graph, limits: &Limits) -> Vec<ChainedProduct> {
 /// The order in which nodes are placed: inputs first, and whatever needs a row's value of a chained product after its
 /// root. None if there is no such order.
 pub fn order(graph: &Graph, found: &[ChainedProduct]) -> Option<Vec<NodeIdx>> {
-    let mut root_of: HashMap<NodeIdx, Vec<NodeIdx>> = HashMap::new();
+    let mut root_of: FastMap<NodeIdx, Vec<NodeIdx>> = FastMap::default();
     for chained in found {
         let own = |idx: &NodeIdx| chained.interior.contains(idx) || chained.row_nodes.contains(idx);
         for (i, node) in graph.nodes.iter().enumerate() {
@@ -222,9 +236,9 @@ struct Search<'a> {
     has_exp: bool,
     n_seen: usize,
     /// Per node of the size of scores that was looked at: whether it depends on an inner product.
-    depends: HashMap<NodeIdx, bool>,
+    depends: FastMap<NodeIdx, bool>,
     /// Per node on the way to a row's value: whether it depends on the scores.
-    row_depends: HashMap<NodeIdx, bool>,
+    row_depends: FastMap<NodeIdx, bool>,
 }
 
 impl<'a> Search<'a> {
@@ -287,8 +301,20 @@ impl<'a> Search<'a> {
             && n_bindings <= self.limits.max_bindings
             && self.found.interior.len() + 16 <= self.limits.max_insts;
         let values = self.node(self.root).inputs[1];
+        let products = self.found.inner.iter().flat_map(|inner| self.node(inner.product).inputs.iter().copied());
+        let read = products.chain([values]).chain(self.found.leaves.iter().copied());
+        let is_one =
+            is_one && read.chain([self.root]).all(|idx| self.memory_elems(idx) <= self.limits.max_chained_elems);
         let own = |idx: &NodeIdx| self.found.interior.contains(idx) || self.found.row_nodes.contains(idx);
         (is_one && !own(&values)).then_some(self.found)
+    }
+
+    /// Elements of the memory that a node is or is seen in.
+    fn memory_elems(&self, mut idx: NodeIdx) -> usize {
+        while let Op::View(_) | Op::Cast = &self.node(idx).op {
+            idx = self.node(idx).inputs[0];
+        }
+        self.node(idx).shape.n_elems()
     }
 
     /// Takes apart a weight from the outside: what is the same along a row, other factors, and an exponential of scores less

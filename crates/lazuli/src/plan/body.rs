@@ -7,19 +7,55 @@ use smallvec::{SmallVec, smallvec};
 
 use super::ValueId;
 use super::lower::Lowering;
+use super::maps::{cut, last, mergeable, merged, rewrite, scope_of, with_axis, without_axis};
 use crate::dtype::DType;
 use crate::fast_hash::{FastMap, hash_of};
 use crate::graph::{GraphNode, NodeIdx, Op};
-use crate::kernel::{AccessForm, Args, Body, GatherArgs, Inst, InstOp, Order, Reg, Scope, Store};
-use crate::shape::{MAX_RANK, Shape};
+use crate::kernel::{
+    AccessForm, Args, Body, GatherArgs, Inst, InstOp, OffsetArgs, Order, Reg, RuntimeOffset, Scope, Store,
+};
+use crate::shape::MAX_RANK;
 use crate::view::{IndexMap, View};
 
 type MapId = u32;
 
-/// An index map of the kernel, and where it varies.
+/// What a node is computed from, and through which map each is seen.
+type SeenInputs = SmallVec<[(NodeIdx, MapId); 3]>;
+
+/// Room for what most kernels have, so that lists do not grow while they are filled.
+const ROOM: usize = 16;
+
+/// An index map of the kernel, where it varies, and whether it is moved when the kernel runs.
 struct Access {
     map: IndexMap,
     scope: Scope,
+    moved: Option<MovedBy>,
+}
+
+/// A position that is a number of the evaluation: this constant of the plan, from one to the next, and how many there are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MovedBy {
+    pub constant: u32,
+    pub stride: isize,
+    pub n_positions: usize,
+}
+
+/// An input of the kernel. One value seen from two positions is two inputs, so that all of an input is moved alike.
+#[derive(Clone, Copy, PartialEq)]
+struct BoundInput {
+    value: ValueId,
+    dtype: DType,
+    moved: Option<MovedBy>,
+}
+
+/// A result leaving the kernel.
+struct BodyStore {
+    reg: Reg,
+    value: ValueId,
+    dtype: DType,
+    access: u16,
+    /// What the value is where this does not write, if it does not write all of it.
+    base: Option<ValueId>,
 }
 
 /// A kernel in the making.
@@ -38,8 +74,8 @@ pub struct BodyBuilder {
     loads: Vec<((ValueId, u16), Reg)>,
     accesses: Vec<Access>,
     access_hashes: Vec<u64>,
-    inputs: Vec<(ValueId, DType)>,
-    stores: Vec<(Reg, ValueId, DType, u16)>,
+    inputs: Vec<BoundInput>,
+    stores: Vec<BodyStore>,
     gathers: Vec<GatherArgs>,
     consts: Vec<u32>,
     const_ids: FastMap<(u32, DType), Reg>,
@@ -55,6 +91,9 @@ pub struct BuiltKernel {
     pub args: Args,
     pub reads: Vec<ValueId>,
     pub writes: Vec<ValueId>,
+    /// The outputs that replace some rows of a value, and that value.
+    pub bases: Vec<(u16, ValueId)>,
+    inputs: Vec<BoundInput>,
     /// The nodes that may fail, and whether commits wait for one of them.
     pub may_fail: Vec<NodeIdx>,
     pub first: bool,
@@ -72,13 +111,13 @@ impl BodyBuilder {
             dims,
             n_outer,
             rows,
-            maps: Vec::new(),
-            map_hashes: Vec::new(),
-            known: FastMap::default(),
-            insts: Vec::new(),
+            maps: Vec::with_capacity(ROOM / 2),
+            map_hashes: Vec::with_capacity(ROOM / 2),
+            known: FastMap::with_capacity_and_hasher(2 * ROOM, Default::default()),
+            insts: Vec::with_capacity(ROOM),
             loads: Vec::new(),
-            accesses: Vec::new(),
-            access_hashes: Vec::new(),
+            accesses: Vec::with_capacity(ROOM / 2),
+            access_hashes: Vec::with_capacity(ROOM / 2),
             inputs: Vec::new(),
             stores: Vec::new(),
             gathers: Vec::new(),
@@ -124,23 +163,29 @@ impl BodyBuilder {
     /// Binds an input.
     pub fn bind(&mut self, value: ValueId, dtype: DType) -> u16 {
         // A matmul's operands keep their places, even if both are the same value.
-        self.inputs.push((value, dtype));
+        self.inputs.push(BoundInput { value, dtype, moved: None });
         self.inputs.len() as u16 - 1
     }
 
     /// Starts with the inputs of another body, so that both can be parts of one kernel.
     pub fn take_inputs(&mut self, other: &BuiltKernel) {
         debug_assert!(self.inputs.is_empty(), "inputs come before all else");
-        self.inputs = other.reads.iter().copied().zip(other.body.inputs.iter().copied()).collect();
+        self.inputs.clone_from(&other.inputs);
     }
 
     /// Loads an element of a value.
     pub fn load(&mut self, value: ValueId, dtype: DType, map: IndexMap) -> Reg {
-        let access = self.access(map);
+        self.load_moved(value, dtype, map, None)
+    }
+
+    /// Loads an element of a value, from a position on that is known when the kernel runs.
+    fn load_moved(&mut self, value: ValueId, dtype: DType, map: IndexMap, moved: Option<MovedBy>) -> Reg {
+        let scope = scope_of(&map, self.n_outer);
+        let access = self.access_in(map, scope, moved);
         if let Some((_, reg)) = self.loads.iter().find(|(load, _)| *load == (value, access)) {
             return *reg;
         }
-        let input = self.input(value, dtype);
+        let input = self.input(BoundInput { value, dtype, moved });
         let scope = self.accesses[access as usize].scope;
         let reg = self.push(InstOp::Load { input, access }, dtype, scope);
         self.loads.push(((value, access), reg));
@@ -150,33 +195,50 @@ impl BodyBuilder {
     /// Adds a store.
     pub fn store(&mut self, reg: Reg, value: ValueId, dtype: DType, map: IndexMap) {
         let access = self.access(map);
-        self.stores.push((reg, value, dtype, access));
+        self.stores.push(BodyStore { reg, value, dtype, access, base: None });
     }
 
-    fn input(&mut self, value: ValueId, dtype: DType) -> u16 {
-        match self.inputs.iter().position(|i| i.0 == value) {
-            Some(at) => at as u16,
-            None => self.bind(value, dtype),
-        }
+    /// Adds a store of some rows of a value, from a position on that is known when the kernel runs. The others are `base`'s.
+    pub fn store_rows(&mut self, reg: Reg, value: (ValueId, DType), map: IndexMap, moved: MovedBy, base: ValueId) {
+        let scope = scope_of(&map, self.n_outer);
+        let access = self.access_in(map, scope, Some(moved));
+        self.stores.push(BodyStore { reg, value: value.0, dtype: value.1, access, base: Some(base) });
+    }
+
+    fn input(&mut self, wanted: BoundInput) -> u16 {
+        let known = self.inputs.iter().position(|i| (i.value, i.moved) == (wanted.value, wanted.moved));
+        known.unwrap_or_else(|| {
+            self.inputs.push(wanted);
+            self.inputs.len() - 1
+        }) as u16
+    }
+
+    /// The place of a constant of the plan in those of the kernel.
+    fn constant(&mut self, constant: u32) -> u16 {
+        let known = self.consts.iter().position(|known| *known == constant);
+        known.unwrap_or_else(|| {
+            self.consts.push(constant);
+            self.consts.len() - 1
+        }) as u16
     }
 
     fn access(&mut self, map: IndexMap) -> u16 {
         let scope = scope_of(&map, self.n_outer);
-        self.access_in(map, scope)
+        self.access_in(map, scope, None)
     }
 
     /// An access for values of `scope`, though it may vary less itself.
-    fn access_in(&mut self, map: IndexMap, scope: Scope) -> u16 {
+    fn access_in(&mut self, map: IndexMap, scope: Scope, moved: Option<MovedBy>) -> u16 {
         let hash = hash_of(&map);
         let is_it = |(i, h): (usize, &u64)| {
             let known: &Access = &self.accesses[i];
-            *h == hash && known.scope == scope && known.map == map
+            *h == hash && (known.scope, known.moved) == (scope, moved) && known.map == map
         };
         if let Some(known) = self.access_hashes.iter().enumerate().position(is_it) {
             return known as u16;
         }
         self.access_hashes.push(hash);
-        self.accesses.push(Access { map, scope });
+        self.accesses.push(Access { map, scope, moved });
         self.accesses.len() as u16 - 1
     }
 
@@ -187,23 +249,29 @@ impl BodyBuilder {
     /// The register that holds a node's element, at the place that `map` gives for each index.
     pub fn eval(&mut self, lowering: &mut Lowering, idx: NodeIdx, map: MapId) -> Reg {
         // A list instead of recursion: expressions may be as deep as kernels are long.
-        let mut stack = vec![(idx, map, false)];
-        while let Some((idx, map, inputs_done)) = stack.pop() {
+        let mut stack: Vec<(NodeIdx, MapId, Option<SeenInputs>)> = Vec::with_capacity(ROOM);
+        stack.push((idx, map, None));
+        while let Some((idx, map, inputs)) = stack.pop() {
             if self.known.contains_key(&(idx, map)) {
                 continue;
             }
-            if let Some(reg) = self.load_stored(lowering, idx, map) {
-                self.known.insert((idx, map), reg);
-                continue;
-            }
-            let inputs = self.inputs_of(&lowering.graph.nodes[idx as usize], map);
-            if inputs_done {
-                let regs: SmallVec<[Reg; 3]> = inputs.iter().map(|i| self.known[i]).collect();
+            if let Some(inputs) = inputs {
+                let mut regs: SmallVec<[Reg; 3]> = SmallVec::new();
+                for input in &inputs {
+                    regs.push(self.known[input]);
+                }
                 let reg = self.emit(lowering, idx, map, &regs);
                 self.known.insert((idx, map), reg);
+            } else if let Some(reg) = self.load_stored(lowering, idx, map) {
+                self.known.insert((idx, map), reg);
             } else {
-                stack.push((idx, map, true));
-                stack.extend(inputs.iter().rev().map(|i| (i.0, i.1, false)));
+                let inputs = self.inputs_of(&lowering.graph.nodes[idx as usize], map);
+                let open = stack.len();
+                stack.push((idx, map, None));
+                for (input, map) in inputs.iter().rev() {
+                    stack.push((*input, *map, None));
+                }
+                stack[open].2 = Some(inputs);
             }
         }
         self.known[&(idx, map)]
@@ -220,7 +288,7 @@ impl BodyBuilder {
     }
 
     /// What a node is computed from, and through which map each is seen.
-    fn inputs_of(&mut self, node: &GraphNode, map: MapId) -> SmallVec<[(NodeIdx, MapId); 3]> {
+    fn inputs_of(&mut self, node: &GraphNode, map: MapId) -> SeenInputs {
         match &node.op {
             Op::View(view) => {
                 let seen = self.maps[map as usize].of(view);
@@ -236,7 +304,7 @@ impl BodyBuilder {
                 smallvec![(node.inputs[0], self.map(full.into()))]
             }
             Op::Gather(..) => smallvec![(node.inputs[1], map)],
-            Op::Matmul => SmallVec::new(),
+            Op::Matmul | Op::RowsAt(_) => SmallVec::new(),
             _ => node.inputs.iter().map(|i| (*i, map)).collect(),
         }
     }
@@ -249,7 +317,7 @@ impl BodyBuilder {
         let node = &lowering.graph.nodes[idx as usize];
         let scope = regs.iter().map(|r| self.scope(*r)).max().unwrap_or(Scope::Uniform);
         let dtype = node.dtype;
-        if !matches!(node.op, Op::View(_) | Op::Const(_) | Op::Index) {
+        if !matches!(node.op, Op::View(_) | Op::RowsAt(_) | Op::Const(_) | Op::Index) {
             self.ops.push(node.op.label());
         }
         if lowering.waits.may_fail[idx as usize] {
@@ -258,11 +326,15 @@ impl BodyBuilder {
         }
         match &node.op {
             Op::View(_) | Op::WithRule(..) => regs[0],
-            Op::Const(_) => *self.const_ids.entry((node.slot, dtype)).or_insert_with(|| {
-                self.consts.push(node.slot);
-                self.insts.push(Inst { op: InstOp::Const(self.consts.len() as u16 - 1), dtype, scope });
-                self.insts.len() as Reg - 1
-            }),
+            Op::Const(_) => match self.const_ids.get(&(node.slot, dtype)) {
+                Some(reg) => *reg,
+                None => {
+                    let constant = self.constant(node.slot);
+                    let reg = self.push(InstOp::Const(constant), dtype, scope);
+                    self.const_ids.insert((node.slot, dtype), reg);
+                    reg
+                }
+            },
             Op::Index => {
                 let access = self.access(self.maps[map as usize].clone());
                 let scope = self.accesses[access as usize].scope;
@@ -300,7 +372,8 @@ impl BodyBuilder {
                 if lane == dtype { reg } else { self.push(InstOp::Cast(reg), dtype, Scope::Outer) }
             }
             Op::Gather(axis, _) => self.emit_gather(lowering, idx, map, regs[0], *axis),
-            Op::Data | Op::Cat(_) | Op::Routine(..) => unreachable!("{} is memory", node.op.name()),
+            Op::RowsAt(axis) => self.emit_rows_at(lowering, idx, map, *axis),
+            Op::Data | Op::Cat(_) | Op::WriteRows(_) | Op::Routine(..) => unreachable!("{} is memory", node.op.name()),
         }
     }
 
@@ -311,6 +384,22 @@ impl BodyBuilder {
             return self.push(InstOp::Cast(wide), dtype, scope);
         }
         self.push(op, dtype, scope)
+    }
+
+    fn emit_rows_at(&mut self, lowering: &mut Lowering, idx: NodeIdx, map: MapId, axis: usize) -> Reg {
+        let node = &lowering.graph.nodes[idx as usize];
+        let is_stored = |i| lowering.groups.is_memory_for(self.group, i);
+        let source = super::groups::strided_source(lowering.graph, is_stored, node.inputs[0]);
+        let (source, lies) = source.expect("fusing saw to it");
+        let first = View::from_axes(node.shape.iter().copied().zip(lies.strides), lies.offset);
+        let seen = self.maps[map as usize].of(&first);
+        let moved = MovedBy {
+            constant: lowering.graph.nodes[node.inputs[1] as usize].slot,
+            stride: lies.strides[axis],
+            n_positions: lies.shape[axis] - node.shape[axis] + 1,
+        };
+        let value = lowering.value(source);
+        self.load_moved(value, node.dtype, seen, Some(moved))
     }
 
     fn emit_gather(&mut self, lowering: &mut Lowering, idx: NodeIdx, map: MapId, index: Reg, axis: usize) -> Reg {
@@ -327,9 +416,9 @@ impl BodyBuilder {
         let place = View::from_axes(node.shape.iter().enumerate().map(|(i, d)| (*d, along(i))), lies.offset);
         let seen = self.maps[map as usize].of(&place);
         let scope = self.scope(index).max(scope_of(&seen, self.n_outer));
-        let access = self.access_in(seen, scope);
+        let access = self.access_in(seen, scope, None);
         let value = lowering.value(source);
-        let input = self.input(value, node.dtype);
+        let input = self.input(BoundInput { value, dtype: node.dtype, moved: None });
         self.gathers.push(GatherArgs { stride, bound, check: lowering.check(idx) });
         let gather = self.gathers.len() as u16 - 1;
         self.push(InstOp::Gather { input, access, index, gather }, node.dtype, scope)
@@ -385,7 +474,7 @@ impl BodyBuilder {
     }
 
     /// The kernel with its axes as they are.
-    pub fn finish_unmerged(self) -> BuiltKernel {
+    pub fn finish_unmerged(mut self) -> BuiltKernel {
         let n_outer = self.n_outer;
         let n_inner = self.dims.len() - n_outer;
         let order = if n_inner > 0 { self.order() } else { Order::InnerFast };
@@ -401,18 +490,27 @@ impl BodyBuilder {
             forms.push(AccessForm::of(&map));
             maps.push(map);
         }
+        let (mut offsets, mut offset_args) = (Vec::new(), Vec::new());
+        for access in 0..self.accesses.len() {
+            if let Some(MovedBy { constant, stride, n_positions }) = self.accesses[access].moved {
+                offsets.push(RuntimeOffset { access: access as u16, constant: self.constant(constant) });
+                offset_args.push(OffsetArgs { stride, bound: n_positions, served: (0, n_positions) });
+            }
+        }
+        let based = self.stores.iter().enumerate();
         let body = Body {
             outer_rank: n_outer as u8,
             inner_rank: n_inner as u8,
             order,
             ragged: false,
-            inputs: self.inputs.iter().map(|i| i.1).collect(),
-            outputs: self.stores.iter().map(|s| s.2).collect(),
+            inputs: self.inputs.iter().map(|i| i.dtype).collect(),
+            outputs: self.stores.iter().map(|s| s.dtype).collect(),
             accesses: forms,
             insts: self.insts,
             stores: (self.stores.iter().enumerate())
-                .map(|(i, s)| Store { value: s.0, output: i as u16, access: s.3 })
+                .map(|(i, s)| Store { value: s.reg, output: i as u16, access: s.access })
                 .collect(),
+            offsets,
         };
         let args = Args {
             outer: self.dims[..n_outer].to_vec(),
@@ -420,13 +518,16 @@ impl BodyBuilder {
             accesses: maps,
             gathers: self.gathers,
             consts: self.consts,
+            offsets: offset_args,
             ..Args::default()
         };
         BuiltKernel {
             body,
             args,
-            reads: self.inputs.iter().map(|i| i.0).collect(),
-            writes: self.stores.iter().map(|s| s.1).collect(),
+            reads: self.inputs.iter().map(|i| i.value).collect(),
+            writes: self.stores.iter().map(|s| s.value).collect(),
+            bases: based.filter_map(|(i, s)| Some((i as u16, s.base?))).collect(),
+            inputs: self.inputs,
             may_fail: self.may_fail,
             first: self.first,
             ops: self.ops,
@@ -443,87 +544,5 @@ impl BodyBuilder {
             votes -= (strides[inner].abs() == 1) as i32;
         }
         if votes > 0 && self.dims[outer] >= 8 { Order::OuterFast } else { Order::InnerFast }
-    }
-}
-
-/// Whether a map has one inner axis, and no mask along it.
-pub(super) fn is_one_axis(map: &IndexMap, n_outer: usize) -> bool {
-    let view = last(map);
-    view.shape.rank() == n_outer + 1 && view.inside(n_outer) == (0, view.shape[n_outer])
-}
-
-/// Sizes with the strides of a row-major array.
-pub(super) fn contiguous(sizes: &[usize]) -> Vec<(usize, isize)> {
-    let shape: Shape = sizes.iter().copied().collect();
-    sizes.iter().copied().zip(shape.strides()).collect()
-}
-
-/// The view that meets the index space.
-fn last(map: &IndexMap) -> &View {
-    map.views().last().expect("never empty")
-}
-
-fn scope_of(map: &IndexMap, n_outer: usize) -> Scope {
-    let view = last(map);
-    let varies = |axis: usize| {
-        let size = view.shape[axis];
-        (size != 1 && view.strides[axis] != 0) || view.mask.is_some_and(|m| m[axis] != (0, size))
-    };
-    let rank = view.shape.rank();
-    if (n_outer..rank).any(varies) {
-        Scope::Inner
-    } else if (0..n_outer).any(varies) {
-        Scope::Outer
-    } else {
-        Scope::Uniform
-    }
-}
-
-fn mergeable(map: &IndexMap, axis: usize, next_size: usize) -> bool {
-    let view = last(map);
-    let unmasked = |i: usize| view.mask.is_none_or(|m| m[i] == (0, view.shape[i]));
-    unmasked(axis) && unmasked(axis + 1) && view.strides[axis] == view.strides[axis + 1] * next_size as isize
-}
-
-/// An axis of a map: size, stride, and which coordinates have an element.
-pub(super) type MapAxis = (usize, isize, (usize, usize));
-
-/// The same map with its last view rewritten axis by axis: `(size, stride, mask)`.
-pub(super) fn rewrite(map: &IndexMap, f: impl FnOnce(&mut SmallVec<[MapAxis; MAX_RANK]>)) -> IndexMap {
-    let view = last(map);
-    let axis = |i: usize| (view.shape[i], view.strides[i], view.mask.map_or((0, view.shape[i]), |m| m[i]));
-    let mut axes: SmallVec<[MapAxis; MAX_RANK]> = (0..view.shape.rank()).map(axis).collect();
-    f(&mut axes);
-    let mut new = View::from_axes(axes.iter().map(|a| (a.0, a.1)), view.offset);
-    if axes.iter().any(|a| a.2 != (0, a.0)) || (view.mask.is_some() && axes.is_empty()) {
-        let mut mask = [(0, 0); MAX_RANK];
-        mask.iter_mut().zip(&axes).for_each(|(m, a)| *m = a.2);
-        new.mask = Some(mask);
-    }
-    map.with_last(new)
-}
-
-fn merged(map: &IndexMap, axis: usize) -> IndexMap {
-    rewrite(map, |axes| {
-        let (size, stride, _) = axes.remove(axis + 1);
-        axes[axis] = (axes[axis].0 * size, stride, (0, axes[axis].0 * size));
-    })
-}
-
-fn without_axis(map: &IndexMap, axis: usize) -> IndexMap {
-    rewrite(map, |axes| {
-        axes.remove(axis);
-    })
-}
-
-fn with_axis(map: &IndexMap, axis: usize, size: usize, stride: isize) -> IndexMap {
-    rewrite(map, |axes| axes.insert(axis, (size, stride, (0, size))))
-}
-
-/// The map over the first `n_axes` axes alone; along the others it does not vary.
-fn cut(map: &IndexMap, n_axes: usize) -> IndexMap {
-    match last(map).shape.rank() == n_axes {
-        true => map.clone(),
-        false => rewrite(map, |axes| axes.truncate(n_axes)),
     }
 }

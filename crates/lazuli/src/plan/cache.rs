@@ -172,6 +172,7 @@ impl Launch {
     fn size_bytes(&self) -> usize {
         let slots = (self.reads.capacity() + self.writes.capacity()) * size_of::<SlotId>();
         let values = (self.read_values.capacity() + self.write_values.capacity()) * size_of::<ValueId>();
+        let values = values + self.bases.capacity() * size_of::<(u16, ValueId)>();
         let ops = self.ops.capacity() * size_of::<Cow<'static, str>>();
         size_of::<Launch>() + self.kernel.size_bytes() + self.args.size_bytes() + slots + values + ops
     }

@@ -9,7 +9,7 @@
 use std::cell::RefCell;
 use std::fmt;
 
-use super::attention::{self, ChainedProduct};
+use super::attention::{self, ChainedProduct, ChainedProducts};
 use super::operand::{OperandForms, operand_args};
 use crate::dtype::DType;
 use crate::fast_hash::FastMap;
@@ -26,6 +26,8 @@ pub enum Edge {
     SameCount(NodeIdx, NodeIdx),
     /// Whether the first has no more elements than the second.
     NoMore(NodeIdx, NodeIdx),
+    /// Whether the fill of a pad is thin: an eighth of what is inside at most.
+    ThinFill(NodeIdx),
     /// Whether a view shows elements twice or more on average.
     Repeats(NodeIdx),
     /// Whether a view shows all elements of its input in the same order.
@@ -61,13 +63,14 @@ pub enum OperandOf {
 
 impl Edge {
     /// What it is for a graph.
-    pub fn answer(&self, graph: &Graph, limits: &Limits) -> bool {
+    pub fn answer(&self, graph: &Graph, limits: &Limits, chained: &ChainedProducts) -> bool {
         let shape = |idx: NodeIdx| graph.nodes[idx as usize].shape;
         let n_elems = |idx: NodeIdx| shape(idx).n_elems();
         let input = |idx: NodeIdx| graph.nodes[idx as usize].inputs[0];
         match *self {
             Edge::SameCount(a, b) => n_elems(a) == n_elems(b),
             Edge::NoMore(a, b) => n_elems(a) <= n_elems(b),
+            Edge::ThinFill(pad) => n_elems(pad) <= n_elems(input(pad)) + n_elems(input(pad)) / 8,
             Edge::Repeats(view) => n_elems(view) >= 2 * n_elems(input(view)),
             Edge::Reshape(view) => seen_as(graph, view).is_linear() && n_elems(view) == n_elems(input(view)),
             Edge::SpreadsRows { view, reduce } => {
@@ -95,7 +98,7 @@ impl Edge {
                 let map = seen_from(graph, node, source);
                 map.strided().is_some() || operand_args(&map, n_elems(source), forms).is_some()
             }
-            Edge::Chained(known) => attention::fingerprint(&attention::find(graph, limits)) == known,
+            Edge::Chained(known) => attention::fingerprint(chained.of(graph, limits)) == known,
         }
     }
 }
@@ -165,6 +168,7 @@ pub type Answers = Vec<(Edge, bool)>;
 pub struct AskedGraph<'a> {
     graph: &'a Graph,
     limits: &'a Limits,
+    chained: &'a ChainedProducts,
     asked: RefCell<AskedEdges>,
 }
 
@@ -176,15 +180,15 @@ struct AskedEdges {
 
 impl<'a> AskedGraph<'a> {
     /// A graph of which nothing was asked yet.
-    pub fn new(graph: &'a Graph, limits: &'a Limits) -> AskedGraph<'a> {
-        AskedGraph { graph, limits, asked: RefCell::default() }
+    pub fn new(graph: &'a Graph, limits: &'a Limits, chained: &'a ChainedProducts) -> AskedGraph<'a> {
+        AskedGraph { graph, limits, chained, asked: RefCell::default() }
     }
 
     /// Answers a question.
     pub fn ask(&self, edge: Edge) -> bool {
         let asked = &mut *self.asked.borrow_mut();
         *asked.known.entry(edge).or_insert_with(|| {
-            let answer = edge.answer(self.graph, self.limits);
+            let answer = edge.answer(self.graph, self.limits, self.chained);
             asked.answers.push((edge, answer));
             answer
         })
@@ -192,13 +196,13 @@ impl<'a> AskedGraph<'a> {
 
     /// The chained products, and the order in which nodes are placed because of them. Which there are depends on sizes; a
     /// graph that cannot have any is not asked.
-    pub fn chained(&self) -> (Vec<ChainedProduct>, Vec<NodeIdx>) {
-        let found = attention::find(self.graph, self.limits);
+    pub fn chained(&self) -> (&'a [ChainedProduct], Vec<NodeIdx>) {
+        let found = self.chained.of(self.graph, self.limits);
         if attention::may_be_found(self.graph, self.limits) {
-            self.ask(Edge::Chained(attention::fingerprint(&found)));
+            self.ask(Edge::Chained(attention::fingerprint(found)));
         }
         let order =
-            attention::order(self.graph, &found).unwrap_or_else(|| unreachable!("found only where there is one"));
+            attention::order(self.graph, found).unwrap_or_else(|| unreachable!("found only where there is one"));
         (found, order)
     }
 
@@ -261,6 +265,7 @@ impl fmt::Display for ToldEdge<'_> {
         match self.edge {
             Edge::SameCount(a, b) => write!(f, "{} and {} have equally many elements", node(a), node(b)),
             Edge::NoMore(a, b) => write!(f, "{} has no more elements than {}", node(a), node(b)),
+            Edge::ThinFill(a) => write!(f, "{} has little fill", node(a)),
             Edge::Repeats(a) => write!(f, "{} shows each element twice or more", node(a)),
             Edge::Reshape(a) => write!(f, "{} shows all elements in the same order", node(a)),
             Edge::SpreadsRows { view, reduce } => {

@@ -33,17 +33,18 @@ pub struct Group {
     pub stores: Vec<StoredNode>,
 }
 
-/// A value that leaves a kernel: as itself, or into its part of a concatenation.
+/// A value that leaves a kernel: as itself, or into its part of a concatenation or of what rows are written into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoredNode {
     pub value: NodeIdx,
-    pub part_of: Option<CatPart>,
+    pub part_of: Option<StoredPart>,
 }
 
-/// Where in a concatenation a value goes.
+/// Where in a larger value a value goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CatPart {
-    pub cat: NodeIdx,
+pub struct StoredPart {
+    /// A concatenation, or rows that are written into something.
+    pub whole: NodeIdx,
     /// Which of its inputs it is.
     pub part: u32,
 }

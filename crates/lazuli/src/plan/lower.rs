@@ -9,16 +9,16 @@ use std::borrow::Cow;
 use memo::Progress;
 
 use super::attention::ChainedProduct;
-use super::body::BodyBuilder;
+use super::body::{BodyBuilder, MovedBy};
 use super::checks::Checks;
 use super::groups::{Form, Group, Groups, StoredNode, memory_of, operand_source};
 use super::operand::OperandForms;
 use super::{Limits, ValueId};
 use crate::dtype::DType;
 use crate::graph::{Graph, NodeIdx, Op};
-use crate::kernel::{Args, AxisList, Kernel, MatmulArgs, Reg, RoutineArgs, RoutineKernel};
+use crate::kernel::{Args, AxisList, Body, Kernel, MatmulArgs, Reg, RoutineArgs, RoutineKernel};
 use crate::shape::{AxisSet, Shape};
-use crate::view::View;
+use crate::view::{IndexMap, View};
 
 pub use memo::GroupMemos;
 
@@ -29,13 +29,38 @@ pub struct LaunchDraft {
     pub args: Args,
     pub reads: Vec<ValueId>,
     pub writes: Vec<ValueId>,
+    /// The outputs that are another value but for some rows, which is all that is written of them; and that value.
+    pub bases: Vec<(u16, ValueId)>,
     /// The nodes it computes that may fail, as the capture numbers them, and whether commits wait for one of them.
     pub may_fail: Vec<NodeIdx>,
     pub first: bool,
+    /// If it is a part of a kernel that was cut: which kernel. Parts count as one maker of what they write.
+    pub part_of: Option<u32>,
     pub ops: Vec<Cow<'static, str>>,
 }
 
+impl Default for LaunchDraft {
+    fn default() -> LaunchDraft {
+        LaunchDraft {
+            kernel: Kernel::Loop(Body::default()),
+            args: Args::default(),
+            reads: Vec::new(),
+            writes: Vec::new(),
+            bases: Vec::new(),
+            may_fail: Vec::new(),
+            first: false,
+            part_of: None,
+            ops: Vec::new(),
+        }
+    }
+}
+
 impl LaunchDraft {
+    /// The values that must be there before it runs.
+    pub fn needs(&self) -> impl DoubleEndedIterator<Item = ValueId> + '_ {
+        self.reads.iter().copied().chain(self.bases.iter().map(|base| base.1))
+    }
+
     /// Whether it stores what is committed.
     pub fn commits(&self) -> bool {
         match &self.kernel {
@@ -73,12 +98,14 @@ pub struct Lowered {
 
 /// Writes every group as one kernel. Groups whose numbers are what they were are taken
 /// from `memos`, if there are some.
-pub fn lower(graph: &Graph, groups: &Groups, limits: &Limits, waits: &Checks, memos: Option<&GroupMemos>) -> Lowered {
-    let is_chained = |group: &Group| matches!(group.form, Form::Attention(_));
-    let chained = match groups.groups.iter().any(is_chained) {
-        true => super::attention::find(graph, limits),
-        false => Vec::new(),
-    };
+pub fn lower(
+    graph: &Graph,
+    groups: &Groups,
+    chained: &[ChainedProduct],
+    limits: &Limits,
+    waits: &Checks,
+    memos: Option<&GroupMemos>,
+) -> Lowered {
     let mut lowering = Lowering {
         graph,
         groups,
@@ -117,7 +144,7 @@ pub(super) struct Lowering<'a> {
     pub graph: &'a Graph,
     pub groups: &'a Groups,
     /// The chained products, with the sizes of this graph.
-    chained: Vec<ChainedProduct>,
+    chained: &'a [ChainedProduct],
     limits: &'a Limits,
     /// What must come before commits.
     pub waits: &'a Checks,
@@ -199,8 +226,8 @@ impl Lowering<'_> {
             }
             Form::Matmul(node) => self.matmul(number, group, node),
             Form::Attention(chained) => {
-                let found = self.chained[chained as usize].clone();
-                self.attention(number, group, &found);
+                let found = &self.chained[chained as usize];
+                self.attention(number, group, found);
             }
             Form::Routine(node) => self.routine(node),
         }
@@ -218,20 +245,35 @@ impl Lowering<'_> {
             .collect();
         for (target, (reg, map)) in stores.iter().zip(regs) {
             let value_shape = self.graph.nodes[target.value as usize].shape;
-            let (value, access) = match target.part_of {
-                None => (self.value(target.value), map.into()),
-                Some(part) => {
-                    let cat = &self.graph.nodes[part.cat as usize];
-                    let Op::Cat(axis) = cat.op else { unreachable!("parts belong to concatenations") };
-                    let strides = cat.shape.strides();
-                    let before = &cat.inputs[..part.part as usize];
-                    let start: usize = before.iter().map(|i| self.graph.nodes[*i as usize].shape[axis]).sum();
-                    let offset = start as isize * strides[axis];
-                    let place = View::from_axes(value_shape.iter().copied().zip(strides), offset);
-                    (self.value(part.cat), crate::view::IndexMap::from(map).of(&place))
-                }
+            let Some(part) = target.part_of else {
+                let value = self.value(target.value);
+                body.store(reg, value, self.values[value as usize].dtype, map.into());
+                continue;
             };
-            body.store(reg, value, self.values[value as usize].dtype, access);
+            let whole = &self.graph.nodes[part.whole as usize];
+            let strides = whole.shape.strides();
+            let place = |offset: isize| {
+                let place = View::from_axes(value_shape.iter().copied().zip(strides), offset);
+                IndexMap::from(map).of(&place)
+            };
+            let value = self.value(part.whole);
+            match whole.op {
+                Op::Cat(axis) => {
+                    let before = &whole.inputs[..part.part as usize];
+                    let start: usize = before.iter().map(|i| self.graph.nodes[*i as usize].shape[axis]).sum();
+                    body.store(reg, value, whole.dtype, place(start as isize * strides[axis]));
+                }
+                Op::WriteRows(axis) => {
+                    let moved = MovedBy {
+                        constant: self.graph.nodes[whole.inputs[2] as usize].slot,
+                        stride: strides[axis],
+                        n_positions: whole.shape[axis] - value_shape[axis] + 1,
+                    };
+                    let base = self.memory(whole.inputs[0]);
+                    body.store_rows(reg, (value, whole.dtype), place(0), moved, base);
+                }
+                ref op => unreachable!("{} has no parts", op.name()),
+            }
         }
     }
 
@@ -245,8 +287,10 @@ impl Lowering<'_> {
             args: built.args,
             reads: built.reads,
             writes: built.writes,
+            bases: built.bases,
             may_fail: built.may_fail,
             first: built.first,
+            part_of: None,
             ops: built.ops,
         });
     }
@@ -304,8 +348,10 @@ impl Lowering<'_> {
             args: built.args,
             reads: built.reads,
             writes: built.writes,
+            bases: built.bases,
             may_fail: built.may_fail,
             first: built.first,
+            part_of: None,
             ops: built.ops,
         });
     }
@@ -331,8 +377,10 @@ impl Lowering<'_> {
             args: Args { routine: Some(routine), ..Args::default() },
             reads,
             writes: vec![value],
+            bases: Vec::new(),
             may_fail: self.waits.may_fail[idx as usize].then_some(node.origin).into_iter().collect(),
             first: self.waits.first[idx as usize],
+            part_of: None,
             ops: vec![Cow::Borrowed(row.name)],
         });
     }

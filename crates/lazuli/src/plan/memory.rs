@@ -22,6 +22,7 @@ pub fn assign(lowered: Lowered) -> Plan {
             writes: step.writes.iter().map(|v| slot_of[*v as usize]).collect(),
             read_values: step.reads,
             write_values: step.writes,
+            bases: step.bases,
             kernel: step.kernel,
             args: step.args,
             may_fail: step.may_fail,
@@ -52,8 +53,8 @@ struct Life {
 fn lifetimes(steps: &[LaunchDraft], values: &[PlanValue], outputs: &[ValueId]) -> Vec<Option<Life>> {
     let mut lives: Vec<Option<Life>> = values.iter().map(|v| v.input.map(|_| Life { start: 0, end: 0 })).collect();
     for (i, step) in steps.iter().enumerate() {
-        for value in step.reads.iter().chain(&step.writes) {
-            lives[*value as usize].get_or_insert(Life { start: i, end: i }).end = i;
+        for value in step.needs().chain(step.writes.iter().copied()) {
+            lives[value as usize].get_or_insert(Life { start: i, end: i }).end = i;
         }
     }
     for output in outputs {
@@ -81,8 +82,10 @@ fn in_place(
     let mut allocation_of: Vec<Option<usize>> = vec![None; values.len()];
     let mut is_output = vec![false; values.len()];
     outputs.iter().for_each(|o| is_output[*o as usize] = true);
-    let mut n_makers = vec![0; values.len()];
-    steps.iter().flat_map(|s| &s.writes).for_each(|v| n_makers[*v as usize] += 1);
+    let mut makers: Vec<Vec<usize>> = vec![Vec::new(); values.len()];
+    for (i, step) in steps.iter().enumerate() {
+        step.writes.iter().for_each(|v| makers[*v as usize].push(i));
+    }
     let open = |value: ValueId, allocations: &mut Vec<Allocation>| {
         let v = &values[value as usize];
         let kind = match v.input {
@@ -104,9 +107,21 @@ fn in_place(
             if allocation_of[written as usize].is_some() {
                 continue;
             }
-            // Only a value that one kernel writes whole can take over another's place.
-            let replaced = step.reads.iter().enumerate().find(|(input, read)| {
-                let ends_here = lives[**read as usize].is_some_and(|l| l.end == i);
+            // Rows are written over the value that they replace rows of: `bases` has seen to it that nobody needs it.
+            let base = step.bases.iter().find(|base| base.0 as usize == output).map(|base| &base.1);
+            // Only a value that one kernel writes, or the parts of one, can take over another's place.
+            let makers = &makers[written as usize];
+            let are_one =
+                makers.len() == 1 || makers.iter().all(|m| steps[*m].part_of.is_some_and(|k| step.part_of == Some(k)));
+            let replaced = step.reads.iter().enumerate().find(|(_, read)| {
+                let Some(end) = lives[**read as usize].map(|life| life.end) else { return false };
+                // Whoever reads what is replaced, from here on, reads each element only to write it.
+                let reads_once = || {
+                    let later = (i..=end).filter(|later| steps[*later].needs().any(|value| value == **read));
+                    later
+                        .into_iter()
+                        .all(|later| makers.contains(&later) && reads_then_writes(&steps[later], **read, written))
+                };
                 let same_size = values[**read as usize].size_bytes() == values[written as usize].size_bytes()
                     && values[**read as usize].dtype.size() == values[written as usize].dtype.size();
                 let Some(at) = allocation_of[**read as usize] else { return false };
@@ -119,15 +134,10 @@ fn in_place(
                 };
                 // The allocation may hold a later value already, if another output of this step took it.
                 let latest = a.values.last() == Some(*read);
-                n_makers[written as usize] == 1
-                    && ends_here
-                    && same_size
-                    && free
-                    && latest
-                    && reads_then_writes(step, *input, output)
+                are_one && makers.last().is_some_and(|last| end <= *last) && same_size && free && latest && reads_once()
             });
-            let at = match replaced {
-                Some((_, read)) => {
+            let at = match base.or(replaced.map(|(_, read)| read)) {
+                Some(read) => {
                     let at = allocation_of[*read as usize].expect("just found");
                     let a = &mut allocations[at];
                     a.values.push(written);
@@ -143,36 +153,45 @@ fn in_place(
         }
     }
     // What is read or wanted without a kernel that writes it is empty.
-    for value in steps.iter().flat_map(|s| &s.reads).chain(outputs) {
-        if allocation_of[*value as usize].is_none() {
-            allocation_of[*value as usize] = Some(open(*value, &mut allocations));
+    for value in steps.iter().flat_map(LaunchDraft::needs).chain(outputs.iter().copied()) {
+        if allocation_of[value as usize].is_none() {
+            allocation_of[value as usize] = Some(open(value, &mut allocations));
         }
     }
     allocations
 }
 
-/// Whether a kernel reads each element of an input only to write the same element of an output.
-fn reads_then_writes(step: &LaunchDraft, input: usize, output: usize) -> bool {
+/// Whether a kernel reads each element of a value only to write the same element of another.
+fn reads_then_writes(step: &LaunchDraft, read: ValueId, written: ValueId) -> bool {
     let body = match &step.kernel {
         Kernel::Loop(body) => body,
         // Operands are read for many elements; what follows the product is a map.
-        Kernel::Matmul(body) if !step.reads[..2].contains(&step.reads[input]) => body,
+        Kernel::Matmul(body) if !step.reads[..2].contains(&read) => body,
         _ => return false,
     };
-    let whole = |access: u16| {
-        let map = &step.args.accesses[access as usize];
-        body.accesses[access as usize] == AccessForm::Linear && map.strided().is_some_and(|v| v.offset == 0)
+    let position = |ids: &[ValueId], id: ValueId| ids.iter().position(|v| *v == id);
+    let (Some(input), Some(output)) = (position(&step.reads, read), position(&step.writes, written)) else {
+        return false;
     };
     let store = &body.stores[output];
+    let covers = match (step.part_of, body.accesses[store.access as usize]) {
+        // All parts together write every element once.
+        (Some(_), AccessForm::Linear | AccessForm::Strided) => {
+            step.args.index_range.is_none() && body.offsets.is_empty()
+        }
+        (None, AccessForm::Linear) => {
+            step.args.accesses[store.access as usize].strided().is_some_and(|view| view.offset == 0)
+        }
+        _ => false,
+    };
     // A reduction may look at its rows several times, so what it writes must not lie over them.
-    if body.inner_rank > 0 || !whole(store.access) {
-        return false;
-    }
-    body.insts.iter().all(|inst| match inst.op {
-        InstOp::Load { input: i, access } => i as usize != input || access == store.access,
-        InstOp::Gather { input: i, .. } => i as usize != input,
-        _ => true,
-    })
+    covers
+        && body.inner_rank == 0
+        && body.insts.iter().all(|inst| match inst.op {
+            InstOp::Load { input: i, access } => i as usize != input || access == store.access,
+            InstOp::Gather { input: i, .. } => i as usize != input,
+            _ => true,
+        })
 }
 
 /// The most bytes of temporaries that are needed at once.
@@ -234,18 +253,25 @@ fn is_free(lives: &BTreeMap<usize, usize>, life: Life) -> bool {
 /// For each value that one kernel makes and another reads, why they are two.
 fn boundaries(steps: &[LaunchDraft], values: &[PlanValue]) -> Vec<Boundary> {
     let mut maker: Vec<Vec<usize>> = vec![Vec::new(); values.len()];
+    // Of the parts of one kernel the last stands for all.
+    let is_part_of =
+        |step: usize, other: usize| steps[step].part_of.is_some() && steps[step].part_of == steps[other].part_of;
     let mut found: Vec<Boundary> = Vec::new();
     for (after, step) in steps.iter().enumerate() {
-        for read in &step.reads {
-            for &before in &maker[*read as usize] {
-                let why = values[*read as usize].reason.unwrap_or("its result is kept for others too");
+        for read in step.needs() {
+            for &before in &maker[read as usize] {
+                let why = values[read as usize].reason.unwrap_or("its result is kept for others too");
                 let boundary = Boundary { before, after, why: why.to_string() };
                 if !found.iter().rev().take_while(|b| b.after == after).any(|b| *b == boundary) {
                     found.push(boundary);
                 }
             }
         }
-        step.writes.iter().for_each(|v| maker[*v as usize].push(after));
+        for value in &step.writes {
+            let makers = &mut maker[*value as usize];
+            makers.pop_if(|before| is_part_of(*before, after));
+            makers.push(after);
+        }
     }
     found
 }

@@ -8,10 +8,12 @@ mod groups;
 mod attention;
 mod edges;
 mod fuse;
+mod maps;
 mod body;
 mod lower;
 mod split;
 mod order;
+mod bases;
 mod structure;
 mod template;
 mod scratch;
@@ -33,6 +35,7 @@ use std::borrow::Cow;
 
 use self::edges::AskedGraph;
 use self::operand::OperandForms;
+use self::order::Ordered;
 use self::template::Template;
 use crate::dtype::DType;
 use crate::graph::{Graph, NodeIdx, Op};
@@ -86,6 +89,8 @@ pub struct Launch {
     /// The value in each slot that is read and written: what the verifier follows.
     pub read_values: Vec<ValueId>,
     pub write_values: Vec<ValueId>,
+    /// The outputs that are another value but for the rows that are written; that value is in the slot before.
+    pub bases: Vec<(u16, ValueId)>,
     /// The nodes it computes that may fail, as the capture numbers them, if anything is committed: what the verifier
     /// follows.
     pub may_fail: Vec<NodeIdx>,
@@ -147,7 +152,8 @@ pub fn plan(graph: Graph, target: &Target, templates: &mut Templates) -> (Plan, 
     let limits = &target.limits;
     let draft = PlanDraft::new(graph, limits);
     let structure = structure::structure_of(&draft.graph);
-    if let Some(plan) = templates.serving(&structure, &draft.graph, limits).and_then(|t| draft.filled(t, limits)) {
+    let template = templates.serving(&structure, &draft.graph, limits, &draft.chained);
+    if let Some(plan) = template.and_then(|template| draft.filled(template, limits)) {
         return (plan, Made::Filled);
     }
     let (plan, template) = draft.planned(limits);
@@ -156,9 +162,6 @@ pub fn plan(graph: Graph, target: &Target, templates: &mut Templates) -> (Plan, 
     }
     (plan, Made::Compiled)
 }
-
-/// Kernels in the order in which they run, and where each stage ends.
-type Ordered = (lower::Lowered, Vec<StageEnd>);
 
 /// How a plan was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,6 +177,7 @@ struct PlanDraft {
     graph: Graph,
     checks: checks::Checks,
     stages: stages::NodeStages,
+    chained: attention::ChainedProducts,
     /// Whether anything that was asked for is a commit.
     commits: bool,
 }
@@ -187,13 +191,13 @@ impl PlanDraft {
         }
         let checks = checks::Checks::of(&graph, limits);
         let stages = stages::NodeStages::of(&graph, &checks);
-        PlanDraft { graph, checks, stages, commits }
+        PlanDraft { graph, checks, stages, chained: Default::default(), commits }
     }
 
     /// The plan made afresh, and its template.
     fn planned(&self, limits: &Limits) -> (Plan, Template) {
         let fused = |commits: fuse::Commits| {
-            let asked = AskedGraph::new(&self.graph, limits);
+            let asked = AskedGraph::new(&self.graph, limits, &self.chained);
             let groups = fuse::fuse(&asked, limits, &self.checks, &self.stages, commits);
             Template::new(&self.graph, groups, asked.into_answers(), commits == fuse::Commits::Join)
         };
@@ -222,7 +226,7 @@ impl PlanDraft {
     /// fault here costs time, never numbers.
     fn filled(&self, template: &Template, limits: &Limits) -> Option<Plan> {
         let memos = template.memos(&self.graph);
-        let kernels = lower::lower(&self.graph, &template.groups, limits, &self.checks, Some(memos));
+        let kernels = self.lowered(template, limits, Some(memos));
         let plan = self.assigned(order::order(split::split(kernels, limits), &self.graph.stages).ok()?, limits);
         if cfg!(debug_assertions) {
             let afresh = self.planned(limits).0;
@@ -234,11 +238,17 @@ impl PlanDraft {
 
     /// The kernels of a template's groups, lowered afresh, in the order in which they run, and where each stage ends.
     fn kernels(&self, template: &Template, limits: &Limits) -> Result<Ordered, order::Circle> {
-        let lowered = lower::lower(&self.graph, &template.groups, limits, &self.checks, None);
+        let lowered = self.lowered(template, limits, None);
         order::order(split::split(lowered, limits), &self.graph.stages)
     }
 
-    fn assigned(&self, (kernels, stages): Ordered, limits: &Limits) -> Plan {
+    fn lowered(&self, template: &Template, limits: &Limits, memos: Option<&lower::GroupMemos>) -> lower::Lowered {
+        let chained = self.chained.of(&self.graph, limits);
+        lower::lower(&self.graph, &template.groups, chained, limits, &self.checks, memos)
+    }
+
+    fn assigned(&self, kernels: Ordered, limits: &Limits) -> Plan {
+        let (kernels, stages) = bases::with_copies(kernels, limits);
         let settled = checks::settled(&self.graph, limits);
         Plan { commits: self.commits, settled, stages, ..memory::assign(kernels) }
     }

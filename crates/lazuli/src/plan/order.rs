@@ -10,8 +10,11 @@ use super::stages::StageEnd;
 #[derive(Debug)]
 pub struct Circle;
 
+/// Kernels in the order in which they run, and where each stage ends.
+pub type Ordered = (Lowered, Vec<StageEnd>);
+
 /// The steps, reordered, and where each stage ends, of those that end at these outputs.
-pub fn order(mut lowered: Lowered, ends: &[usize]) -> Result<(Lowered, Vec<StageEnd>), Circle> {
+pub fn order(mut lowered: Lowered, ends: &[usize]) -> Result<Ordered, Circle> {
     let mut makers: Vec<Vec<usize>> = vec![Vec::new(); lowered.values.len()];
     for (i, step) in lowered.steps.iter().enumerate() {
         step.writes.iter().for_each(|v| makers[*v as usize].push(i));
@@ -65,8 +68,8 @@ impl Ordering<'_> {
                 continue;
             }
             stack.push((i, true));
-            let reads = &self.steps[i].as_ref().expect("not run yet").reads;
-            let needed = reads.iter().rev().flat_map(|v| self.makers[*v as usize].iter().rev());
+            let step = self.steps[i].as_ref().expect("not run yet");
+            let needed = step.needs().rev().flat_map(|v| self.makers[v as usize].iter().rev());
             stack.extend(needed.filter(|m| !self.opened[**m]).map(|m| (*m, false)));
         }
     }
@@ -109,7 +112,7 @@ fn reach<'a>(
         loop {
             let i = stack.pop()?;
             if !std::mem::replace(&mut needed[i], true) {
-                stack.extend(steps[i].reads.iter().flat_map(|v| makers[*v as usize].iter().copied()));
+                stack.extend(steps[i].needs().flat_map(|v| makers[v as usize].iter().copied()));
                 return Some(steps[i]);
             }
         }

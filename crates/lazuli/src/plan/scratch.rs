@@ -99,7 +99,9 @@ fn stays(plan: &Plan) -> Vec<Vec<Stay>> {
         let (read, written) = launch.kernel.bindings();
         let reads = launch.reads.iter().zip(&launch.read_values).zip(read);
         let writes = launch.writes.iter().zip(&launch.write_values).zip(written);
-        for ((slot, value), dtype) in reads.chain(writes) {
+        let bases = launch.bases.iter().map(|(output, base)| (*output as usize, base));
+        let bases = bases.map(|(output, base)| ((&launch.writes[output], base), &written[output]));
+        for ((slot, value), dtype) in reads.chain(bases).chain(writes) {
             let in_slot = &mut stays[slot.0 as usize];
             match in_slot.iter_mut().find(|stay| stay.value == *value) {
                 Some(stay) => stay.last = at,
@@ -139,7 +141,8 @@ pub fn verify_scratch(plan: &Plan, needs: &[Vec<usize>], scratch: &Scratch) -> R
             let later = &plan.launches[at + 1..];
             let is_read = |launch: &Launch| {
                 let reads = launch.reads.iter().zip(&launch.read_values);
-                reads.into_iter().any(|(read, value)| read == slot && plan.value_elems[*value as usize] > 0)
+                let bases = launch.bases.iter().map(|(output, base)| (&launch.writes[*output as usize], base));
+                reads.chain(bases).any(|(read, value)| read == slot && plan.value_elems[*value as usize] > 0)
             };
             let mut after = later.iter().enumerate().filter(|(_, l)| is_read(l) || l.writes.contains(slot));
             if let Some((i, next)) = after.next()

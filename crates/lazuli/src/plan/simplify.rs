@@ -3,7 +3,7 @@
 
 use std::hash::{Hash, Hasher};
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
 use super::{Limits, checks};
 use crate::fast_hash::{FastHasher, FastMap};
@@ -110,20 +110,16 @@ impl GraphBuilder {
 }
 
 /// Inputs in an order that does not tell `a + b` from `b + a`.
-fn operands(node: &GraphNode) -> SmallVec<[NodeIdx; 3]> {
-    let mut inputs = node.inputs.clone();
-    if let Op::Binary(row) = &node.op
-        && row.commutes
-    {
-        inputs.sort_unstable();
-    }
-    inputs
+fn operands(node: &GraphNode) -> impl Iterator<Item = NodeIdx> + '_ {
+    let last = node.inputs.len().saturating_sub(1);
+    let is_swapped = matches!(&node.op, Op::Binary(row) if row.commutes && node.inputs[0] > node.inputs[1]);
+    (0..node.inputs.len()).map(move |i| node.inputs[if is_swapped { last - i } else { i }])
 }
 
 fn hash(node: &GraphNode) -> u64 {
     let mut hasher = FastHasher::default();
     std::mem::discriminant(&node.op).hash(&mut hasher);
-    operands(node).iter().for_each(|input| input.hash(&mut hasher));
+    operands(node).for_each(|input| input.hash(&mut hasher));
     (node.shape, node.dtype, node.slot).hash(&mut hasher);
     match &node.op {
         Op::Unary(row) => row.hash(&mut hasher),
@@ -131,7 +127,7 @@ fn hash(node: &GraphNode) -> u64 {
         Op::Custom(op) => op.hash(&mut hasher),
         Op::View(view) | Op::Pad(view) => view.hash(&mut hasher),
         Op::Reduce(row, axes) => (row, axes).hash(&mut hasher),
-        Op::Gather(axis, _) | Op::Cat(axis) => axis.hash(&mut hasher),
+        Op::Gather(axis, _) | Op::Cat(axis) | Op::RowsAt(axis) | Op::WriteRows(axis) => axis.hash(&mut hasher),
         Op::Routine(row, params) => (row, params).hash(&mut hasher),
         Op::Data | Op::Const(_) | Op::Index | Op::Select | Op::Cast | Op::Commit | Op::WithRule(..) | Op::Matmul => {}
     }
@@ -150,10 +146,11 @@ fn equal(a: &GraphNode, b: &GraphNode) -> bool {
         (Op::View(a), Op::View(b)) | (Op::Pad(a), Op::Pad(b)) => a == b,
         (Op::Reduce(a, x), Op::Reduce(b, y)) => (a, x) == (b, y),
         (Op::Gather(a, _), Op::Gather(b, _)) | (Op::Cat(a), Op::Cat(b)) => a == b,
+        (Op::RowsAt(a), Op::RowsAt(b)) | (Op::WriteRows(a), Op::WriteRows(b)) => a == b,
         (Op::Routine(a, x), Op::Routine(b, y)) => (a, x) == (b, y),
         _ => false,
     };
-    same_op && operands(a) == operands(b) && (a.shape, a.dtype, a.slot) == (b.shape, b.dtype, b.slot)
+    same_op && operands(a).eq(operands(b)) && (a.shape, a.dtype, a.slot) == (b.shape, b.dtype, b.slot)
 }
 
 /// Only the nodes that outputs depend on, in the same order.

@@ -70,7 +70,8 @@ impl NodeStages {
         }
         let mut is_shared = vec![false; stages.len()];
         for (idx, node) in graph.nodes.iter().enumerate().rev() {
-            let is_repeated = !matches!(node.op, Op::Reduce(..) | Op::Matmul | Op::Routine(..) | Op::Cat(_));
+            let is_memory = matches!(node.op, Op::Routine(..) | Op::Cat(_) | Op::WriteRows(_));
+            let is_repeated = !is_memory && !matches!(node.op, Op::Reduce(..) | Op::Matmul);
             for input in &node.inputs {
                 let is_later = stages[idx] > stages[*input as usize];
                 is_shared[*input as usize] |= is_later || is_repeated && is_shared[idx];

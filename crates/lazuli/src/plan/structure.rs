@@ -29,7 +29,7 @@ pub fn structure_of(graph: &Graph) -> Key {
             Op::Reduce(row, axes) => words.extend([std::ptr::from_ref(*row) as u64, axes.bits() as u64]),
             // What it is called is part of a plan's text.
             Op::Gather(axis, called) => words.extend([*axis as u64, called.as_ptr() as u64]),
-            Op::Cat(axis) => words.push(*axis as u64),
+            Op::Cat(axis) | Op::RowsAt(axis) | Op::WriteRows(axis) => words.push(*axis as u64),
             Op::Routine(row, params) => {
                 words.push(std::ptr::from_ref(*row) as u64);
                 words.extend(params.iter().map(|p| *p as u64));
@@ -67,5 +67,7 @@ fn family(op: &Op) -> u64 {
         Op::Cat(_) => 14,
         Op::Routine(..) => 15,
         Op::WithRule(..) => 16,
+        Op::RowsAt(_) => 17,
+        Op::WriteRows(_) => 18,
     }
 }

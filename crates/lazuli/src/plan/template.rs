@@ -9,6 +9,7 @@
 use std::cell::OnceCell;
 use std::hash::BuildHasherDefault;
 
+use super::attention::ChainedProducts;
 use super::edges::{Answers, Edge};
 use super::groups::{Group, Groups, StoredNode};
 use super::lower::GroupMemos;
@@ -43,8 +44,8 @@ impl Template {
     }
 
     /// Whether it is what fusing would decide for another graph of its structure.
-    fn serves(&self, graph: &Graph, limits: &Limits) -> bool {
-        self.answers.iter().all(|(edge, answer)| edge.answer(graph, limits) == *answer)
+    fn serves(&self, graph: &Graph, limits: &Limits, chained: &ChainedProducts) -> bool {
+        self.answers.iter().all(|(edge, answer)| edge.answer(graph, limits, chained) == *answer)
     }
 
     /// About how many bytes it occupies, once it has been filled.
@@ -83,8 +84,14 @@ impl Templates {
     }
 
     /// The template that serves a graph of this structure.
-    pub fn serving(&mut self, structure: &Key, graph: &Graph, limits: &Limits) -> Option<&Template> {
-        self.known.get(structure)?.iter().find(|template| template.serves(graph, limits))
+    pub fn serving(
+        &mut self,
+        structure: &Key,
+        graph: &Graph,
+        limits: &Limits,
+        chained: &ChainedProducts,
+    ) -> Option<&Template> {
+        self.known.get(structure)?.iter().find(|template| template.serves(graph, limits, chained))
     }
 
     /// Keeps a template.

@@ -18,6 +18,12 @@ fn limits() -> Limits {
         panels: None,
         max_list_elems: 0,
         max_chained_depth: 512,
+        max_chained_elems: usize::MAX,
+        max_binding_bytes: usize::MAX,
+        max_windows: usize::MAX,
+        max_elems: usize::MAX,
+        max_iterations: usize::MAX,
+        max_lanes: 1,
         custom_may_fail: true,
         fuse: true,
     }
@@ -202,6 +208,63 @@ fn parts_of_a_concatenation_are_computed_in_place() {
     let plan = plan_with(&[&y], &limits());
     assert_eq!(plan.launches.len(), 2, "{plan}");
     assert!(plan.slots.iter().all(|s| s.kind != SlotKind::Temp), "{plan}");
+}
+
+#[test]
+fn a_stencil_of_the_inside_is_padded_in_the_same_kernel() {
+    let x = data([64, 48]);
+    let part = |i: usize, j: usize| x.narrow(0, i, 62).narrow(1, j, 46);
+    let around = part(0, 1).add(part(2, 1)).add(part(1, 0)).add(part(1, 2));
+    let inside = part(1, 1).add(around.sub(part(1, 1).mul(4.0)).mul(0.1));
+    let plan = plan_with(&[&inside.pad(&[(1, 1), (1, 1)], 0.0)], &limits());
+    assert_eq!(plan.launches.len(), 1, "{plan}");
+    // Much fill is not worth what is made in vain under it, and what may fail is not made there at all.
+    let plan = plan_with(&[&inside.pad(&[(30, 30), (1, 1)], 0.0)], &limits());
+    assert_eq!(plan.launches.len(), 2, "{plan}");
+    let rows = x.exp().add(x.embedding(&index(64)).narrow(1, 0, 48)).pad(&[(1, 1), (1, 1)], 0.0);
+    assert_eq!(plan_with(&[&rows], &limits()).launches.len(), 2);
+}
+
+#[test]
+fn rows_are_written_by_the_kernel_that_makes_them() {
+    let row = data([1, 3]);
+    // Memory of the evaluation's own: one kernel makes it, one makes the rows and writes them over it.
+    let y = data([4, 3]).exp().write_rows(0, 2, &row.sin());
+    let plan = plan_with(&[&y], &limits());
+    assert_eq!(ops(&plan), [vec!["exp"], vec!["sin"]], "{plan}");
+    assert!(plan.slots.iter().all(|s| s.kind != SlotKind::Temp), "{plan}");
+    assert!(plan.to_string().contains("map [3]: out0[c0..] = sin(in0)"), "{plan}");
+    // Another's memory is copied first.
+    let x = data([4, 3]);
+    let (y, z) = (x.write_rows(0, 2, &row.sin()), x.write_rows(0, 1, &row));
+    let plan = plan_with(&[&y, &z, &x.mul(2.0)], &limits());
+    assert_eq!(ops(&plan).concat().iter().filter(|op| **op == "copy").count(), 2, "{plan}");
+}
+
+#[test]
+fn the_verifier_finds_rows_that_are_written_wrongly() {
+    let x = data([4, 3]);
+    let y = x.exp().write_rows(0, 2, &data([1, 3]).sin()).write_rows(1, 0, &data([4, 1])).cos();
+    let good = plan_with(&[&y], &limits());
+    assert_eq!(verify::verify(&good, &limits()), Ok(()));
+    assert_eq!(good.launches.iter().filter(|l| !l.bases.is_empty()).count(), 2, "{good}");
+    let breaks: [(&str, fn(&mut Plan)); 7] = [
+        ("what they are written into is not there yet", |p| p.launches.swap(0, 1)),
+        ("the second write comes first", |p| p.launches.swap(1, 2)),
+        ("they are written into nothing", |p| p.launches[1].bases.clear()),
+        ("they are written into something else", |p| p.launches[1].bases[0].1 = p.launches[1].read_values[0]),
+        ("a position is beyond the end", |p| p.launches[1].args.offsets[0].bound += 1),
+        ("a position is no constant", |p| p.launches[1].args.consts.clear()),
+        ("what is written into is read meanwhile", |p| {
+            (p.launches[1].reads[0], p.launches[1].read_values[0]) =
+                (p.launches[1].writes[0], p.launches[1].bases[0].1);
+        }),
+    ];
+    for (what, break_it) in breaks {
+        let mut plan = good.clone();
+        break_it(&mut plan);
+        assert!(verify::verify(&plan, &limits()).is_err(), "not found: {what}\n{plan}");
+    }
 }
 
 #[test]
@@ -454,6 +517,38 @@ fn what_is_committed_is_written_over_what_was_there() {
     let last = plan.launches.last().expect("some");
     assert!(last.reads.contains(&last.writes[0]), "{plan}");
     assert!(matches!(plan.slots[plan.outputs[0].0 as usize].kind, SlotKind::Input { donated: true, .. }), "{plan}");
+}
+
+#[test]
+fn parts_of_one_kernel_update_a_tensor_in_place() {
+    let small = Limits { max_binding_bytes: 1 << 10, max_windows: 6, max_elems: 1 << 31, ..limits() };
+    let is_in_place = |plan: &Plan| {
+        assert!(plan.launches.len() > 1, "{plan}");
+        let is_input = |slot: SlotId| matches!(plan.slots[slot.0 as usize].kind, SlotKind::Input { donated: true, .. });
+        let writes = plan.launches.iter().flat_map(|launch| &launch.writes);
+        is_input(plan.outputs[0]) && writes.into_iter().all(|slot| *slot == plan.outputs[0])
+    };
+    let x = data([640]);
+    let y = x.mul(2.0).add(1.0);
+    drop(x);
+    let plan = plan_with(&[&y], &small);
+    assert!(is_in_place(&plan), "{plan}");
+    // A part that overwrites what another has written already is found.
+    let mut twice = plan.clone();
+    twice.launches[1].args = twice.launches[0].args.clone();
+    assert!(verify::verify(&twice, &small).is_err());
+    // Rows of a second tensor make it go by strides.
+    let (x, row) = (data([20, 64]), data([64]));
+    let y = x.add(&row);
+    drop(x);
+    let plan = plan_with(&[&y], &small);
+    assert!(is_in_place(&plan), "{plan}");
+    // What other parts need later must not be overwritten.
+    let x = data([640]);
+    let y = x.add(x.flip(0));
+    drop(x);
+    let plan = plan_with(&[&y], &small);
+    assert!(!is_in_place(&plan), "{plan}");
 }
 
 #[test]

@@ -6,6 +6,9 @@ use std::sync::Arc;
 use crate::device::DeviceKind;
 use crate::wgsl::Tuned;
 
+/// The most elements of an index space that one dispatch counts: some room below 2³².
+pub const MAX_ELEMS: usize = 1 << 31;
+
 /// What is known of a GPU, or of a driver that stands in for one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GpuTarget {
@@ -43,6 +46,13 @@ pub struct GpuTarget {
     pub pace: Option<Pace>,
     /// What tuning found on this device.
     pub tuned: Arc<Tuned>,
+}
+
+impl GpuTarget {
+    /// How many invocations may share a row of a reduction.
+    pub fn max_reduce_lanes(&self) -> usize {
+        [1, 8, 64, 256].into_iter().rfind(|lanes| *lanes <= self.max_invocations).unwrap_or(1)
+    }
 }
 
 /// How a device likes its work to be shared out.

@@ -12,7 +12,7 @@ mod quirks;
 mod tests;
 
 #[cfg(feature = "gpu")]
-pub use gpu::{Folds, GpuTarget, Pace, Threads};
+pub use gpu::{Folds, GpuTarget, MAX_ELEMS, Pace, Threads};
 #[cfg(feature = "gpu")]
 pub use quirks::quirks;
 
@@ -79,6 +79,17 @@ pub struct Limits {
     /// How long the sums and the results of a chained product may be, so that what is packed of it stays in a second-level
     /// cache; 0: the device has no such kernel.
     pub max_chained_depth: usize,
+    /// How many elements what a chained product reads may have: it is never cut for bindings.
+    pub max_chained_elems: usize,
+    /// Bytes that one binding may span. Memory that is larger is bound in windows of exactly this size, the last one shorter.
+    pub max_binding_bytes: usize,
+    /// Windows of all its memory that one launch may bind; words of checks count as one.
+    pub max_windows: usize,
+    /// Elements of an index space that one launch counts; of one piece of memory it tells twice as many apart.
+    pub max_elems: usize,
+    /// Loop iterations that one invocation may make, and how many invocations may share a row of a reduction.
+    pub max_iterations: usize,
+    pub max_lanes: usize,
     /// Whether a custom op may fail while it runs: on the CPU it is the user's code, which may panic.
     pub custom_may_fail: bool,
     /// Off: every op is a kernel of its own, for comparison.
@@ -91,6 +102,10 @@ pub struct PanelWidths {
     pub unit: usize,
     pub best: usize,
 }
+
+/// Loop iterations of one invocation from which on it can make a chained product.
+#[cfg(feature = "gpu")]
+const MIN_CHAINED_ITERATIONS: usize = 4096;
 
 impl Target {
     /// A processor of which this is known.
@@ -105,6 +120,12 @@ impl Target {
             panels: Some(PanelWidths::of_isa(cpu.isa)),
             max_list_elems: usize::MAX,
             max_chained_depth: 512,
+            max_chained_elems: usize::MAX,
+            max_binding_bytes: usize::MAX,
+            max_windows: usize::MAX,
+            max_elems: usize::MAX,
+            max_iterations: usize::MAX,
+            max_lanes: 1,
             custom_may_fail: true,
             fuse: true,
         };
@@ -114,6 +135,10 @@ impl Target {
     /// A GPU of which this is known.
     #[cfg(feature = "gpu")]
     pub fn gpu(gpu: GpuTarget) -> Target {
+        // A chained product needs workgroup memory, which is slow in drivers that run on the CPU, or subgroups.
+        // Without thousands of loop iterations, not even a block of it could be done.
+        let has_chained = (gpu.style == Threads::Cooperative || gpu.subgroup.is_some())
+            && gpu.max_iterations >= MIN_CHAINED_ITERATIONS;
         // Two bindings are left for scratch memory and checks.
         let shared = Limits {
             max_bindings: gpu.max_bindings.saturating_sub(2).max(4),
@@ -125,7 +150,14 @@ impl Target {
             panels: None,
             // What fits into a binding is never cut.
             max_list_elems: gpu.max_binding_bytes / 4,
-            max_chained_depth: 0,
+            max_chained_depth: if has_chained { 512 } else { 0 },
+            // What fits into a binding is never cut.
+            max_chained_elems: gpu.max_binding_bytes / 4,
+            max_binding_bytes: usize::MAX,
+            max_windows: usize::MAX,
+            max_elems: usize::MAX,
+            max_iterations: usize::MAX,
+            max_lanes: 1,
             custom_may_fail: false,
             fuse: true,
         };
@@ -133,7 +165,22 @@ impl Target {
             Threads::Independent => Limits { max_piece: 1024, max_column: 256, min_rows: 256, ..shared },
             Threads::Cooperative => shared,
         };
-        Target { limits, machine: Machine::Gpu(gpu) }
+        Target { limits: limits.within(&gpu), machine: Machine::Gpu(gpu) }
+    }
+}
+
+#[cfg(feature = "gpu")]
+impl Limits {
+    /// The same, with what one launch may take on a GPU.
+    pub fn within(self, gpu: &GpuTarget) -> Limits {
+        Limits {
+            max_binding_bytes: gpu.max_binding_bytes,
+            max_windows: gpu.max_bindings,
+            max_elems: MAX_ELEMS,
+            max_iterations: gpu.max_iterations,
+            max_lanes: gpu.max_reduce_lanes(),
+            ..self
+        }
     }
 }
 

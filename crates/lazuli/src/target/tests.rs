@@ -92,13 +92,13 @@ fn told(target: &Target) -> String {
 #[cfg(feature = "gpu")]
 fn shader_texts(plan: &Plan, gpu: &GpuTarget) -> Vec<String> {
     let text = |launch: &crate::plan::Launch| {
-        let program = crate::wgsl::program(launch, &plan.slots, gpu);
+        let schedule = crate::wgsl::GpuSchedule::new(launch, gpu);
+        let program = crate::wgsl::print(launch, &schedule, &plan.slots, gpu);
         for pass in &program.passes {
             crate::wgsl::verify(pass, gpu).unwrap_or_else(|fault| panic!("{fault}\n{}", pass.text));
             crate::wgsl::validate(&pass.text);
         }
-        let variant = program.variant.as_ref().map_or(String::new(), |variant| format!("{variant}: "));
-        format!("{variant}{program}")
+        format!("{schedule}: {program}")
     };
     plan.launches.iter().map(text).collect()
 }

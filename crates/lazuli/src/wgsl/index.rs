@@ -208,7 +208,29 @@ impl Accesses<'_> {
     }
 
     fn offset(&self, shader: &mut Shader, access: u16) -> ShaderExpr {
-        shader.signed_param(&format!("a{access}_offset"), self.view(access).offset)
+        let offset = shader.signed_param(&format!("a{access}_offset"), self.view(access).offset);
+        self.moved(shader, access, offset)
+    }
+
+    /// An index, moved by the access's run-time offset if it has one.
+    fn moved(&self, shader: &mut Shader, access: u16, index: ShaderExpr) -> ShaderExpr {
+        let Some(idx) = self.body.offset_of(access) else { return index };
+        let position = shader.constant(self.body.offsets[idx].constant);
+        index + position * shader.signed_param(&format!("a{access}_by"), self.args.offsets[idx].stride)
+    }
+
+    /// The condition under which the positions of all run-time offsets are this launch's to serve; None if all are.
+    pub fn is_served(&self, shader: &mut Shader) -> Option<ShaderExpr> {
+        let partial = self.args.offsets.iter().enumerate().filter(|(_, numbers)| numbers.is_partial());
+        let conditions: Vec<ShaderExpr> = partial
+            .map(|(idx, numbers)| {
+                let position = shader.constant(self.body.offsets[idx].constant);
+                let (first, n) = numbers.served;
+                let first = shader.param(&format!("first_position{idx}"), first);
+                (position - first).less(shader.param(&format!("n_positions{idx}"), n))
+            })
+            .collect();
+        super::tree::all(conditions)
     }
 
     fn stride(&self, shader: &mut Shader, access: u16, axis: usize) -> ShaderExpr {
@@ -285,6 +307,9 @@ impl Accesses<'_> {
             let mut sum = number("offset", 0, view.offset);
             for axis in 0..n_axes {
                 sum = sum + &coordinates[axis] * number("stride", axis, view.strides[axis]);
+            }
+            if v == 0 {
+                sum = self.moved(shader, access, sum);
             }
             index = define(format!("i{v}"), sum);
         }

@@ -5,10 +5,10 @@
 use std::ops::Range;
 
 use super::Pass;
-use super::cut::Context;
+use super::context::Context;
 use super::eval::Eval;
 use super::index::{Accesses, Spot, split};
-use super::schedule::{self, VecAxis};
+use super::schedule::{self, MapSchedule, VecAxis};
 use super::shader::Shader;
 use super::tree::{ShaderExpr, all, min, word};
 use crate::kernel::{AccessForm, Args, InstOp};
@@ -20,10 +20,9 @@ const GROUP: usize = 256;
 /// shares cache lines.
 const TILE: usize = 8;
 
-/// The dispatches of one part of a map.
-pub fn passes(context: &Context, args: &Args) -> Vec<Pass> {
+/// The dispatches of a map.
+pub fn passes(context: &Context, args: &Args, shape: &MapSchedule) -> Vec<Pass> {
     let n: usize = args.outer.iter().product();
-    let shape = schedule::map_shape(context.body, args, context.target);
     let mut passes = Vec::new();
     match (shape.four, shape.block) {
         (Some(four), Some(axis)) => return vec![block_pass(context, args, four, axis)],
@@ -71,7 +70,8 @@ fn pass(
     }
     for (idx, eval) in evals.iter_mut().enumerate() {
         let inside = wanted.plus(idx * per).less(&end);
-        let inside = all([inside].into_iter().chain(eval.index_range(&mut shader)));
+        let served = accesses.is_served(&mut shader);
+        let inside = all([inside].into_iter().chain(eval.index_range(&mut shader)).chain(served));
         store_if(&mut shader, context, std::slice::from_mut(eval), inside);
     }
     shader.finish(context.label(), &memory, positions.len().div_ceil(per * vecs_per_thread * group))
@@ -105,7 +105,8 @@ fn block_pass(context: &Context, args: &Args, four: VecAxis, axis: usize) -> Pas
     let last = |a: usize| &sizes[a] - if in_block(a) { 4 } else { 1 };
     let first: Vec<ShaderExpr> =
         (0..n_axes).map(|a| shader.define(format!("o{a}"), min(&wanted[a], last(a)))).collect();
-    let inside = all((0..n_axes).map(|a| wanted[a].less(&sizes[a])));
+    let served = accesses.is_served(&mut shader);
+    let inside = all((0..n_axes).map(|a| wanted[a].less(&sizes[a])).chain(served));
     let position = (1..n_axes).fold(first[0].clone(), |at, a| at * &sizes[a] + &first[a]);
     let position = shader.define("i", position);
     let apart = shader.param("row_elems", args.outer[axis + 1..].iter().product());
@@ -187,7 +188,7 @@ pub fn side_by_side(first: Vec<ShaderExpr>, along: Option<usize>) -> Vec<Vec<Sha
 fn needs_coordinates(accesses: &Accesses) -> bool {
     let by_coordinates = |access: u16| {
         let form = accesses.body.accesses[access as usize];
-        form == AccessForm::Strided || super::cut::is_chain(form)
+        form == AccessForm::Strided || super::context::is_chain(form)
     };
     let of_inst = |op: &InstOp| match op {
         InstOp::Load { access, .. }

@@ -9,12 +9,13 @@ mod schedule;
 mod keep;
 mod index;
 mod eval;
-mod cut;
-mod spill;
+mod context;
 mod map;
 mod reduce;
 mod matmul;
+mod attention;
 mod routines;
+mod scheduled;
 mod verify;
 #[cfg(test)]
 mod tests;
@@ -22,12 +23,12 @@ mod tests;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::kernel::{Args, Kernel};
+use crate::kernel::Kernel;
 use crate::plan::{Launch, Slot, SlotId};
 use crate::target::GpuTarget;
-use cut::Context;
+use context::Context;
 pub use matmul::variants::{Class, OperandLayout, Tuned, VARIANTS, Variant, default_of, named};
-use spill::Spilled;
+pub use scheduled::GpuSchedule;
 #[cfg(test)]
 pub use tests::validate;
 pub use verify::verify;
@@ -40,8 +41,6 @@ pub struct ShaderProgram {
     /// Bytes of each piece of scratch memory that the passes need beside the plan's slots. Its contents are
     /// unspecified before the first pass.
     pub scratch: Vec<usize>,
-    /// Which of several ways was chosen and why, for people; None where there is one.
-    pub variant: Option<String>,
 }
 
 /// One dispatch.
@@ -108,40 +107,29 @@ impl fmt::Display for ShaderProgram {
     }
 }
 
-/// The passes of one launch.
+/// The passes of one launch, as it is scheduled on a device.
 pub fn program(launch: &Launch, slots: &[Slot], target: &GpuTarget) -> ShaderProgram {
+    print(launch, &GpuSchedule::new(launch, target), slots, target)
+}
+
+/// The passes of one launch by a schedule.
+pub fn print(launch: &Launch, schedule: &GpuSchedule, slots: &[Slot], target: &GpuTarget) -> ShaderProgram {
     match &launch.kernel {
         Kernel::Loop(body) | Kernel::Matmul(body) => {
-            let context = Context::new(launch, body, slots, target);
-            let by_strides = context.by_strides();
-            let context = Context { body: by_strides.as_ref().unwrap_or(body), ..context };
-            match context.parts(&launch.args) {
-                Some(parts) => {
-                    let program = of_parts(&context, &parts);
-                    if has_few_trips(&program, target) { program } else { spill::program(&context, Spilled::Long) }
-                }
-                None => spill::program(&context, Spilled::Wide),
-            }
+            let (context, args) = (Context::new(launch, body, slots, target), &launch.args);
+            let passes = match schedule {
+                GpuSchedule::Matmul(product) => return matmul::program(&context, args, product),
+                GpuSchedule::Map(map) => map::passes(&context, args, map),
+                GpuSchedule::Reduce(reduce) => vec![reduce::pass(&context, args, *reduce)],
+                GpuSchedule::Attention(_) | GpuSchedule::Routine => unreachable!("bug: the schedule of another launch"),
+            };
+            ShaderProgram { passes, ..ShaderProgram::default() }
         }
-        Kernel::Attention(_) => unreachable!("limits of GPUs allow no chained product"),
+        Kernel::Attention(kernel) => {
+            let GpuSchedule::Attention(tiles) = schedule else { unreachable!("bug: the schedule of another launch") };
+            attention::program(launch, kernel, *tiles, slots, target)
+        }
         Kernel::Routine(routine) => routines::program(launch, routine, target)
             .unwrap_or_else(|| unreachable!("bug: no WGSL for the routine {}", routine.row.name)),
-    }
-}
-
-/// Whether no invocation makes more loop iterations than it may.
-fn has_few_trips(program: &ShaderProgram, target: &GpuTarget) -> bool {
-    program.passes.iter().all(|pass| pass.iterations <= target.max_iterations)
-}
-
-/// The passes of the parts of a loop or a matmul.
-fn of_parts(context: &Context, parts: &[Args]) -> ShaderProgram {
-    let passes = |args| match context.body.inner_rank {
-        0 => map::passes(context, args),
-        _ => vec![reduce::pass(context, args)],
-    };
-    match context.launch.kernel {
-        Kernel::Matmul(_) => matmul::program(context, parts),
-        _ => ShaderProgram { passes: parts.iter().flat_map(passes).collect(), ..ShaderProgram::default() },
     }
 }

@@ -6,7 +6,7 @@ mod pairs;
 mod online_softmax;
 
 use super::Pass;
-use super::cut::Context;
+use super::context::Context;
 use super::eval::{Eval, apply, kept_otherwise};
 use super::index::{Accesses, Spot, split};
 use super::map::{side_by_side, spot};
@@ -21,9 +21,8 @@ use crate::kernel::{Args, InstOp, Order, Reg, Scope, Store};
 use crate::ops::ReduceRow;
 use pairs::Pairs;
 
-/// The dispatch of one part of a reduction.
-pub fn pass(context: &Context, args: &Args) -> Pass {
-    let shape = schedule::reduce_shape(context.body, args, context.target);
+/// The dispatch of a reduction.
+pub fn pass(context: &Context, args: &Args, shape: ReduceSchedule) -> Pass {
     let by_four = schedule::modes(context.body, args, shape.four);
     let by_one = schedule::modes(context.body, args, None);
     let modes: &[&[VecLoad]] = if shape.scalar_tail { &[&by_four, &by_one] } else { &[&by_four] };

@@ -2,11 +2,11 @@
 //! read for them, how a reduction is shared out. The only file where sizes and strides change a text; everything else
 //! that varies is a parameter.
 
-use super::shader::Iterations;
-use super::tree::lane_name;
+use std::fmt;
+
 use crate::dtype::Lane;
-use crate::kernel::{AccessForm, Args, Body, Inst, InstOp, Order, Reg};
-use crate::ops::{RegisterStep, UnaryRow, WGSL_COMMON};
+use crate::kernel::{AccessForm, Args, Body, InstOp, Order, Reg};
+use crate::ops::{RegisterStep, UnaryRow};
 use crate::target::{GpuTarget, Threads};
 use crate::view::IndexMap;
 
@@ -39,11 +39,18 @@ const SHORT_MAP: usize = 1024;
 
 /// Per access, how it meets the elements an invocation takes at once.
 pub fn modes(body: &Body, args: &Args, four: Option<VecAxis>) -> Vec<VecLoad> {
-    let mode = |(form, map): (&AccessForm, &IndexMap)| match four {
-        Some(four) => mode(*form, map, four),
+    let mode = |(access, (form, map)): (usize, (&AccessForm, &IndexMap))| match four.map(|four| mode(*form, map, four))
+    {
         None => VecLoad::Splat,
+        Some(VecLoad::Contiguous) if !moves_by_fours(body, args, access) => VecLoad::Strided,
+        Some(mode) => mode,
     };
-    body.accesses.iter().zip(&args.accesses).map(mode).collect()
+    body.accesses.iter().zip(&args.accesses).enumerate().map(mode).collect()
+}
+
+/// Whether an access starts at a multiple of four wherever its run-time offset moves it, if it did before.
+fn moves_by_fours(body: &Body, args: &Args, access: usize) -> bool {
+    body.offset_of(access as u16).is_none_or(|idx| args.offsets[idx].stride % 4 == 0)
 }
 
 fn mode(form: AccessForm, map: &IndexMap, four: VecAxis) -> VecLoad {
@@ -85,6 +92,7 @@ fn any_run(body: &Body, modes: &[VecLoad]) -> bool {
 }
 
 /// How a map's invocations take their elements: four at a time from the start of the row-major order, then one by one.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MapSchedule {
     pub four: Option<VecAxis>,
     /// Elements that are taken four at a time.
@@ -93,6 +101,19 @@ pub struct MapSchedule {
     pub vecs_per_thread: usize,
     /// The axis along which it takes four rows of four instead: blocks whose turned accesses are read by fours, too.
     pub block: Option<usize>,
+}
+
+impl fmt::Display for MapSchedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.four, self.block) {
+            (None, _) => f.write_str("one element an invocation"),
+            (Some(four), Some(axis)) => write!(f, "blocks of 4×4 along axes {axis} and {}", four.axis),
+            (Some(four), None) => {
+                let along = if four.aligned { format!(" along axis {}", four.axis) } else { String::new() };
+                write!(f, "{} × 4 elements an invocation{along}", self.vecs_per_thread)
+            }
+        }
+    }
 }
 
 /// Fours that one invocation of a light map takes where it works alone.
@@ -112,7 +133,7 @@ pub fn map_shape(body: &Body, args: &Args, target: &GpuTarget) -> MapSchedule {
     let too_short = n < 4 || (!n.is_multiple_of(4) && n < SHORT_MAP);
     let modes = modes(body, args, Some(four));
     // A block is sixteen elements, and fours side by side are eight.
-    let too_long = trips_of_functions(body) > target.max_iterations / 16;
+    let too_long = body.function_iterations() > target.max_iterations / 16;
     // Where only some elements are stored, each is on its own.
     if too_short || too_long || args.index_range.is_some() || !any_run(body, &modes) {
         return MapSchedule { four: None, n_by_four: 0, vecs_per_thread: 1, block: None };
@@ -152,6 +173,7 @@ pub fn turned(body: &Body, args: &Args, modes: &[VecLoad], axis: usize) -> Vec<V
             && view.shape[axis].is_multiple_of(4)
             && view.strides[axis] == 1
             && view.offset % 4 == 0
+            && moves_by_fours(body, args, access)
             && others.map(|other| view.strides[other]).all(|s| s % 4 == 0)
             && only_loads(access as u16)
     };
@@ -198,6 +220,21 @@ pub struct ReduceSchedule {
     pub scalar_tail: bool,
 }
 
+impl fmt::Display for ReduceSchedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} rows a workgroup, {} invocations each", self.items, self.lanes)?;
+        if let Some(four) = self.four {
+            write!(f, ", {} × 4 elements along axis {}", self.vecs_per_thread, four.axis)?;
+        }
+        match (self.kept, self.unroll) {
+            (true, steps) => write!(f, ", all {steps} steps in registers")?,
+            (false, 1) => {}
+            (false, unroll) => write!(f, ", unrolled {unroll} times")?,
+        }
+        if self.blocks { f.write_str(", in blocks") } else { Ok(()) }
+    }
+}
+
 /// Trips of a reduction's main loop whose values are folded one after another; beyond, blocks are.
 pub const BLOCK_ITERATIONS: usize = 64;
 /// Elements (or fours) that one trip of a reduction's main loop takes; and where invocations work alone and little is
@@ -212,28 +249,46 @@ const BESIDE: [(usize, usize); 2] = [(8, 8), (4, 32)];
 
 /// The shape of a reduction.
 pub fn reduce_shape(body: &Body, args: &Args, target: &GpuTarget) -> ReduceSchedule {
+    let four = reduce_four(body, args, body.order == Order::OuterFast);
+    let (shape, iterations) = reduce_shape_of(body, args, target, four, target.large_shaders);
+    if iterations <= target.max_iterations {
+        return shape;
+    }
+    // As little for each invocation as can be: then it makes no more iterations than kernels were cut for.
+    let four = four.filter(|_| body.function_iterations() == 0);
+    reduce_shape_of(body, args, target, four, false).0
+}
+
+/// The shape of a reduction by these fours, written out for many values or not, and about how many loop iterations an
+/// invocation makes.
+fn reduce_shape_of(
+    body: &Body,
+    args: &Args,
+    target: &GpuTarget,
+    four: Option<VecAxis>,
+    large: bool,
+) -> (ReduceSchedule, usize) {
     let outer: usize = args.outer.iter().product();
     let inner: usize = args.inner.iter().product();
     let columns = body.order == Order::OuterFast;
-    let four = reduce_four(body, args, columns);
     let by_four = if four.is_some() && !columns { 4 } else { 1 };
     // Side by side only where all columns of a row can be shared out that way.
     let wide = |n: usize| args.outer.last().is_some_and(|last| last.is_multiple_of(4 * n));
     // A function is as much text as many instructions.
     let n_insts = body.insts.len() + 8 * n_functions(body);
-    let fits = BESIDE.iter().find(|(n, max_insts)| target.large_shaders && wide(*n) && n_insts <= *max_insts);
+    let fits = BESIDE.iter().find(|(n, max_insts)| large && wide(*n) && n_insts <= *max_insts);
     let alone = four.is_some() && columns && target.style == Threads::Independent;
     let vecs_per_thread = fits.filter(|_| alone).map_or(1, |(n, _)| *n);
     let n_items = if four.is_some() && columns { outer / (4 * vecs_per_thread) } else { outer };
     let unroll = match target.style {
-        _ if !target.large_shaders => 1,
+        _ if !large => 1,
         Threads::Independent if vecs_per_thread > 1 => 1,
         Threads::Independent if !columns && n_insts <= LITTLE => UNROLL_LIGHT,
         _ => UNROLL,
     };
 
     let columns_at_once = if four.is_some() && columns { 4 * vecs_per_thread } else { 1 };
-    let lanes = reduce_lanes(body, target, n_items, inner, (by_four * unroll, columns_at_once));
+    let (lanes, iterations) = reduce_lanes(body, target, n_items, inner, (by_four * unroll, columns_at_once));
     let items = match target.style {
         Threads::Independent => (8 / lanes).max(1),
         Threads::Cooperative => (target.max_invocations.min(256) / lanes).clamp(1, 64),
@@ -243,7 +298,7 @@ pub fn reduce_shape(body: &Body, args: &Args, target: &GpuTarget) -> ReduceSched
     let kept = !columns && (1..=UNROLL).contains(&steps) && inner.is_multiple_of(by_four) && !body.ragged;
     let unroll = if kept { steps } else { unroll };
     let blocks = columns || body.ragged || inner > lanes * by_four * unroll * BLOCK_ITERATIONS;
-    ReduceSchedule {
+    let shape = ReduceSchedule {
         four,
         items,
         lanes,
@@ -253,7 +308,8 @@ pub fn reduce_shape(body: &Body, args: &Args, target: &GpuTarget) -> ReduceSched
         blocks,
         rest: body.ragged || !inner.is_multiple_of(lanes * by_four * unroll),
         scalar_tail: by_four == 4 && (!inner.is_multiple_of(4) || (body.ragged && !args.limit.is_multiple_of(4))),
-    }
+    };
+    (shape, iterations)
 }
 
 /// A row's largest element and the sum of exponentials less it, Σ exp(x − max x): one sweep can find both.
@@ -298,20 +354,20 @@ fn reduce_four(body: &Body, args: &Args, columns: bool) -> Option<VecAxis> {
     ((whole || may_leave) && any_run(body, &modes(body, args, Some(four)))).then_some(four)
 }
 
-/// How many invocations share a row: as many as the device likes, and enough that none makes too many trips, if that can
-/// be. A trip takes so many elements of so many rows.
+/// How many invocations share a row, as many as the device likes, and enough that none makes too many iterations, if that can
+/// be; and about how many those are. An iteration takes so many elements of so many rows.
 fn reduce_lanes(
     body: &Body,
     target: &GpuTarget,
     n_items: usize,
     inner: usize,
     (per_trip, n_rows): (usize, usize),
-) -> usize {
-    let max_lanes = target.max_invocations.min(256);
+) -> (usize, usize) {
+    let max_lanes = target.max_reduce_lanes();
     // One sweep per stage and a last one, each with a few more trips for blocks and for what is left over. How many they
     // really are is counted when they are printed.
     let n_sweeps = body.stages().iter().max().map_or(1, |s| *s as usize) + 2;
-    let of_functions = trips_of_functions(body);
+    let of_functions = body.function_iterations();
     let iterations = |lanes: usize| {
         let n_chunks = inner.div_ceil(lanes * per_trip);
         n_sweeps.saturating_mul((n_chunks * 2 + 16).saturating_add((n_chunks + 1) * of_functions * per_trip * n_rows))
@@ -327,27 +383,7 @@ fn reduce_lanes(
         },
     };
     let choices = [1, 8, 64, 256].into_iter().filter(|l| *l >= wanted && *l <= max_lanes);
-    choices.clone().find(|l| iterations(*l) <= target.max_iterations).or(choices.max()).unwrap_or(max_lanes)
-}
-
-/// Loop iterations that the functions of a body's rows may make per element.
-fn trips_of_functions(body: &Body) -> usize {
-    let mut known: Vec<(&str, usize)> = Vec::new();
-    let of_inst = |inst: &Inst| {
-        let (name, text, functions) = match &inst.op {
-            InstOp::Unary(row, _) => (row.name, row.wgsl, row.wgsl_fns),
-            InstOp::Binary(row, ..) => (row.name, row.wgsl, row.wgsl_fns),
-            _ => return 0,
-        };
-        if let Some((_, iterations)) = known.iter().find(|k| k.0 == name) {
-            return *iterations;
-        }
-        // Functions are named by lane: the longest counts.
-        let iterations = Iterations::of_texts(&[WGSL_COMMON, functions]);
-        let of_lane = |lane: Lane| iterations.of_calls(&text.replace("$t", lane_name(lane)));
-        let most = [Lane::F32, Lane::I32, Lane::U32].map(of_lane).into_iter().max().unwrap_or(0);
-        known.push((name, most));
-        most
-    };
-    body.insts.iter().map(of_inst).sum()
+    let fitting = choices.clone().find(|l| iterations(*l) <= target.max_iterations);
+    let lanes = fitting.or(choices.max()).unwrap_or(max_lanes);
+    (lanes, iterations(lanes))
 }

@@ -8,6 +8,7 @@ use super::memory::LaunchMemory;
 use super::tree::{self, CallText, Loop, ShaderExpr, ShaderFn, ShaderType, Statement, Statements, named, word};
 use super::{Bind, Pass};
 use crate::ops::WGSL_COMMON;
+use crate::ops::wgsl_loops::{Iterations, calls_of, name_of, split_functions};
 
 /// The text of one dispatch, and the numbers that go with it.
 #[derive(Default)]
@@ -168,15 +169,34 @@ impl Shader {
         step: usize,
         times: usize,
     ) -> ShaderExpr {
-        let (condition, next) = (word(name).less(end), ("+=", step.into()));
-        self.open_block(OpenBlock::For(Box::new(Loop {
-            name: name.to_string(),
-            start: start.into(),
-            condition,
-            next,
-            times,
-        })));
-        word(name)
+        self.open_loop(name, start.into(), end.into(), step, times, false)
+    }
+
+    /// The same for a loop that runs once at least.
+    pub fn open_repeat(
+        &mut self,
+        name: &str,
+        start: impl Into<ShaderExpr>,
+        end: impl Into<ShaderExpr>,
+        step: usize,
+        times: usize,
+    ) -> ShaderExpr {
+        self.open_loop(name, start.into(), end.into(), step, times, true)
+    }
+
+    fn open_loop(
+        &mut self,
+        name: &str,
+        start: ShaderExpr,
+        end: ShaderExpr,
+        step: usize,
+        times: usize,
+        asks_after: bool,
+    ) -> ShaderExpr {
+        let (name, condition, next) = (name.to_string(), word(name).less(end), ("+=", step.into()));
+        let counted = word(&*name);
+        self.open_block(OpenBlock::For(Box::new(Loop { name, start, condition, next, times, asks_after })));
+        counted
     }
 
     /// Opens a loop in which `name` is halved from `start` on, down to one.
@@ -188,6 +208,7 @@ impl Shader {
             condition,
             next,
             times,
+            asks_after: false,
         })));
         word(name)
     }
@@ -227,7 +248,8 @@ impl Shader {
         let (mut in_functions, mut in_main) = (0usize, 0usize);
         let mut found = |value: &ShaderExpr, times: usize| {
             value.for_each_call(&mut |call| {
-                in_functions = in_functions.saturating_add(functions.of_call(call).saturating_mul(times));
+                in_functions =
+                    in_functions.saturating_add(functions.of_times(|name| call.n_calls(name)).saturating_mul(times));
             });
         };
         tree::count(&self.block, 1, &mut found, &mut |n| in_main = in_main.saturating_add(n));
@@ -299,93 +321,6 @@ impl CallText<'_> {
             CallText::Text(text) => calls_of(text, name).count(),
         }
     }
-}
-
-/// Iterations that the loops of functions make per call, at most; of those that make any.
-pub struct Iterations<'a> {
-    functions: Vec<(&'a str, usize)>,
-}
-
-/// Iterations of a loop whose header does not say how many: none makes more than one per bit of a number.
-const TRIPS_BY_BITS: usize = 32;
-
-impl<'a> Iterations<'a> {
-    /// Of these functions, by name and text.
-    pub fn of(functions: impl Iterator<Item = (&'a str, &'a str)>) -> Iterations<'a> {
-        let texts: Vec<(&str, &str)> = functions.collect();
-        let mut iterations = Iterations { functions: Vec::new() };
-        // Functions call functions, so what is known of some says more of others, until nothing is new.
-        loop {
-            let of_text = |text: &str| own_trips(text).saturating_add(iterations.of_calls(text));
-            let is_new = |name: &str, n: usize| n > 0 && !iterations.functions.contains(&(name, n));
-            let found: Vec<(&str, usize)> =
-                texts.iter().map(|(name, text)| (*name, of_text(body_of(text)))).filter(|f| is_new(f.0, f.1)).collect();
-            if found.is_empty() {
-                return iterations;
-            }
-            iterations.functions.retain(|(name, _)| found.iter().all(|f| f.0 != *name));
-            iterations.functions.extend(found);
-        }
-    }
-
-    /// Of the functions of these texts.
-    pub fn of_texts(texts: &[&'a str]) -> Iterations<'a> {
-        Iterations::of(texts.iter().flat_map(|text| split_functions(text)).map(|text| (name_of(text), text)))
-    }
-
-    /// Those of the calls in a text.
-    pub fn of_calls(&self, text: &str) -> usize {
-        self.of_call(CallText::Text(text))
-    }
-
-    fn of_call(&self, call: CallText) -> usize {
-        let of_one = |(name, iterations): &(&str, usize)| call.n_calls(name).saturating_mul(*iterations);
-        self.functions.iter().map(of_one).fold(0, usize::saturating_add)
-    }
-}
-
-/// Iterations of the loops in a function's own text. None of them is within another, and none calls another.
-fn own_trips(text: &str) -> usize {
-    let of_loop = |header: &str| {
-        let bound = header.split(';').nth(1).and_then(|condition| condition.split('<').nth(1));
-        let bound = bound.and_then(|bound| bound.trim().trim_end_matches('u').parse::<usize>().ok());
-        bound.unwrap_or(TRIPS_BY_BITS) + 1
-    };
-    text.split("for (").skip(1).map(of_loop).fold(0, usize::saturating_add)
-}
-
-/// A function's text without its first line, which names it.
-fn body_of(function: &str) -> &str {
-    function.find('{').map_or("", |at| &function[at..])
-}
-
-/// The functions of a text, each from its `fn` to the next.
-fn split_functions(text: &str) -> impl Iterator<Item = &str> {
-    let mut rest = text.trim_start();
-    std::iter::from_fn(move || {
-        if rest.is_empty() {
-            return None;
-        }
-        let end = rest.find("\nfn ").map_or(rest.len(), |at| at + 1);
-        let (function, after) = rest.split_at(end);
-        rest = after;
-        Some(function)
-    })
-}
-
-fn name_of(function: &str) -> &str {
-    let after = function.trim_start_matches("fn ").trim_start();
-    &after[..after.find('(').unwrap_or(after.len())]
-}
-
-/// Where a text calls the function of this name.
-fn calls_of<'t>(text: &'t str, name: &'t str) -> impl Iterator<Item = usize> + 't {
-    let is_call = move |at: &usize| {
-        let before = text[..*at].chars().next_back();
-        let is_word = |c: char| c.is_alphanumeric() || c == '_';
-        text[at + name.len()..].starts_with('(') && !before.is_some_and(is_word)
-    };
-    text.match_indices(name).map(|(at, _)| at).filter(is_call)
 }
 
 /// What `memory` binds: a line of text each, and what the runtime is told.

@@ -91,6 +91,9 @@ pub struct Loop {
     pub next: (&'static str, ShaderExpr),
     /// How often the body runs at most: within a loop, in all iterations of that one together.
     pub times: usize,
+    /// Whether the condition is asked after the body, which then runs once at least. llvmpipe goes through the body once
+    /// more, for no invocation, where it is asked before.
+    pub asks_after: bool,
 }
 
 impl ShaderType {
@@ -587,7 +590,15 @@ impl Statement {
                 let _ = write!(out, "{indent}}}");
             }
             Statement::For(head, block) => {
-                let Loop { name, start, condition, next: (operator, by), .. } = &**head;
+                let Loop { name, start, condition, next: (operator, by), asks_after, .. } = &**head;
+                if *asks_after {
+                    let _ = writeln!(out, "{{\n{indent}    var {name} = {start};\n{indent}    loop {{");
+                    print_block(block, level + 2, out);
+                    let _ = writeln!(out, "{indent}        {name} {operator} {by};");
+                    let _ = writeln!(out, "{indent}        if (!({condition})) {{ break; }}");
+                    let _ = write!(out, "{indent}    }}\n{indent}}}");
+                    return;
+                }
                 let next = match (*operator, by.to_string().as_str()) {
                     ("+=", "1u") => format!("{name}++"),
                     (operator, by) => format!("{name} {operator} {by}"),

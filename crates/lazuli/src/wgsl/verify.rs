@@ -11,6 +11,10 @@ pub fn verify(pass: &Pass, target: &GpuTarget) -> Result<(), String> {
     if has_loop && pass.iterations == 0 {
         return Err(format!("{}: a loop whose iterations were not counted", pass.label));
     }
+    if pass.binds.len() > target.max_bindings || pass.binds.iter().any(|bind| bind.len > target.max_binding_bytes) {
+        let (n, max, window) = (pass.binds.len(), target.max_bindings, target.max_binding_bytes);
+        return Err(format!("{}: {n} bindings, of which this device has {max}, of {window} bytes each", pass.label));
+    }
     if pass.iterations > target.max_iterations {
         let (iterations, max) = (pass.iterations, target.max_iterations);
         return Err(format!(

@@ -319,3 +319,16 @@ fn errors_say_what_would_fit() {
     assert!(message(x.conv(&numbers(&[2, 4], 1), None, Conv::default())).starts_with("conv: wants an input"));
     assert!(message(x.conv(&w, None, Conv { padding: usize::MAX.into(), ..Conv::default() })).contains("addressed"));
 }
+
+/// A tile of what follows a convolution does not run on into the next image, where the bias begins again.
+#[test]
+fn a_batch_with_a_bias_is_its_images() {
+    let _beside = shared();
+    for (n, o, size) in [(5, 32, 14), (3, 48, 7), (16, 16, 28)] {
+        let (x, w, bias) = (numbers(&[n, 16, size, size], 1), numbers(&[o, 16, 3, 3], 2), numbers(&[o], 3));
+        let options = Conv { padding: 1.into(), ..Conv::default() };
+        let made = |x: &Tensor| x.conv(&w, Some(&bias), options).relu().to_vec::<f32>().unwrap();
+        let images: Vec<f32> = (0..n).flat_map(|i| made(&x.narrow(0, i, 1))).collect();
+        assert_eq!(made(&x), images, "{n} images, {o} channels");
+    }
+}

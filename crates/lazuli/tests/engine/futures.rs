@@ -168,9 +168,8 @@ fn a_future_may_be_dropped_at_any_time() {
             .map(|i| {
                 let y = x.add(i as f32);
                 let mut future = Box::pin(async move { y.sum(..).item_async::<f32>().await });
-                for _ in 0..n_polls {
-                    let _ = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-                }
+                // A future that is done is not polled again.
+                let _ = (0..n_polls).find(|_| future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready());
                 future
             })
             .collect();
@@ -307,18 +306,17 @@ fn half_a_second(seed: u64) -> Tensor {
 #[test]
 fn a_ticker_beside_an_awaited_evaluation_goes_on_ticking() {
     let _device = alone();
-    let mut seen = Vec::new();
-    for round in 0..3 {
+    // A machine may stop a thread for other reasons than its load, once in a while, but not in ten rounds out of ten.
+    let is_smooth = (0..10).any(|round| {
         let work = half_a_second(10 * round);
         let (read, ticks) = beside_a_ticker(work.item_async::<f32>());
         assert!(read.unwrap().is_finite());
         println!("{}: {ticks:?}", device().info().name);
         // If the evaluation ran in `poll`, there would be no tick before the last.
         assert!(ticks.n >= 10, "{ticks:?}");
-        seen.push(ticks);
-    }
-    // A machine may stop a thread for other reasons than its load, once in a while, but not in every round.
-    assert!(seen.iter().any(|ticks| ticks.worst_of_ours < Duration::from_millis(10)), "{seen:?}");
+        ticks.worst_of_ours < Duration::from_millis(10)
+    });
+    assert!(is_smooth, "no round without a gap of 10 ms; what each saw is printed above");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The engine's promises, each as a test named after it, through the public API on the device under test.
 
 mod accuracy;
+mod composed;
 mod convolution;
 mod attention;
 mod creation;
@@ -18,7 +19,9 @@ mod halves;
 mod lines;
 #[path = "../random/methods.rs"]
 mod methods;
+mod packed;
 mod regressions;
+mod rows;
 mod shapes;
 mod sizes;
 mod softmax;

@@ -125,16 +125,19 @@ fn an_update_whose_old_weights_are_dropped_reuses_their_memory() {
     assert_eq!((held.buffers_created, held.bytes_live), (0, before.bytes_live), "{held:?}");
     // The old handle lives until the new one is there, so one more may be held, but not if it is let go before.
     assert!(held.bytes_peak <= before.bytes_live + 4 * n as u64, "{held:?}");
-    cpu.reset_stats();
-    for _ in 0..10 {
+    let mut in_place = || {
         let next = &w - &gradient * 0.125;
         drop(std::mem::replace(&mut w, next));
         w = w.compute().unwrap();
-    }
+    };
+    // Written in place it is another plan, whose first run may need more memory for tiles.
+    in_place();
+    cpu.reset_stats();
+    (0..10).for_each(|_| in_place());
     let donated = cpu.stats();
     assert_eq!((donated.buffers_created, donated.bytes_live), (0, before.bytes_live), "{donated:?}");
     assert_eq!(donated.bytes_peak, before.bytes_live, "in place: {donated:?}");
-    assert_eq!(w.to_vec::<f32>().unwrap(), expect(21));
+    assert_eq!(w.to_vec::<f32>().unwrap(), expect(22));
 }
 
 #[test]

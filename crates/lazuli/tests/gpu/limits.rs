@@ -50,6 +50,32 @@ fn a_tensor_larger_than_a_buffer_lies_in_several() {
 }
 
 #[test]
+fn an_update_of_a_tensor_of_many_bindings_takes_no_second_one() {
+    let _turn = alone();
+    let (_, _, gpu) = own(|limits| limits.max_storage_buffer_binding_size = 128 << 20);
+    // 300 MiB, and the same again of what is subtracted: parts of one kernel write them, each over its own elements.
+    let n = 300 << 18;
+    let mut weights = Tensor::arange(0, n as i32, 1, &gpu).compute().unwrap();
+    let gradient = Tensor::arange(0, n as i32, 1, &gpu).bit_and(7).compute().unwrap();
+    for step in 1..3 {
+        gpu.trim();
+        gpu.reset_stats();
+        let before = gpu.stats().bytes_live;
+        // Nobody holds the old weights when the new ones are computed.
+        weights = weights.sub(gradient.mul(step));
+        weights.compute().unwrap();
+        let stats = gpu.stats();
+        assert!(stats.bytes_peak < before + (1 << 20), "{stats:?}");
+        assert!(stats.bytes_live < before + (1 << 20), "{stats:?}");
+    }
+    let right = |i: usize| i as i32 - 3 * (i as i32 & 7);
+    for start in [0, (128 << 18) - 100, (256 << 18) - 100, n - 200] {
+        let got = weights.narrow(0, start, 200).to_vec::<i32>().unwrap();
+        assert!(got.iter().enumerate().all(|(i, v)| *v == right(start + i)), "{start}");
+    }
+}
+
+#[test]
 fn nothing_and_one_element() {
     let _turn = alone();
     for gpu in gpus() {

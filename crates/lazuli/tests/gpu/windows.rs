@@ -112,6 +112,31 @@ fn more_places_of_one_tensor_than_a_kernel_binds() {
 }
 
 #[test]
+fn rows_at_positions() {
+    for position in [0, 1000, 2047, 3070] {
+        check(|device| {
+            let rows = numbers(device).narrow(0, 5, 2048).reshape([2, 1024]);
+            numbers(device).reshape([3072, 1024]).write_rows(0, position, &rows)
+        });
+        check(|device| numbers(device).reshape([3072, 1024]).rows_at(0, position, 2).add(1));
+        // Rows lie all over memory, a few in every window.
+        check(|device| {
+            numbers(device).reshape([16, 6144, 32]).write_rows(
+                1,
+                2 * position,
+                &bytes(1024, device).to_dtype(DType::I32).reshape([16, 2, 32]),
+            )
+        });
+        check(|device| numbers(device).reshape([16, 6144, 32]).rows_at(1, 2 * position, 2).sum(0));
+        check(|device| {
+            let rows = bytes(777, device).reshape([3, 7, 37]);
+            let y = bytes(3 * 6144 * 481 + 3 * 37, device).narrow(0, 0, 3 * 6144 * 481).reshape([3, 79872, 37]);
+            y.write_rows(1, 20 * position + 3, &rows).to_dtype(DType::I32)
+        });
+    }
+}
+
+#[test]
 fn lookups() {
     check(|device| numbers(device).reshape([3072, 1024]).index_select(0, &places(700, 3072, device)).add(1));
     check(|device| numbers(device).index_select(0, &places(5000, N, device)));

@@ -97,7 +97,7 @@ fn lengths_that_grow_take_no_more_memory() {
         return;
     }
     let cpu = Device::cpu();
-    let n = n_structures(1500);
+    let n = n_structures(5000);
     let (mut most, mut resident) = (0, 0);
     for i in 2..n + 2 {
         let x = data(2 * i, &cpu).reshape([i, 2]);

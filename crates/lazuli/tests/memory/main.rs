@@ -4,6 +4,7 @@
 mod caches;
 mod programs;
 mod refusing;
+mod small;
 mod starved;
 
 #[global_allocator]

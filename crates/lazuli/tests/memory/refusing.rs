@@ -90,6 +90,15 @@ pub fn refusing<R>(numbers: RangeInclusive<usize>, f: impl FnOnce() -> R) -> (R,
     (result, N_SEEN.load(SeqCst))
 }
 
+/// Calls `f` and counts all that it asks for, however small. The caller is [`alone`].
+#[allow(dead_code, reason = "not every test that includes this file asks")]
+pub fn allocations<R>(f: impl FnOnce() -> R) -> (R, usize) {
+    let counted_from = COUNTED_FROM.swap(0, SeqCst);
+    let counted = refusing(usize::MAX..=usize::MAX, f);
+    COUNTED_FROM.store(counted_from, SeqCst);
+    counted
+}
+
 /// Calls `f` without counting, within what is counted.
 pub fn uncounted<R>(f: impl FnOnce() -> R) -> R {
     let was_counting = IS_COUNTING.swap(false, SeqCst);

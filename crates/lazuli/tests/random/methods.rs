@@ -25,6 +25,6 @@ methods! { UNARY fn call_unary(name: &str, x: &Tensor), name => x.():
 }
 methods! { BINARY fn call_binary(name: &str, x: &Tensor, y: impl Into<Operand>), name => x.(y):
     add sub mul div rem pow maximum minimum atan2 eq ne lt le gt ge logical_and logical_or
-    bit_and bit_or bit_xor shl shr
+    bit_and bit_or bit_xor shl shr floor_divide
 }
 methods! { SHAPED fn call_shaped(name: &str, x: &Tensor, parameter: f32), name => x.(parameter): leaky_relu elu }

@@ -30,6 +30,8 @@ pub enum Move {
     BroadcastTo(Vec<usize>),
     Slice(Vec<Cut>),
     Narrow(i32, usize, usize),
+    /// `rows_at`: axis, position (a number of the evaluation, not of the plan) and length.
+    RowsAt(i32, usize, usize),
     SelectIndex(i32, i64),
     /// None: all axes.
     Flip(Option<i32>),
@@ -80,7 +82,9 @@ impl Move {
                     all[axis] = (elements(*cut, shape[axis]), matches!(cut, Cut::Range(..)));
                 }
             }
-            Move::Narrow(axis, start, len) => all[index(*axis, rank)].0 = (*start..start + len).collect(),
+            Move::Narrow(axis, start, len) | Move::RowsAt(axis, start, len) => {
+                all[index(*axis, rank)].0 = (*start..start + len).collect();
+            }
             Move::SelectIndex(axis, i) => {
                 all[index(*axis, rank)] = (elements(Cut::Index(*i), shape[index(*axis, rank)]), false)
             }
@@ -204,6 +208,7 @@ impl Op for Move {
                 x.slice(Slices::from(&cuts.iter().map(slice).collect::<Vec<_>>()[..]))
             }
             Move::Narrow(axis, start, len) => x.narrow(*axis, *start, *len),
+            Move::RowsAt(axis, start, len) => x.rows_at(*axis, *start, *len),
             Move::SelectIndex(axis, i) => x.select_index(*axis, *i),
             Move::Flip(None) => x.flip(..),
             Move::Flip(Some(axis)) => x.flip(*axis),
@@ -248,6 +253,7 @@ impl Op for Move {
                 format!("slice(s![{}])", cuts.join(", "))
             }
             Move::Narrow(a, start, len) => format!("narrow({a}, {start}, {len})"),
+            Move::RowsAt(a, start, len) => format!("rows_at({a}, {start}, {len})"),
             Move::SelectIndex(a, i) => format!("select_index({a}, {i}i64)"),
             Move::Flip(a) => format!("flip({})", axis(a)),
             Move::Pad(pads, value) => format!("pad(&{pads:?}, {})", literal(*value, DType::F32)),
@@ -265,6 +271,7 @@ impl Op for Move {
         Some(Rc::new(match self {
             Move::Flip(Some(_)) => Move::Flip(None),
             Move::Narrow(axis, start, len) if *start > 0 => Move::Narrow(*axis, start - 1, *len),
+            Move::RowsAt(axis, start, len) if *start > 0 => Move::RowsAt(*axis, start - 1, *len),
             Move::Pad(pads, value) => Move::Pad(pads.clone(), value + 1.0),
             Move::Tril(k) => Move::Tril(k - 1),
             Move::Triu(k) => Move::Triu(k + 1),
@@ -343,7 +350,9 @@ pub fn draw(table: &mut Table) -> Option<usize> {
         }
         11 => {
             let start = table.dice.between(0, shape[axis]);
-            Move::Narrow(signed, start, table.dice.between(0, shape[axis] - start))
+            let len = table.dice.between(0, shape[axis] - start);
+            let moves = [Move::Narrow(signed, start, len), Move::RowsAt(signed, start, len)];
+            table.dice.pick(&moves)
         }
         12 if shape[axis] > 0 => {
             Move::SelectIndex(signed, table.dice.below(2 * shape[axis]) as i64 - shape[axis] as i64)

@@ -7,7 +7,7 @@ use super::check;
 use crate::graph::{CustomOp, Op};
 use crate::ops::{ReduceRow, table};
 use crate::shape::{AxisSet, keep};
-use crate::{DType, Tensor, einsum, s};
+use crate::{DType, Interpolate, Interpolation, PadMode, Pool, ScatterReduce, Tensor, einsum, s};
 
 /// What the engine's f32 may differ by, relative to the largest gradient: a few roundings of well-conditioned formulas.
 const MAPS: f64 = 2e-5;
@@ -79,7 +79,7 @@ fn reductions_written_with_others() {
 #[test]
 fn activations() {
     let x: &[&[usize]] = &[&[12]];
-    let smooth: [(&str, fn(&Tensor) -> Tensor); 8] = [
+    let smooth: [(&str, fn(&Tensor) -> Tensor); 13] = [
         ("sigmoid", Tensor::sigmoid),
         ("silu", Tensor::silu),
         ("softplus", Tensor::softplus),
@@ -88,20 +88,106 @@ fn activations() {
         ("tanh", Tensor::tanh),
         ("square", Tensor::square),
         ("elu", |x| x.elu(0.7)),
+        ("celu", |x| x.celu(0.7)),
+        ("selu", Tensor::selu),
+        ("mish", Tensor::mish),
+        ("log_sigmoid", Tensor::log_sigmoid),
+        ("glu", |x| x.glu(0)),
     ];
     for (name, f) in smooth {
         check(name, Twice, x, (-2.5, 2.5), 5e-5, |x| f(&x[0]));
     }
-    let bent: [(&str, fn(&Tensor) -> Tensor); 5] = [
+    let bent: [(&str, fn(&Tensor) -> Tensor); 10] = [
         ("relu", Tensor::relu),
         ("leaky_relu", |x| x.leaky_relu(0.1)),
         ("hardswish", Tensor::hardswish),
         ("clamp", |x| x.clamp(-1, 1)),
         ("abs of a floor", |x| x.floor().add(x).abs()),
+        ("hardsigmoid", |x| x.hardsigmoid(0.3, 0.5)),
+        ("threshold", |x| x.threshold(0.3, 1.0)),
+        ("softsign", Tensor::softsign),
+        ("shrink", |x| x.shrink(0.5, 0.25)),
+        ("nan_to_num", Tensor::nan_to_num),
     ];
     for (name, f) in bent {
         check(name, Once, x, (-2.5, 2.5), MAPS, |x| f(&x[0]));
     }
+}
+
+#[test]
+fn composed_of_two_or_three() {
+    let two: &[&[usize]] = &[&[3, 4], &[3, 4]];
+    check("hypot", Twice, two, (0.2, 2.0), SUMS, |x| x[0].hypot(&x[1]));
+    check("logaddexp", Twice, two, (-2.0, 2.0), SUMS, |x| x[0].logaddexp(&x[1]));
+    check("fmod", Once, two, (0.3, 2.0), MAPS, |x| x[0].add(3).fmod(&x[1]));
+    check("prelu", Once, &[&[3, 4], &[4]], (-2.0, 2.0), MAPS, |x| x[0].prelu(&x[1]));
+    check("lerp", Twice, &[&[4], &[4], &[4]], (-2.0, 2.0), MAPS, |x| x[0].lerp(&x[1], &x[2]));
+    let with_weights: &[&[usize]] = &[&[2, 4, 3], &[4], &[4]];
+    check("group_norm", Twice, with_weights, (-2.0, 2.0), 5e-4, |x| x[0].group_norm(2, Some(&x[1]), Some(&x[2]), 1e-3));
+    check("instance_norm", Twice, with_weights, (-2.0, 2.0), 5e-4, |x| {
+        x[0].instance_norm(Some(&x[1]), Some(&x[2]), 1e-2)
+    });
+    check("layer_norm of two axes", Twice, &[&[2, 3, 2], &[3, 2]], (-2.0, 2.0), 5e-4, |x| {
+        x[0].layer_norm([1, 2], Some(&x[1]), None, 1e-3)
+    });
+    check("local_response_norm", Twice, &[&[2, 4]], (-2.0, 2.0), SUMS, |x| x[0].local_response_norm(3, 0.5, 0.75, 1.0));
+}
+
+#[test]
+fn padding_pooling_and_resampling() {
+    let image: &[&[usize]] = &[&[1, 2, 4, 5]];
+    let moves: [(&str, fn(&Tensor) -> Tensor); 12] = [
+        ("pad edge", |x| x.pad_with(&[(0, 0), (0, 0), (2, 1), (1, 3)], PadMode::Edge)),
+        ("pad reflect", |x| x.pad_with(&[(0, 0), (0, 0), (2, 1), (0, 9)], PadMode::Reflect)),
+        ("pad wrap", |x| x.pad_with(&[(0, 0), (0, 0), (2, 1), (7, 0)], PadMode::Wrap)),
+        ("avg_pool", |x| x.avg_pool(Pool { stride: 2.into(), padding: 1.into(), ..Pool::new([3, 2]) })),
+        ("large avg_pool", |x| {
+            x.avg_pool(Pool { stride: 1.into(), padding: 2.into(), count_include_pad: false, ..Pool::new(5) })
+        }),
+        ("lp_pool", |x| x.lp_pool(2.0, Pool { stride: 1.into(), ..Pool::new(2) })),
+        ("adaptive_avg_pool", |x| x.adaptive_avg_pool(&[3, 2])),
+        ("interpolate linear", |x| x.interpolate(&[7, 3], &Interpolate::new(Interpolation::Linear))),
+        ("interpolate cubic", |x| x.interpolate(&[3, 7], &Interpolate::new(Interpolation::Cubic(-0.75)))),
+        ("interpolate antialias", |x| {
+            x.interpolate(&[2, 2], &Interpolate { antialias: true, ..Interpolate::new(Interpolation::Linear) })
+        }),
+        ("roll", |x| x.roll(2, 3)),
+        ("diff", |x| x.diff(2, 3)),
+    ];
+    for (name, f) in moves {
+        check(name, Twice, image, (-2.0, 2.0), SUMS, |x| f(&x[0]).square());
+    }
+    let bent: [(&str, fn(&Tensor) -> Tensor); 4] = [
+        ("max_pool", |x| x.max_pool(Pool { stride: 1.into(), padding: 1.into(), ..Pool::new([3, 2]) })),
+        ("large max_pool", |x| x.max_pool(Pool { stride: 1.into(), padding: 1.into(), ..Pool::new([4, 5]) })),
+        ("adaptive_max_pool", |x| x.adaptive_max_pool(&[3, 2])),
+        ("cummax", |x| x.cummax(3).0),
+    ];
+    for (name, f) in bent {
+        check(name, Once, image, (-2.0, 2.0), SUMS, |x| f(&x[0]));
+    }
+}
+
+#[test]
+fn scattering_and_running_products() {
+    let index = |shape: &[usize], places: &[i32]| Tensor::from_slice(places, shape, &super::device());
+    let places = index(&[3, 2], &[1, 0, 3, 0, 1, 2]);
+    let two: &[&[usize]] = &[&[4, 2], &[3, 2]];
+    check("scatter", Twice, two, (-2.0, 2.0), MAPS, |x| x[0].scatter(0, &places, &x[1]).square());
+    for reduce in [ScatterReduce::Add, ScatterReduce::Mul, ScatterReduce::Max, ScatterReduce::Min] {
+        let name = format!("scatter_reduce {reduce:?}");
+        check(&name, Once, two, (-2.0, 2.0), MAPS, |x| x[0].scatter_reduce(0, &places, &x[1], reduce));
+    }
+    let (rows, columns) = (index(&[3], &[1, 3, 1]), index(&[3], &[0, 1, 0]));
+    check("index", Twice, &[&[4, 2, 2]], (-2.0, 2.0), MAPS, |x| x[0].index(&[&rows, &columns]).square());
+    check("index_put", Twice, &[&[4, 2, 2], &[3, 2]], (-2.0, 2.0), MAPS, |x| {
+        x[0].index_put(&[&rows, &columns], &x[1]).square()
+    });
+    check("index_add", Twice, &[&[2, 4], &[2, 3]], (-2.0, 2.0), MAPS, |x| x[0].index_add(1, &rows, &x[1]).square());
+    check("take", Twice, &[&[4, 2]], (-2.0, 2.0), MAPS, |x| x[0].take(&rows).square());
+    check("cumprod", Twice, &[&[2, 6]], (-2.0, 2.0), SUMS, |x| x[0].cumprod(1));
+    check("diag", Twice, &[&[3]], (-2.0, 2.0), MAPS, |x| x[0].diag(1).square());
+    check("trace", Twice, &[&[3, 4]], (-2.0, 2.0), MAPS, |x| x[0].square().trace());
 }
 
 #[test]

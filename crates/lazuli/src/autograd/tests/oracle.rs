@@ -120,6 +120,21 @@ fn apply(op: &Op, node: &NodeRef, inputs: &[NodeRef], args: &[Rc<Vec<f64>>]) -> 
             }
             args[part][linear(&from, &inputs[part].shape)]
         }),
+        Op::RowsAt(axis) => each(&|i| {
+            let mut from = at(i);
+            from[*axis] += args[1][0] as usize;
+            args[0][linear(&from, &inputs[0].shape)]
+        }),
+        Op::WriteRows(axis) => each(&|i| {
+            let mut from = at(i);
+            match from[*axis].checked_sub(args[2][0] as usize).filter(|row| *row < inputs[1].shape[*axis]) {
+                Some(row) => {
+                    from[*axis] = row;
+                    args[1][linear(&from, &inputs[1].shape)]
+                }
+                None => args[0][i],
+            }
+        }),
         Op::Routine(row, params) => routine(row.name, params[0] as usize, params[1] != 0, node, inputs, args),
     }
 }

@@ -19,7 +19,7 @@ fn refused(grad: &Tensor, expect: &str) {
 
 /// How many tokens are held by way of a tensor, and how long the longest list of them is.
 fn tokens(x: &Tensor) -> (usize, usize) {
-    let kin = x.node().expect("no mistake").kin().clone();
+    let kin = x.node().expect("no mistake").kin();
     let mut seen = HashSet::new();
     let (mut stack, mut longest) = (vec![kin], 0);
     while let Some(kin) = stack.pop() {

@@ -1,5 +1,5 @@
-//! Which blocks of scores masks leave out. A mask compares values that are affine in row and column, so that what holds
-//! at the corners of a block, or fails there, does so in all of it.
+//! Which columns of a block of scores masks leave out. A mask compares values that are affine in row and column, so that a
+//! comparison that holds at the corners of a block, or fails there, does so in all of it.
 
 use std::ops::Range;
 
@@ -8,17 +8,6 @@ use smallvec::SmallVec;
 use super::{AttentionRun, ScoreBlock};
 use crate::kernel::{InstOp, Reg};
 use crate::ops::BinaryRow;
-
-/// What the masks say of a block.
-#[derive(Clone, Copy, PartialEq)]
-pub enum BlockMask {
-    /// None of its scores counts.
-    Nothing,
-    /// Some may be masked.
-    Some,
-    /// All masks of indices hold.
-    All,
-}
 
 /// A comparison of two values that are affine in row and column, for one batch index: their values at row and column 0
 /// and what a row and a column add. Exact: they are integers of 32 bits.
@@ -58,23 +47,35 @@ pub struct BatchMasks {
     pub is_neutral: bool,
     /// Whether all conditions are among `conds`: what does not fit an integer is left to the instructions.
     is_known: bool,
-    fill: f32,
+    /// The score that has no influence.
+    pub fill: f32,
 }
 
 impl BatchMasks {
-    /// What they say of a block, from its corners.
-    pub fn of_block(&self, block: ScoreBlock) -> BlockMask {
-        let rows = [block.row, block.row + block.n_rows - 1];
-        let columns = [block.column, block.column + block.n_columns - 1];
-        let mut holds = true;
-        for cond in &self.conds {
-            let corners = rows.map(|row| columns.map(|column| cond.holds(row, column)));
-            if self.is_neutral && corners == [[false; 2]; 2] {
-                return BlockMask::Nothing;
+    /// The columns that some of the rows may see, of some of them: the masks hide all others. What a row may see of a
+    /// half-plane begins or ends the further on the further down it is, so the first row and the last tell for all.
+    pub fn seen(&self, rows: Range<usize>, columns: Range<usize>) -> Range<usize> {
+        let mut seen = columns;
+        for cond in self.conds.iter().filter(|_| self.is_neutral) {
+            let [first, last] = [rows.start, rows.end - 1].map(|row| cond.visible(row, seen.clone()));
+            seen = match (first.is_empty(), last.is_empty()) {
+                (true, _) => last,
+                (_, true) => first,
+                _ => first.start.min(last.start)..first.end.max(last.end),
+            };
+            if seen.is_empty() {
+                break;
             }
-            holds &= corners == [[true; 2]; 2];
         }
-        if holds && self.is_known { BlockMask::All } else { BlockMask::Some }
+        seen
+    }
+
+    /// Whether all masks of indices hold in a block.
+    pub fn hold(&self, block: ScoreBlock) -> bool {
+        let corners = [block.row, block.row + block.n_rows - 1]
+            .into_iter()
+            .flat_map(|row| [block.column, block.column + block.n_columns - 1].map(|column| (row, column)));
+        self.is_known && corners.into_iter().all(|(row, column)| self.conds.iter().all(|c| c.holds(row, column)))
     }
 
     /// Hides scores of a row that is made without masks: `scores` are those of columns `first…`.

@@ -2,10 +2,11 @@
 //! rescales both the sum and what was multiplied when a greater score comes.
 
 use super::{AttentionRun, RowState};
-use crate::cpu::chain::{self, ChainOperand, ChainWrite, Start};
-use crate::cpu::fold;
 use crate::cpu::tile::{Tile, Val};
-use crate::ops::{MAX, ReduceLoops, ReduceRow, RegisterStep, SUM, isa, max_f32};
+use crate::ops::math::{self, Fused, MulThenAdd};
+#[cfg(target_arch = "x86_64")]
+use crate::ops::math::{F32x8, F32x16, Vector};
+use crate::ops::{Isa, SUM, isa, max_f32};
 
 impl AttentionRun<'_> {
     /// Turns the scores of whole rows into weights.
@@ -25,32 +26,25 @@ impl AttentionRun<'_> {
         unsafe {
             for row in 0..tile.rows {
                 let x = score.row(row, tile.len);
-                let max = max_f32(*state.max.add(row), greatest(x));
-                let (old, new) = (shift(*state.max.add(row)), shift(max));
+                let before = *state.max.add(row);
+                let out = std::slice::from_raw_parts_mut(weights.add(row * pitch), tile.len);
+                let (max, sum) = exponentials(x, before, out);
+                let (old, new) = (shift(before), shift(max));
                 *state.max.add(row) = max;
-                let out = weights.add(row * pitch);
-                let sum = exponentials(x, new, std::slice::from_raw_parts_mut(out, tile.len));
                 if let Some(factor) = factor {
-                    multiply(std::slice::from_raw_parts_mut(out, tile.len), factor.row(row, tile.len));
+                    multiply(out, factor.row(row, tile.len));
                 }
                 let own = state.sum.add(row);
                 if old == new {
                     *own += sum;
                     continue;
                 }
-                let scale = self.exp(old - new);
+                let scale = exp(old - new);
                 *own = *own * scale + sum;
                 let product = std::slice::from_raw_parts_mut(state.product.add(row * n_values), n_values);
                 product.iter_mut().for_each(|x| *x *= scale);
             }
         }
-    }
-
-    /// The softmax's own exponential, of one number.
-    pub fn exp(&self, x: f32) -> f32 {
-        let mut y = [0.0];
-        exponentials(&[x.to_bits()], 0.0, &mut y);
-        y[0]
     }
 }
 
@@ -59,46 +53,108 @@ pub fn shift(max: f32) -> f32 {
     max_f32(max, f32::MIN)
 }
 
-fn reduce_loops(row: &'static ReduceRow) -> &'static ReduceLoops {
-    &row.cpu.f32.as_ref().expect("maxima and sums of floats")[isa() as usize]
+/// The softmax's own exponential, of one number.
+pub fn exp(x: f32) -> f32 {
+    if isa() > Isa::Baseline { math::exp::<Fused>(x) } else { math::exp::<MulThenAdd>(x) }
 }
 
-/// The greatest of some lanes; NaN if one is.
-fn greatest(x: &[u32]) -> f32 {
-    let loops = reduce_loops(&MAX);
-    // SAFETY: the loops are those of this machine; as many lanes as there are.
-    let lane = unsafe {
-        match fold::folds() && x.len() > 1 {
-            true => {
-                let start = Start { lanes: x.as_ptr(), single: false, ahead: 0 };
-                fold::fold(start, &[], std::ptr::null_mut(), x.len(), (RegisterStep::Max, loops))
-            }
-            false => (loops.fold)(x),
-        }
-    };
-    f32::from_bits(lane)
+/// The greatest of `before` and the scores `x`, NaN if one is; `out[i] = exp(x[i] − shift(greatest))`, and their sum. A
+/// single score stands for all.
+fn exponentials(x: &[u32], before: f32, out: &mut [f32]) -> (f32, f32) {
+    let greatest = || x.iter().fold(before, |max, x| max_f32(max, f32::from_bits(*x)));
+    if x.len() == out.len() {
+        let (max, sum) = match isa() {
+            // SAFETY: the instruction set is there.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => unsafe { exponentials_avx512(x, before, out) },
+            // SAFETY: the instruction set is there.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => unsafe { exponentials_avx2(x, before, out) },
+            _ => exponentials_plain(x, greatest(), out),
+        };
+        // Vectors pass over NaN when they look for the greatest; sums do not, but are NaN for a score of ∞ as well.
+        return (if sum.is_nan() { greatest() } else { max }, sum);
+    }
+    let max = greatest();
+    let weight = exp(f32::from_bits(x[0]) - shift(max));
+    out.fill(weight);
+    (max, weight * out.len() as f32)
 }
 
-/// `out[i] = exp(x[i] − shift)`; gives their sum. A single lane stands for all.
-fn exponentials(x: &[u32], shift: f32, out: &mut [f32]) -> f32 {
-    let shift = shift.to_bits();
-    let steps = [
-        ChainOperand::new(RegisterStep::Sub, false, Some(&Val::one(&shift))),
-        ChainOperand::new(RegisterStep::Exp, false, None),
-    ];
-    let loops = reduce_loops(&SUM);
-    let start = Start { lanes: x.as_ptr(), single: x.len() < out.len(), ahead: 0 };
-    // SAFETY: floats and lanes are of one size; the loops are those of this machine.
+/// [`exponentials`] one by one, for scores of which the greatest is known.
+fn exponentials_plain(x: &[u32], max: f32, out: &mut [f32]) -> (f32, f32) {
+    out.iter_mut().zip(x).for_each(|(out, x)| *out = exp(f32::from_bits(*x) - shift(max)));
+    let loops = &SUM.cpu.f32.as_ref().expect("sums of floats")[isa() as usize];
+    // SAFETY: floats and lanes are of one size, and the loops are those of this machine.
+    let sum = unsafe { (loops.fold)(std::slice::from_raw_parts(out.as_ptr().cast(), out.len())) };
+    (max, f32::from_bits(sum))
+}
+
+/// Vectors that are computed side by side, with a maximum and a sum each.
+#[cfg(target_arch = "x86_64")]
+const FLIGHT: usize = 4;
+
+/// [`exponentials`] with SIMD vectors. The last vector of a row is padded with −∞, whose exponential is 0.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn exponentials_of_vectors<V: Vector>(x: &[u32], before: f32, out: &mut [f32]) -> (f32, f32) {
+    let (from, to, len): (*const f32, *mut f32, usize) = (x.as_ptr().cast(), out.as_mut_ptr(), out.len());
+    let (long, short) = (FLIGHT * V::LANES, V::LANES);
+    let n_long = len / long * long;
+    let n_short = len / short * short;
+    let mut rest = [f32::NEG_INFINITY; 16];
+    // SAFETY: all vectors lie within the row or within `rest`, which is as long as the longest.
     unsafe {
-        let lanes = std::slice::from_raw_parts_mut(out.as_mut_ptr().cast::<u32>(), out.len());
-        if fold::folds() && !start.single {
-            let sum = fold::fold(start, &steps, lanes.as_mut_ptr(), lanes.len(), (RegisterStep::Add, loops));
-            return f32::from_bits(sum);
+        from.add(n_short).copy_to_nonoverlapping(rest.as_mut_ptr(), len - n_short);
+        let mut max = [V::splat(before); FLIGHT];
+        for at in (0..n_long).step_by(long) {
+            for i in 0..FLIGHT {
+                max[i] = V::load(from.add(at + i * short)).above(max[i]);
+            }
         }
-        chain::run(start, &steps, lanes, ChainWrite::Cached);
-        f32::from_bits((loops.fold)(lanes))
+        for at in (n_long..n_short).step_by(short) {
+            max[0] = V::load(from.add(at)).above(max[0]);
+        }
+        max[1] = V::load(rest.as_ptr()).above(max[1]);
+        let greatest = max[0].above(max[1]).above(max[2].above(max[3])).max_lane();
+
+        let less = V::splat(shift(greatest));
+        let mut sums = [V::splat(0.0); FLIGHT];
+        for at in (0..n_long).step_by(long) {
+            for i in 0..FLIGHT {
+                let weight = math::exp_of_vector(V::load(from.add(at + i * short)).sub(less));
+                weight.store(to.add(at + i * short));
+                sums[i] = sums[i].add(weight);
+            }
+        }
+        for at in (n_long..n_short).step_by(short) {
+            let weight = math::exp_of_vector(V::load(from.add(at)).sub(less));
+            weight.store(to.add(at));
+            sums[0] = sums[0].add(weight);
+        }
+        if n_short < len {
+            let weight = math::exp_of_vector(V::load(rest.as_ptr()).sub(less));
+            weight.store_first(to.add(n_short), len - n_short);
+            sums[1] = sums[1].add(weight);
+        }
+        (greatest, sums[0].add(sums[1]).add(sums[2].add(sums[3])).sum_lanes())
     }
 }
+
+/// The loops above, compiled for one instruction set.
+macro_rules! compiled {
+    ($name:ident, $features:literal, $vector:ty) => {
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = $features)]
+        unsafe fn $name(x: &[u32], before: f32, out: &mut [f32]) -> (f32, f32) {
+            // SAFETY: as promised by the caller.
+            unsafe { exponentials_of_vectors::<$vector>(x, before, out) }
+        }
+    };
+}
+
+compiled!(exponentials_avx512, "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma", F32x16);
+compiled!(exponentials_avx2, "avx2,fma", F32x8);
 
 /// `x[i] · y[i]`, or of a single `y`.
 fn multiply(x: &mut [f32], y: &[u32]) {

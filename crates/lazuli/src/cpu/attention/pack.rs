@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use super::{AttentionRun, ScoreBlock, TaskRoom};
-use crate::cpu::gemm::{packed_width, turn};
+use crate::cpu::gemm::{PackedMatrix, turn};
 use crate::cpu::load;
 use crate::cpu::runs::ElementRuns;
 use crate::dtype::DType;
@@ -17,32 +17,22 @@ impl AttentionRun<'_> {
     /// Operands are within their memory, and the room holds a chunk.
     pub unsafe fn pack_columns(&self, batch: usize, columns: Range<usize>, room: TaskRoom) {
         let args = self.args();
-        let n = columns.len();
-        // SAFETY: operands are within their memory, and the room holds a chunk.
-        unsafe {
-            for (i, inner) in args.inner.iter().enumerate() {
-                let lies = &inner.b;
-                let mut column = 0;
-                while column < n {
-                    let width = packed_width(n - column);
-                    let from = self.at(lies, batch, columns.start + column);
-                    let to = room.columns[i].wrapping_add(column * inner.depth);
-                    let size = (inner.depth, width.min(n - column));
-                    self.pack(2 * i + 1, from, (lies.along, lies.place), size, (to, width), room);
-                    column += width;
-                }
+        for (i, inner) in args.inner.iter().enumerate() {
+            let lies = &inner.b;
+            let matrix = PackedMatrix { first: room.columns[i], depth: inner.depth, n_columns: columns.len() };
+            for panel in matrix.panels(0..columns.len()) {
+                let from = self.at(lies, batch, columns.start + panel.columns.start);
+                let size = (inner.depth, panel.columns.len());
+                // SAFETY: as promised by the caller.
+                unsafe { self.pack(2 * i + 1, from, (lies.along, lies.place), size, (panel.first, panel.width), room) };
             }
-            let operand = 2 * args.inner.len();
-            let mut value = 0;
-            while value < args.n_values {
-                let width = packed_width(args.n_values - value);
-                let lies = &args.values;
-                let from = self.at(lies, batch, columns.start) + value as isize * lies.along;
-                let to = room.values.wrapping_add(value * n);
-                let size = (n, width.min(args.n_values - value));
-                self.pack(operand, from, (lies.place, lies.along), size, (to, width), room);
-                value += width;
-            }
+        }
+        let lies = &args.values;
+        for panel in room.packed_values(args, columns.len()).panels(0..args.n_values) {
+            let from = self.at(lies, batch, columns.start) + panel.columns.start as isize * lies.along;
+            let (operand, size) = (2 * args.inner.len(), (columns.len(), panel.columns.len()));
+            // SAFETY: as promised by the caller.
+            unsafe { self.pack(operand, from, (lies.place, lies.along), size, (panel.first, panel.width), room) };
         }
     }
 
@@ -127,23 +117,5 @@ impl AttentionRun<'_> {
                 (0..n_rows).for_each(|row| to.add(row * pitch + n_columns).write_bytes(0, pitch - n_columns));
             }
         }
-    }
-
-    /// Whether all values of some columns are finite.
-    pub fn values_are_finite(&self, batch: usize, columns: Range<usize>) -> bool {
-        let args = self.args();
-        let operand = 2 * args.inner.len();
-        let (base, dtype) = (self.bound[0].inputs[operand], self.work.dtypes[operand]);
-        let mut lanes = vec![0u32; args.n_values];
-        columns.into_iter().all(|column| {
-            let walk = ElementRuns::strided(
-                [(args.n_values, args.values.along)].into_iter(),
-                self.at(&args.values, batch, column),
-            );
-            // SAFETY: the values are within their memory.
-            unsafe { load::fill(&walk, base, dtype, 0, &mut lanes) };
-            // x · 0 is 0 for what is finite and NaN for all else, and so is their sum.
-            lanes.iter().map(|lane| f32::from_bits(*lane) * 0.0).sum::<f32>() == 0.0
-        })
     }
 }

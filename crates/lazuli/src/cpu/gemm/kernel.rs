@@ -40,6 +40,8 @@ pub struct MicroKernel {
     pub laying: [[&'static [TileFn]; 3]; 3],
     /// For those that are the first to read a panel.
     pub fresh: [&'static [TileFn]; 3],
+    /// For those that read `a` by tables.
+    pub listed: [&'static [TileFn]; 3],
     /// [`Gather::run`].
     pub gather: GatherFn,
     /// [`RegisterTile::run_row`] for `f32`, `f16` and `bf16`.
@@ -54,6 +56,8 @@ const LAYING: u8 = 2;
 const PREFETCH: u8 = 3;
 const F16: u8 = 4;
 const BF16: u8 = 5;
+/// Laid out, and `a` is read by tables.
+const LISTED: u8 = 6;
 
 /// What suits a processor with these instructions.
 pub fn kernel(isa: Isa, lies: bool) -> &'static MicroKernel {
@@ -73,9 +77,12 @@ pub fn kernel(isa: Isa, lies: bool) -> &'static MicroKernel {
 
 /// What is multiplied into one tile of the result.
 pub struct RegisterTile {
-    /// Rows that lie dense.
+    /// Rows that lie dense, so far from one another.
     pub a: *const f32,
     pub a_pitch: isize,
+    /// For tiles that read `a` by tables: how far each row and each column is from `a`.
+    pub a_rows: *const isize,
+    pub a_columns: *const isize,
     /// `f32`; in panels also narrower.
     pub b: *const f32,
     /// From row to row where they were not laid out.
@@ -109,7 +116,10 @@ impl RegisterTile {
         let mut rows = [self.a; ROWS];
         let out = |r: usize| self.out.wrapping_add(r * self.pitch);
         for r in 0..ROWS {
-            rows[r] = self.a.wrapping_offset(r.min(self.n_rows - 1) as isize * self.a_pitch);
+            let row = r.min(self.n_rows - 1);
+            // SAFETY: where there is a table, it has every row.
+            let at = if B == LISTED { unsafe { *self.a_rows.add(row) } } else { row as isize * self.a_pitch };
+            rows[r] = self.a.wrapping_offset(at);
             for j in 0..ACROSS {
                 prefetch(out(r).wrapping_add(j * V::LANES));
             }
@@ -129,13 +139,13 @@ impl RegisterTile {
             for _ in 0..self.depth / STEPS {
                 for i in 0..STEPS {
                     let (b, laid) = next(b, laid, i);
-                    step::<_, _, _, B>(&mut sums, &rows, l + i, b, pitch, n_last, laid);
+                    step::<_, _, _, B>(&mut sums, &rows, self.column::<B>(l + i), b, pitch, n_last, laid);
                 }
                 (b, laid) = next(b, laid, STEPS);
                 l += STEPS;
             }
             for l in l..self.depth {
-                step::<_, _, _, B>(&mut sums, &rows, l, b, pitch, n_last, laid);
+                step::<_, _, _, B>(&mut sums, &rows, self.column::<B>(l), b, pitch, n_last, laid);
                 (b, laid) = next(b, laid, 1);
             }
             for r in 0..ROWS {
@@ -144,6 +154,13 @@ impl RegisterTile {
                 }
             }
         }
+    }
+
+    /// How far from the start of a row of `a` a column is.
+    #[inline(always)]
+    unsafe fn column<const B: u8>(&self, l: usize) -> isize {
+        // SAFETY: where there is a table, it has every column.
+        if B == LISTED { unsafe { *self.a_columns.add(l) } } else { l as isize }
     }
 
     /// A single row, multiplied with several places of a panel at a time.
@@ -224,12 +241,12 @@ unsafe fn load<V: Floats, const B: u8>(from: *const f32) -> V {
     }
 }
 
-/// Adds the products of column `l` of some rows and a row of `b`.
+/// Adds the products of a column of some rows and a row of `b`.
 #[inline(always)]
 unsafe fn step<V: Floats, const ROWS: usize, const ACROSS: usize, const B: u8>(
     sums: &mut [[V; ACROSS]; ROWS],
     rows: &[*const f32; ROWS],
-    l: usize,
+    column: isize,
     b: *const f32,
     pitch: isize,
     n_last: usize,
@@ -243,7 +260,7 @@ unsafe fn step<V: Floats, const ROWS: usize, const ACROSS: usize, const B: u8>(
             // A vector must not reach past the end of its row.
             let may_end = (B == LYING || B == LAYING) && j + 1 == ACROSS;
             lanes[j] = if may_end { V::load_first(from, n_last) } else { load::<V, B>(from) };
-            if B != LAID {
+            if B != LAID && B != LISTED {
                 prefetch(beyond::<B>(from, if B == LYING || B == LAYING { AHEAD } else { PREFETCH_AHEAD } * pitch));
             }
             if B == LAYING || B == F16 || B == BF16 {
@@ -251,7 +268,7 @@ unsafe fn step<V: Floats, const ROWS: usize, const ACROSS: usize, const B: u8>(
             }
         }
         for r in 0..ROWS {
-            let scale = V::splat(*rows[r].add(l));
+            let scale = V::splat(*rows[r].offset(column));
             for j in 0..ACROSS {
                 sums[r][j] = scale.fma(lanes[j], sums[r][j]);
             }
@@ -297,6 +314,11 @@ macro_rules! compiled {
                     &[$(tile::<$half, $across, PREFETCH>),*],
                     &[$(tile::<$rows, $across, PREFETCH>),*],
                 ],
+                listed: [
+                    &[$(tile::<$few, $across, LISTED>),*],
+                    &[$(tile::<$half, $across, LISTED>),*],
+                    &[$(tile::<$rows, $across, LISTED>),*],
+                ],
                 gather,
                 rows: [
                     &[$(row::<$across, { super::LAID }>),*],
@@ -316,6 +338,7 @@ macro_rules! compiled {
                 ],
                 laying: [[&[]; 3]; 3],
                 fresh: [&[]; 3],
+                listed: [&[]; 3],
                 gather,
                 rows: [&[]; 3],
             };

@@ -3,10 +3,13 @@
 //! operand may lie so from the start. The order in which a result is added up depends on its sizes alone.
 
 mod gather;
+mod implicit;
 mod kernel;
 mod pack;
+mod packed;
 
 pub use gather::ListedMatrix;
+pub use implicit::{ImplicitGemm, ImplicitMemory};
 
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -15,6 +18,7 @@ use std::ops::Range;
 use self::gather::Gather;
 use self::kernel::{MicroKernel, RegisterTile, kernel, of};
 pub use self::pack::turn;
+pub use self::packed::PackedMatrix;
 use super::split_k::Parts;
 use super::threads;
 use crate::dtype::DType;
@@ -36,11 +40,15 @@ const MAX_ACROSS: usize = 16;
 /// Rows of the tallest tile.
 const MAX_ROWS: usize = 8;
 /// Multiplications that are worth a task.
-const TASK: usize = 1 << 20;
+pub const TASK: usize = 1 << 20;
 /// Tasks for each thread, so that one that is held up delays little.
-const TASKS_PER_THREAD: usize = 4;
+pub const TASKS_PER_THREAD: usize = 4;
 /// Tiles that a task has below one another at least: what it lays out is used so often.
 const TILES: usize = 16;
+/// An operand of which each value is used more often than this is not worth keeping packed: first where packing means to
+/// transpose it, then where the first tile that reads it packs it, which costs as much as a row or two of results.
+pub const MAX_USES_PACKED_FIRST: usize = 16384;
+const MAX_USES_PACKED_BESIDE: usize = 512;
 /// Partial results at most, where there are too few results for all threads.
 const MAX_PARTS: usize = 16;
 
@@ -61,6 +69,8 @@ pub struct Gemm {
     /// The same for `b`: within a panel, if it lies in some. What is read by lists is `f32`.
     pub b_steps: Option<(isize, isize)>,
     pub panels: Option<Panels>,
+    /// All of `b` packed, if it is kept so; else null. Sums are the same either way.
+    pub packed: *const f32,
     pub out: *mut f32,
 }
 
@@ -100,57 +110,6 @@ pub fn panel_widths() -> crate::target::PanelWidths {
     crate::target::PanelWidths { unit: *lanes, best: across * lanes }
 }
 
-/// How wide a packed panel of `n` columns is at most, and one of what is left: whole vectors.
-pub fn packed_width(n: usize) -> usize {
-    let MicroKernel { lanes, across, .. } = kernel(crate::ops::isa(), false);
-    n.next_multiple_of(*lanes).min(across * lanes)
-}
-
-/// A packed panel of [`packed_width`] columns, `depth` rows one after another, filled up with zeros.
-#[derive(Clone, Copy)]
-pub struct PackedPanel {
-    pub first: *const f32,
-    pub depth: usize,
-    pub n_columns: usize,
-}
-
-impl PackedPanel {
-    /// Rows of `a`, the first at an address and the others a step apart, times the panel; written to `out`, or added to what
-    /// is there, with rows `pitch` apart.
-    ///
-    /// # Safety
-    /// All of it is within its memory.
-    pub unsafe fn multiply(
-        &self,
-        (a, a_pitch): (*const f32, isize),
-        n_rows: usize,
-        (out, pitch): (*mut f32, usize),
-        adds: bool,
-    ) {
-        let kernel = kernel(crate::ops::isa(), false);
-        let across = packed_width(self.n_columns) / kernel.lanes;
-        for row in (0..n_rows).step_by(kernel.heights[2]) {
-            let n_rows = kernel.heights[2].min(n_rows - row);
-            let height = kernel.heights.iter().filter(|height| **height < n_rows).count();
-            let tile = RegisterTile {
-                a: a.wrapping_offset(row as isize * a_pitch),
-                a_pitch,
-                b: self.first,
-                b_pitch: 0,
-                laid: std::ptr::null_mut(),
-                depth: self.depth,
-                out: out.wrapping_add(row * pitch),
-                pitch,
-                n_rows,
-                n_columns: self.n_columns,
-                adds,
-            };
-            // SAFETY: the instruction set is there; the rest as promised by the caller.
-            unsafe { kernel.tiles[height][across - 1](&tile) };
-        }
-    }
-}
-
 /// How `b` comes to the tiles.
 #[derive(Clone, Copy, PartialEq)]
 enum BSource {
@@ -162,6 +121,37 @@ enum BSource {
     PackFirst,
     /// It lies as if laid out.
     Prepacked,
+}
+
+/// Memory that tasks read.
+#[derive(Clone, Copy)]
+struct SharedConst(*const f32);
+
+// SAFETY: nobody writes to it while tasks read it.
+unsafe impl Sync for SharedConst {}
+
+impl SharedConst {
+    fn get(self) -> *const f32 {
+        self.0
+    }
+}
+
+/// Memory that tasks write to, each to a part of its own.
+#[derive(Clone, Copy)]
+struct SharedMut(*mut f32);
+
+// SAFETY: parts are apart.
+unsafe impl Sync for SharedMut {}
+
+impl SharedMut {
+    fn get(self) -> *mut f32 {
+        self.0
+    }
+}
+
+/// Rows of the tallest tile that reads a packed operand.
+fn max_height(isa: Isa) -> usize {
+    kernel(isa, false).heights[2]
 }
 
 /// The `idx`th of `n_shares` shares of `0..n`, which differ by one at most.
@@ -181,6 +171,22 @@ impl Gemm {
                 self.k.min(DEPTH) * n_columns.min(MAX_ACROSS * lanes)
             }
         }
+    }
+
+    /// Whether `b` would be packed, so that it may as well be kept so: how often each value of it is used at most, for
+    /// packing to be worth saving.
+    pub fn max_uses_of_kept(&self) -> Option<usize> {
+        let is_plain = self.panels.is_none() && self.b_dtype == DType::F32;
+        match self.cut(GemmLists::default()).way {
+            BSource::PackFirst if is_plain => Some(MAX_USES_PACKED_FIRST),
+            BSource::PackOnFirstUse if is_plain => Some(MAX_USES_PACKED_BESIDE),
+            _ => None,
+        }
+    }
+
+    /// Values of `b` when it is packed.
+    pub fn packed_len(&self) -> usize {
+        self.k.saturating_mul(self.n.next_multiple_of(kernel(self.isa, false).lanes))
     }
 
     /// How many partial results there are: more than one where results are too few to be shared out. It depends on
@@ -209,6 +215,22 @@ impl Gemm {
         GemmTiling { x: self, lists, way, kernel: kernel(self.isa, way == BSource::InPlace) }
     }
 
+    /// Packs all of `b` on all threads: panel after panel, each with all rows one after another and zeros up to whole vectors.
+    ///
+    /// # Safety
+    /// `b` is within its memory, and there is room for [`packed_len`](Gemm::packed_len) values.
+    pub unsafe fn pack(&self, lists: GemmLists, to: *mut f32) {
+        let cut = GemmTiling { x: self, lists, way: BSource::PackFirst, kernel: kernel(self.isa, false) };
+        let (n_panels, n_blocks, to) = (cut.n_panels(), self.k.div_ceil(DEPTH), SharedMut(to));
+        threads::for_each(n_panels * n_blocks, &|task| {
+            let (panel, rows) = (task / n_blocks, share(self.k, n_blocks, task % n_blocks));
+            let columns = cut.columns(panel..panel + 1);
+            let at = self.k * columns.start + rows.start * cut.width(&columns);
+            // SAFETY: parts are apart; the rest as promised by the caller.
+            unsafe { cut.lay_out(rows, panel, to.get().wrapping_add(at)) };
+        });
+    }
+
     /// Computes it on all threads. `parts` has room for `(n_parts − 1) · m · n` values.
     ///
     /// # Safety
@@ -225,7 +247,11 @@ impl Gemm {
         let n_tasks = if worth == 1 { 1 } else { worth.next_multiple_of(n_threads) };
         // As wide as a block, for then `a` is read least often; as tall as leaves every thread its share. Panels are
         // better read by one thread than by two at once.
-        let widest = if cut.way == BSource::Prepacked { n_tasks } else { n_tasks.div_ceil(cut.max_tall()) };
+        let widest = if cut.way == BSource::Prepacked || cut.packed().is_some() {
+            n_tasks
+        } else {
+            n_tasks.div_ceil(cut.max_tall())
+        };
         let n_wide = n_panels.div_ceil(cut.max_panels()).max(widest).min(n_panels).max(1);
         let n_tall = n_tasks.div_ceil(n_wide);
         let n_tall = if n_wide.is_multiple_of(n_threads) { n_tall } else { n_tall.next_multiple_of(n_threads) };
@@ -290,6 +316,12 @@ struct GemmTask {
 impl GemmTiling<'_> {
     fn n_panels(&self) -> usize {
         self.x.n.div_ceil(self.x.panels.map_or(self.kernel.across * self.kernel.lanes, |panels| panels.width))
+    }
+
+    /// The packed form of `b`, where tiles that pack it for each other would read it.
+    fn packed(&self) -> Option<*const f32> {
+        let packs = matches!(self.way, BSource::PackFirst | BSource::PackOnFirstUse);
+        (packs && !self.x.packed.is_null()).then_some(self.x.packed)
     }
 
     fn n_tiles(&self) -> usize {
@@ -361,6 +393,7 @@ impl GemmTiling<'_> {
             BSource::PackFirst | BSource::PackOnFirstUse if x.m <= kernel.heights[2] => ONCE_DEPTH,
             _ => DEPTH,
         };
+        let packed = self.packed();
         let n_together = self.max_panels();
         for first in block.panels.clone().step_by(n_together) {
             let panels = first..block.panels.end.min(first + n_together);
@@ -371,7 +404,7 @@ impl GemmTiling<'_> {
                 // SAFETY: the instruction set is there; the room holds a block, and `left` a tile's rows; the rest as
                 // promised by the caller.
                 unsafe {
-                    if way == BSource::PackFirst {
+                    if way == BSource::PackFirst && packed.is_none() {
                         for panel in panels.clone() {
                             self.lay_out(l..l + depth, panel, laid(&self.columns(panel..panel + 1)));
                         }
@@ -382,11 +415,13 @@ impl GemmTiling<'_> {
                         let height = kernel.heights.iter().filter(|height| **height < n_rows).count();
                         let is_first = row == block.rows.start;
                         let tiles = match way {
-                            BSource::PackOnFirstUse if is_first => kernel.laying[of(x.b_dtype)][height],
+                            BSource::PackOnFirstUse if is_first && packed.is_none() => {
+                                kernel.laying[of(x.b_dtype)][height]
+                            }
                             BSource::InPlace => kernel.tiles[height],
                             BSource::Prepacked if n_rows == 1 => kernel.rows[of(x.b_dtype)],
                             _ if n_rows == 1 => kernel.rows[of(DType::F32)],
-                            BSource::Prepacked if is_first => kernel.fresh[height],
+                            _ if is_first && (way == BSource::Prepacked || packed.is_some()) => kernel.fresh[height],
                             _ => kernel.tiles[height],
                         };
                         for panel in panels.clone() {
@@ -394,10 +429,11 @@ impl GemmTiling<'_> {
                             let at = x.b(l, panel, columns.start) * x.b_dtype.size() as isize;
                             let lies = x.b.wrapping_offset(at).cast::<f32>();
                             let laid = laid(&columns);
-                            let b = match way {
-                                BSource::InPlace | BSource::Prepacked => lies,
-                                BSource::PackOnFirstUse if is_first => lies,
-                                BSource::PackOnFirstUse | BSource::PackFirst => laid.cast_const(),
+                            let b = match (way, packed) {
+                                (_, Some(packed)) => packed.add(x.k * columns.start + l * self.width(&columns)),
+                                (BSource::InPlace | BSource::Prepacked, None) => lies,
+                                (BSource::PackOnFirstUse, None) if is_first => lies,
+                                (BSource::PackOnFirstUse | BSource::PackFirst, None) => laid.cast_const(),
                             };
                             let out = out.add(row * x.n + columns.start);
                             let adds = l > block.depth.start;
@@ -406,6 +442,8 @@ impl GemmTiling<'_> {
                             let tile = RegisterTile {
                                 a,
                                 a_pitch,
+                                a_rows: std::ptr::null(),
+                                a_columns: std::ptr::null(),
                                 b,
                                 b_pitch,
                                 laid,

@@ -7,7 +7,7 @@ use super::gather::Gather;
 use super::{DEPTH, Gemm, GemmTiling};
 use crate::cpu::load;
 use crate::cpu::runs::ElementRuns;
-use crate::cpu::transpose::{SIDE, rows_of, square};
+use crate::cpu::transpose::{SIDE, STRIP, rows_of, square, strip, strips};
 use crate::dtype::DType;
 use crate::ops::math::prefetch;
 
@@ -28,6 +28,12 @@ impl GemmTiling<'_> {
             if let Some(matrix) = self.lists.b {
                 let from = x.b.cast::<f32>();
                 (self.kernel.gather)(&Gather { from, matrix, rows, cols: columns.clone(), to, pitch });
+            } else if x.b_dtype == DType::F32 && x.b_steps.is_some_and(|steps| steps.1 == 1) {
+                let (from, down) = (x.b.cast::<f32>().offset(first), x.b_steps.map_or(0, |steps| steps.0));
+                (0..depth).for_each(|l| {
+                    let from = from.wrapping_offset(l as isize * down);
+                    to.add(l * pitch).copy_from_nonoverlapping(from, columns.len())
+                });
             } else if x.b_dtype == DType::F32 {
                 turn(x.b.cast::<f32>().offset(first), x.b_steps.unwrap_or((0, 0)), (depth, columns.len()), to, pitch);
             } else {
@@ -82,7 +88,13 @@ pub unsafe fn turn(
     unsafe {
         // A few rows at a time, so that what is written is whole lines before it leaves the nearest cache.
         for first in (0..rows).step_by(TURNED) {
-            for column in (0..columns).step_by(SIDE) {
+            let strips = strips(columns);
+            for column in (0..strips).step_by(STRIP) {
+                (column..column + STRIP).for_each(|column| prefetch(at(first + TURNED, column)));
+                let to = to.add(first * pitch + column);
+                strip(at(first, column), steps.1, TURNED.min(rows - first), to, pitch);
+            }
+            for column in (strips..columns).step_by(SIDE) {
                 (column..column + SIDE).for_each(|column| prefetch(at(first + TURNED, column)));
                 for row in (first..rows.min(first + TURNED)).step_by(SIDE) {
                     let from = rows_of(at(row, column).cast(), steps.1);

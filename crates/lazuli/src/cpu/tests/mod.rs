@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::Cpu;
 use super::threads::Workers;
-use crate::backend::{Backend, FailedCheck, Failure, HostBytes, Run};
+use crate::backend::{Backend, FailedCheck, Failure, HostBytes, InputNodes, Run};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::graph::Buffer;
@@ -174,6 +174,7 @@ impl Case {
             writes: writes.clone(),
             read_values: Vec::new(),
             write_values: Vec::new(),
+            bases: Vec::new(),
             may_fail: Vec::new(),
             ops: Vec::new(),
         };
@@ -187,6 +188,7 @@ impl Case {
         let buffers: Vec<Buffer> = self.inputs.iter().map(upload).collect::<Result<_>>()?;
         let outcome = cpu.prepare(Arc::new(self.plan()))?.run(Run {
             inputs: &buffers,
+            nodes: InputNodes::default(),
             constants: &self.constants,
             sites: &[],
             read: false,

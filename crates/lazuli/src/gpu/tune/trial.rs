@@ -247,6 +247,7 @@ pub fn plan(class: &Class) -> Plan {
             writes: vec![SlotId(2)],
             read_values: vec![0, 1],
             write_values: vec![2],
+            bases: Vec::new(),
             may_fail: Vec::new(),
             ops: vec!["matmul".into()],
         }],

@@ -56,6 +56,10 @@ pub unsafe trait Vector: Floats {
     unsafe fn or_nan(self, y: Self) -> Self;
     /// `self · 2ⁿ` from `n + ROUND`, rounded once; −150 ≤ n ≤ 128.
     unsafe fn scale(self, t: Self) -> Self;
+    /// The greatest lane, if none is NaN.
+    unsafe fn max_lane(self) -> f32;
+    /// The sum of all lanes: the upper half onto the lower, again and again.
+    unsafe fn sum_lanes(self) -> f32;
 }
 
 /// Asks for the memory around an address, which need not exist.
@@ -174,6 +178,11 @@ mod x86 {
         #[inline(always)] unsafe fn scale(self, t: Self) -> Self {
             Self(_mm512_scalef_ps(self.0, _mm512_sub_ps(t.0, _mm512_set1_ps(ROUND))))
         }
+        #[inline(always)] unsafe fn max_lane(self) -> f32 { _mm512_reduce_max_ps(self.0) }
+        #[inline(always)] unsafe fn sum_lanes(self) -> f32 {
+            let high = _mm512_extractf32x8_ps::<1>(self.0);
+            F32x8(_mm256_add_ps(_mm512_castps512_ps256(self.0), high)).sum_lanes()
+        }
     }
 
     // SAFETY: the promise is the callers'.
@@ -225,6 +234,16 @@ mod x86 {
             let half = _mm256_srai_epi32::<1>(n);
             let power = |n| _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_add_epi32(n, _mm256_set1_epi32(127))));
             Self(_mm256_mul_ps(_mm256_mul_ps(self.0, power(half)), power(_mm256_sub_epi32(n, half))))
+        }
+        #[inline(always)] unsafe fn max_lane(self) -> f32 {
+            let four = _mm_max_ps(_mm256_castps256_ps128(self.0), _mm256_extractf128_ps::<1>(self.0));
+            let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        }
+        #[inline(always)] unsafe fn sum_lanes(self) -> f32 {
+            let four = _mm_add_ps(_mm256_castps256_ps128(self.0), _mm256_extractf128_ps::<1>(self.0));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
         }
     }
 }

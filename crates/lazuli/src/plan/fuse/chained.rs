@@ -35,7 +35,7 @@ impl Fuser<'_> {
             n_insts: found.interior.len() + found.leaves.len() + 8,
             loads,
             n_pending: self.uses[root as usize] + n_outside,
-            has_gather: false,
+            may_fail: false,
             place: self.place_of(root),
             stores: Vec::new(),
             merged_into: None,

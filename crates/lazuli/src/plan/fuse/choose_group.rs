@@ -150,7 +150,7 @@ impl Fuser<'_> {
         let (loads, stores) = (std::mem::take(&mut taken.loads), std::mem::take(&mut taken.stores));
         let (level, level_is_fixed, n_insts, n_pending) =
             (taken.level, taken.level_is_fixed, taken.n_insts, taken.n_pending);
-        let (form, domain, has_gather, place) = (taken.form, taken.domain, taken.has_gather, taken.place);
+        let (form, domain, may_fail, place) = (taken.form, taken.domain, taken.may_fail, taken.place);
         let group = &mut self.drafts[group as usize];
         let (mut more, fewer) = if group.loads.len() < loads.len() {
             (loads, std::mem::take(&mut group.loads))
@@ -164,7 +164,7 @@ impl Fuser<'_> {
         group.level_is_fixed |= level_is_fixed;
         group.n_insts += n_insts;
         group.n_pending += n_pending;
-        group.has_gather |= has_gather;
+        group.may_fail |= may_fail;
         group.place = group.place.and(place);
         if group.form == Form::Map && form != Form::Map {
             (group.form, group.domain) = (form, domain);
@@ -189,7 +189,7 @@ impl Fuser<'_> {
         draft.loads = loads;
         draft.n_insts += n_insts;
         draft.n_pending = draft.n_pending + uses - n_edges;
-        draft.has_gather |= matches!(graph.op(idx), Op::Gather(..));
+        draft.may_fail |= matches!(graph.op(idx), Op::Gather(..) | Op::Custom(_));
         draft.place = draft.place.and(place);
         // The shape with the most axes says most about how the elements lie.
         if graph.n_axes(idx) > graph.n_axes(draft.domain) && graph.ask(Edge::SameCount(idx, draft.domain)) {

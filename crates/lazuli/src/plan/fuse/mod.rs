@@ -16,7 +16,7 @@ use super::Limits;
 use super::attention::ChainedProduct;
 use super::checks::Checks;
 use super::edges::{AskedGraph, Edge, OperandOf};
-use super::groups::{CatPart, Form, Group, Groups, StoredNode};
+use super::groups::{Form, Group, Groups, StoredNode, StoredPart};
 use super::stages::NodeStages;
 use crate::graph::{NodeIdx, Op};
 use crate::ops;
@@ -81,7 +81,8 @@ struct Draft {
     loads: Vec<NodeIdx>,
     /// Edges from members to nodes that are not members (yet), outputs included.
     n_pending: usize,
-    has_gather: bool,
+    /// Whether it looks something up, or calls a user's function: neither is made where there is no element.
+    may_fail: bool,
     place: DraftPlace,
     stores: Vec<StoredNode>,
     /// Another draft this one became part of.
@@ -151,7 +152,7 @@ enum ChainedPart {
 }
 
 struct Fuser<'a> {
-    chained: Vec<ChainedProduct>,
+    chained: &'a [ChainedProduct],
     /// Per node.
     part_of: Vec<Option<ChainedPart>>,
     graph: &'a AskedGraph<'a>,
@@ -217,6 +218,12 @@ impl Fuser<'_> {
                 self.open(idx, Form::Routine(idx), level)
             }
             Op::Cat(_) => self.place_cat(idx),
+            // Memory seen from another place on.
+            Op::RowsAt(_) => {
+                let level = self.load_strided(inputs[0]);
+                Availability::Inline { cost: 0, n_loads: 1, level }
+            }
+            Op::WriteRows(_) => self.place_write(idx),
             _ => self.place_elementwise(idx),
         }
     }
@@ -233,7 +240,7 @@ impl Fuser<'_> {
             n_insts: 1 + self.free_cost(idx) as usize,
             loads,
             n_pending: self.uses[idx as usize],
-            has_gather: matches!(self.graph.op(idx), Op::Gather(..)),
+            may_fail: matches!(self.graph.op(idx), Op::Gather(..) | Op::Custom(_)),
             place: self.place_of(idx),
             stores: Vec::new(),
             merged_into: None,
@@ -323,12 +330,16 @@ impl Fuser<'_> {
     fn can_look_through(&self, draft: u32, source: NodeIdx, idx: NodeIdx) -> bool {
         let draft = &self.drafts[draft as usize];
         let n_edges = self.graph.inputs(idx).iter().filter(|i| **i == source).count();
+        // What is made in vain under a thin fill costs less than to store what is inside and read it again.
+        let is_pad = matches!(self.graph.op(idx), Op::Pad(_));
         self.limits.fuse
             && draft.form == Form::Map
             && !draft.level_is_fixed
             && draft.n_pending == n_edges
-            && (!draft.has_gather || !matches!(self.graph.op(idx), Op::Pad(_)))
-            && (draft.n_insts <= CHEAP as usize || self.graph.ask(Edge::NoMore(idx, source)))
+            && (!draft.may_fail || !is_pad)
+            && (draft.n_insts <= CHEAP as usize
+                || self.graph.ask(Edge::NoMore(idx, source))
+                || is_pad && self.graph.ask(Edge::ThinFill(idx)))
     }
 
     fn place_elementwise(&mut self, idx: NodeIdx) -> Availability {
@@ -456,7 +467,7 @@ impl Fuser<'_> {
     fn place_cat(&mut self, idx: NodeIdx) -> Availability {
         let mut level = 0;
         for (part, &input) in self.graph.inputs(idx).iter().enumerate() {
-            let part_of = Some(CatPart { cat: idx, part: part as u32 });
+            let part_of = Some(StoredPart { whole: idx, part: part as u32 });
             if self.graph.is_empty(input) {
                 continue;
             }
@@ -474,11 +485,34 @@ impl Fuser<'_> {
         Availability::Inline { cost: 0, n_loads: 1, level }
     }
 
+    /// Rows are stored into what they are written into by the kernel that makes them, where it can come after all of that;
+    /// else by a kernel that copies them.
+    fn place_write(&mut self, idx: NodeIdx) -> Availability {
+        let inputs = self.graph.inputs(idx);
+        let (base, rows) = (inputs[0], inputs[1]);
+        let level = self.load_whole(base);
+        let draft = self.draft_of(rows).filter(|draft| {
+            let d = &self.drafts[*draft as usize];
+            let comes_after = d.level >= level || !d.level_is_fixed;
+            let goes_there = d.place.with(self.place_of(idx), self.commits).is_some();
+            self.limits.fuse && !self.is_routine(rows) && comes_after && goes_there
+        });
+        let (draft, place) = (draft.unwrap_or_else(|| self.open_copy(rows)), self.place_of(idx));
+        let draft = &mut self.drafts[draft as usize];
+        draft.stores.push(StoredNode { value: rows, part_of: Some(StoredPart { whole: idx, part: 1 }) });
+        draft.level = draft.level.max(level);
+        draft.level_is_fixed = true;
+        draft.place = draft.place.and(place);
+        let level = draft.level + 1;
+        self.stored[idx as usize] = true;
+        Availability::Inline { cost: 0, n_loads: 1, level }
+    }
+
     /// A new group that reads one value and writes it elsewhere; the value stays made where it is.
     fn open_copy(&mut self, idx: NodeIdx) -> u32 {
         let level = match self.states[idx as usize] {
             Availability::Inline { level, .. } => level,
-            Availability::Member(_) => self.store(idx, "it is copied into a concatenation"),
+            Availability::Member(_) => self.store(idx, "it is copied into a larger value"),
         };
         let Availability::Member(draft) = self.open(idx, Form::Map, level) else { unreachable!("a group was opened") };
         let mut loads = Vec::new();

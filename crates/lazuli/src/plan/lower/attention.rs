@@ -56,6 +56,9 @@ impl Lowering<'_> {
         if writes.iter().all(|v| self.values[*v as usize].n_elems == 0) {
             return;
         }
+        let n_full = built_result.writes.len() as u16;
+        let of_rows = built_rows.bases.iter().map(|(output, base)| (n_full + output, *base));
+        let bases = built_result.bases.iter().copied().chain(of_rows).collect();
         let masks = affine_masks(&built_scores.body, &built_scores.args);
         let kernel = AttentionKernel {
             inputs: built_rows.body.inputs.clone(),
@@ -87,8 +90,10 @@ impl Lowering<'_> {
             args: Args { outer, attention: Some(Box::new(args)), ..Args::default() },
             reads: built_rows.reads,
             writes,
+            bases,
             may_fail: Vec::new(),
             first: false,
+            part_of: None,
             ops,
         });
     }

@@ -13,12 +13,16 @@ use crate::plan::groups::Groups;
 pub struct GroupMemos {
     /// Per group, the nodes whose numbers its kernels are made from.
     nodes: Vec<Vec<NodeIdx>>,
-    last: RefCell<Vec<Option<Memo>>>,
+    last: RefCell<Vec<Memo>>,
 }
 
+/// What a group was the last time.
+#[derive(Default)]
 struct Memo {
     numbers: Vec<u64>,
-    lowered: LoweredGroup,
+    /// Its kernels, once the same numbers have come twice: most groups of a loop that see its length never do, and copies of
+    /// kernels are not made for nothing.
+    lowered: Option<LoweredGroup>,
 }
 
 /// The kernels of a group, over values that are numbered within it.
@@ -46,45 +50,58 @@ impl GroupMemos {
     /// Of groups that are yet to be lowered.
     pub fn new(graph: &Graph, groups: &Groups) -> GroupMemos {
         let nodes = (0..groups.groups.len() as u32).map(|number| nodes_of(graph, groups, number)).collect();
-        let last = groups.groups.iter().map(|_| None).collect();
+        let last = groups.groups.iter().map(|_| Memo::default()).collect();
         GroupMemos { nodes, last: RefCell::new(last) }
     }
 
-    /// Adds the kernels of a group to a lowering, if its numbers are what they were.
+    /// Adds the kernels of a group to a lowering, if its numbers are what they were and its kernels are known.
     pub(super) fn replay(&self, number: u32, lowering: &mut Lowering) -> bool {
         let last = self.last.borrow();
-        let Some(memo) = &last[number as usize] else { return false };
-        let mut known = memo.numbers.iter();
-        let mut is_same = true;
-        self.numbers(number, lowering.graph, |word| is_same &= known.next() == Some(&word));
-        if !is_same || known.next().is_some() {
+        let memo = &last[number as usize];
+        let Some(lowered) = memo.lowered.as_ref().filter(|_| self.is_same(number, lowering.graph, memo)) else {
             return false;
-        }
+        };
         let value = |value: &GroupValue| match value {
             GroupValue::Node(idx) => lowering.value(*idx),
             GroupValue::Made(value) => lowering.add_value(value.clone()),
         };
-        let values: Vec<ValueId> = memo.lowered.values.iter().map(value).collect();
+        let values: Vec<ValueId> = lowered.values.iter().map(value).collect();
         let placed = |ids: &[ValueId]| ids.iter().map(|v| values[*v as usize]).collect();
-        lowering.steps.extend(memo.lowered.steps.iter().map(|step| LaunchDraft {
+        lowering.steps.extend(lowered.steps.iter().map(|step| LaunchDraft {
             reads: placed(&step.reads),
             writes: placed(&step.writes),
+            bases: step.bases.iter().map(|(output, base)| (*output, values[*base as usize])).collect(),
             ..step.clone()
         }));
         true
     }
 
-    /// Remembers what was made of a group since `before`.
+    /// Whether the numbers of a group are what they were.
+    fn is_same(&self, number: u32, graph: &Graph, memo: &Memo) -> bool {
+        let mut known = memo.numbers.iter();
+        let mut is_same = true;
+        self.numbers(number, graph, |word| is_same &= known.next() == Some(&word));
+        is_same && known.next().is_none()
+    }
+
+    /// Remembers the numbers of a group; if they are what they were, also what was made of it since `before`.
     pub(super) fn remember(&self, number: u32, lowering: &Lowering, before: &Progress) {
+        let memo = &mut self.last.borrow_mut()[number as usize];
+        if !self.is_same(number, lowering.graph, memo) {
+            memo.lowered = None;
+            memo.numbers.clear();
+            self.numbers(number, lowering.graph, |word| memo.numbers.push(word));
+            return;
+        }
         let steps = &lowering.steps[before.n_steps..];
         if lowering.checks.len() > before.n_checks || steps.iter().any(|step| !step.may_fail.is_empty()) {
             return;
         }
         // Values that were there before in any order, then the new ones in that in which they were made.
         let mut ids: Vec<ValueId> = Vec::new();
-        for id in steps.iter().flat_map(|step| step.reads.iter().chain(&step.writes)) {
-            if (*id as usize) < before.n_values && !ids.contains(id) {
-                ids.push(*id);
+        for id in steps.iter().flat_map(|step| step.needs().chain(step.writes.iter().copied())) {
+            if (id as usize) < before.n_values && !ids.contains(&id) {
+                ids.push(id);
             }
         }
         ids.extend(before.n_values as ValueId..lowering.values.len() as ValueId);
@@ -92,17 +109,19 @@ impl GroupMemos {
             Some(idx) => GroupValue::Node(idx),
             None => GroupValue::Made(lowering.values[*id as usize].clone()),
         };
-        let local = |list: &[ValueId]| -> Vec<ValueId> {
-            let place = |id: &ValueId| ids.iter().position(|known| known == id).expect("all of them are listed");
-            list.iter().map(|id| place(id) as ValueId).collect()
+        let place = |id: &ValueId| {
+            let place = ids.iter().position(|known| known == id).expect("all of them are listed");
+            place as ValueId
         };
-        let inside =
-            |step: &LaunchDraft| LaunchDraft { reads: local(&step.reads), writes: local(&step.writes), ..step.clone() };
+        let inside = |step: &LaunchDraft| LaunchDraft {
+            reads: step.reads.iter().map(place).collect(),
+            writes: step.writes.iter().map(place).collect(),
+            bases: step.bases.iter().map(|(output, base)| (*output, place(base))).collect(),
+            ..step.clone()
+        };
         let lowered =
             LoweredGroup { values: ids.iter().map(value).collect(), steps: steps.iter().map(inside).collect() };
-        let mut numbers = Vec::new();
-        self.numbers(number, lowering.graph, |word| numbers.push(word));
-        self.last.borrow_mut()[number as usize] = Some(Memo { numbers, lowered });
+        memo.lowered = Some(lowered);
     }
 
     /// Calls `f` with each number of a group. How many there are for a node is structure, but for the mask of a view.
@@ -153,9 +172,9 @@ fn nodes_of(graph: &Graph, groups: &Groups, number: u32) -> Vec<NodeIdx> {
         }
         next += 1;
     }
-    for cat in group.stores.iter().filter_map(|store| store.part_of).map(|part| part.cat) {
-        add(cat, &mut nodes);
-        graph.nodes[cat as usize].inputs.iter().for_each(|part| add(*part, &mut nodes));
+    for whole in group.stores.iter().filter_map(|store| store.part_of).map(|part| part.whole) {
+        add(whole, &mut nodes);
+        graph.nodes[whole as usize].inputs.iter().for_each(|part| add(*part, &mut nodes));
     }
     nodes
 }

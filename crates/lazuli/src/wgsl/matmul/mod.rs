@@ -8,7 +8,7 @@ mod subgroup;
 mod team;
 pub mod variants;
 
-use super::cut::Context;
+use super::context::Context;
 use super::eval::Eval;
 use super::index::{Accesses, Spot, split};
 use super::map::side_by_side;
@@ -19,34 +19,28 @@ use super::tree::{ShaderExpr, ShaderType, all, call, min, named, select, word};
 use super::{Pass, PassMemory, ShaderProgram};
 use crate::dtype::{DType, Lane};
 use crate::kernel::{Args, AxisList, InstOp, MatmulArgs, OperandArgs, Reg, Scope};
-use variants::{Cols, K_UNROLL, MatmulShape, Read, Share};
+use variants::{Cols, K_UNROLL, MatmulShape, ProductSchedule, Read, Share};
 
-/// Instructions up to which what follows the sums is written out for each value of a tile; beyond, it is a loop.
-const WRITTEN_OUT: usize = 64;
+/// Instructions up to which what follows the sums is written out for each value of a tile; beyond, it is a loop. A loop
+/// counts through a variable array, which llvmpipe takes long to compile: of 32 × 8 sums and a bias 3.0 s, written out 0.3.
+const WRITTEN_OUT: usize = 2048;
 
-/// The passes of the parts of a matmul.
-pub fn program(context: &Context, parts: &[Args]) -> ShaderProgram {
+/// The passes of a matmul.
+pub fn program(context: &Context, args: &Args, schedule: &ProductSchedule) -> ShaderProgram {
+    let Some(matmul) = &args.matmul else { unreachable!("a matmul's launch has its numbers") };
     let mut program = ShaderProgram::default();
-    for args in parts {
-        let Some(matmul) = &args.matmul else { unreachable!("a matmul's launch has its numbers") };
-        let by_four = matmul.n / 4 * 4;
-        for cols in [(0, by_four), (by_four, matmul.n)].into_iter().filter(|(start, end)| start < end) {
-            let dtypes = [context.body.inputs[0], context.body.inputs[1]];
-            let (shape, why) = variants::choose(matmul, cols.1 - cols.0, dtypes, context.target);
-            // What is told is how most of it is made; what fours leave over goes with it.
-            program.variant.get_or_insert_with(|| reported(&shape, &why));
-            if shape.splits == 1 {
-                program.passes.push(MatmulShader::new(context, args, matmul, shape, cols, DispatchSums::Whole).pass());
-                continue;
-            }
-            let size_bytes = scratch_bytes(args, &shape);
-            match program.scratch.first_mut() {
-                Some(first) => *first = size_bytes.max(*first),
-                None => program.scratch.push(size_bytes),
-            }
-            for (shape, sums) in [(shape, DispatchSums::Parts), (shape.smallest(), DispatchSums::Added)] {
-                program.passes.push(MatmulShader::new(context, args, matmul, shape, cols, sums).pass());
-            }
+    for (cols, shape) in schedule.columns.iter().copied() {
+        if shape.splits == 1 {
+            program.passes.push(MatmulShader::new(context, args, matmul, shape, cols, DispatchSums::Whole).pass());
+            continue;
+        }
+        let size_bytes = scratch_bytes(args, &shape);
+        match program.scratch.first_mut() {
+            Some(first) => *first = size_bytes.max(*first),
+            None => program.scratch.push(size_bytes),
+        }
+        for (shape, sums) in [(shape, DispatchSums::Parts), (shape.smallest(), DispatchSums::Added)] {
+            program.passes.push(MatmulShader::new(context, args, matmul, shape, cols, sums).pass());
         }
     }
     program
@@ -61,12 +55,6 @@ enum DispatchSums {
     Parts,
     /// Of those parts.
     Added,
-}
-
-/// A variant and why it was chosen, for people.
-fn reported(shape: &MatmulShape, why: &variants::Why) -> String {
-    let parts = if shape.splits > 1 { format!(", k in {} parts", shape.splits) } else { String::new() };
-    format!("{}{parts}: {why}", shape.variant.name)
 }
 
 /// What the text is written from.

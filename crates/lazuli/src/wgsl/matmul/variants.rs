@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use smallvec::SmallVec;
+
 use super::stride_in_fours;
 use crate::dtype::DType;
 use crate::kernel::{AxisList, MatmulArgs, OperandArgs};
@@ -152,7 +154,43 @@ static DEFAULTS_SHARED: [(&Variant, usize); 10] = [
     (&R1X1, 0),
 ];
 
-/// How a product is shared out.
+/// How a product is shared out: the columns that are taken four at a time, then those left over; and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProductSchedule {
+    /// From which column to which, and how.
+    pub columns: SmallVec<[((usize, usize), MatmulShape); 2]>,
+    pub why: Why,
+}
+
+impl ProductSchedule {
+    /// The schedule of a product of these dtypes.
+    pub fn new(matmul: &MatmulArgs, dtypes: [DType; 2], target: &GpuTarget) -> ProductSchedule {
+        let by_four = matmul.n / 4 * 4;
+        let mut schedule = ProductSchedule { columns: SmallVec::new(), why: Why::Default(target.style) };
+        for columns in [(0, by_four), (by_four, matmul.n)].into_iter().filter(|(start, end)| start < end) {
+            let (shape, why) = choose(matmul, columns.1 - columns.0, dtypes, target);
+            if schedule.columns.is_empty() {
+                schedule.why = why;
+            }
+            schedule.columns.push((columns, shape));
+        }
+        schedule
+    }
+}
+
+/// What is told is how most of it is made; what fours leave over goes with it.
+impl fmt::Display for ProductSchedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((_, shape)) = self.columns.first() else { return f.write_str("nothing to do") };
+        f.write_str(shape.variant.name)?;
+        if shape.splits > 1 {
+            write!(f, ", k in {} parts", shape.splits)?;
+        }
+        write!(f, ": {}", self.why)
+    }
+}
+
+/// How some columns of a product are shared out.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MatmulShape {
     pub variant: &'static Variant,
@@ -395,7 +433,7 @@ impl Variant {
 }
 
 /// The shape of a product, of those columns that are taken four at a time or of those left over; and why.
-pub fn choose(matmul: &MatmulArgs, n: usize, dtypes: [DType; 2], target: &GpuTarget) -> (MatmulShape, Why) {
+fn choose(matmul: &MatmulArgs, n: usize, dtypes: [DType; 2], target: &GpuTarget) -> (MatmulShape, Why) {
     let (variant, why) = variant_of(matmul, n, dtypes, target);
     (shape(variant, matmul, n, target), why)
 }

@@ -5,8 +5,8 @@
 use std::ops::Range;
 
 use super::RoutineLaunch;
+use crate::target::MAX_ELEMS;
 use crate::wgsl::Pass;
-use crate::wgsl::cut::MAX_ELEMS;
 use crate::wgsl::memory::{LaunchMemory, StatusUse, Use};
 use crate::wgsl::shader::Shader;
 use crate::wgsl::tree::{ShaderExpr, ShaderFn, ShaderType, Statement, call, word};

@@ -28,7 +28,7 @@ pub fn cumsum(job: &RoutineLaunch) -> ShaderProgram {
     }
     passes.extend(scan.steps().into_iter().flat_map(|step| scan.sums(job, step)));
     let scratch = if scan.keeps() { vec![scan.n_words() * 4] } else { Vec::new() };
-    ShaderProgram { passes, scratch, ..ShaderProgram::default() }
+    ShaderProgram { passes, scratch }
 }
 
 /// How lines are cut into blocks, and blocks into steps.

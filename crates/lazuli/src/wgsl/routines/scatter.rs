@@ -49,7 +49,7 @@ pub fn scatter_add(job: &RoutineLaunch) -> ShaderProgram {
     }
     let first = TreeSums { job, batch: &batches[0], terms: PingPong::First, block: block(job), n_sorting };
     scratch.extend((1..first.n_levels()).map(|level| first.terms(level, true).size_bytes));
-    ShaderProgram { passes, scratch, ..ShaderProgram::default() }
+    ShaderProgram { passes, scratch }
 }
 
 /// `y = x`.

@@ -49,7 +49,7 @@ fn put_in_order(job: &RoutineLaunch, results: impl Fn(&SortBatch, PingPong) -> V
         passes.extend(sorted);
         passes.extend(results(batch, side));
     }
-    ShaderProgram { passes, scratch: SortBatch::scratch(&batches, job), ..ShaderProgram::default() }
+    ShaderProgram { passes, scratch: SortBatch::scratch(&batches, job) }
 }
 
 /// The order of a lane, as a number: NaN above all, −0 as 0.

@@ -19,11 +19,10 @@ fn check_form(name: &str, outputs: &[&Tensor]) {
 
 #[track_caller]
 fn check_form_on(name: &str, outputs: &[&Tensor], devices: &[(&str, GpuTarget)]) {
-    let plan = plan(outputs);
     let mut shown: Vec<(Arc<str>, String)> = Vec::new();
     let mut text = String::new();
     for (device, target) in devices {
-        for (idx, pass) in passes(&plan, target).iter().enumerate() {
+        for (idx, pass) in passes(&plan_on(outputs, target), target).iter().enumerate() {
             validate(&pass.text);
             let title = format!("{device}, pass {idx}");
             text += &format!("==== {title}: {}, {} iterations\n", pass.label, pass.iterations);
@@ -145,6 +144,23 @@ fn variants_of_matmuls() {
         let name = variant.name.replace(' ', "_");
         check_form_on(&format!("matmul_variant_{name}"), &[&y], &[("forced", target)]);
     }
+}
+
+#[test]
+fn chained_products() {
+    use crate::Attention;
+    let of = |l: usize, s: usize, d: usize| (f32s(&[2, l, d]), f32s(&[2, s, d]));
+    let (q, k) = of(8, 64, 8);
+    check_form("attention", &[&q.attention(&k, &k, Attention::default())]);
+    let options = Attention { causal: true, soft_cap: Some(3.0), ..Attention::default() };
+    check_form("attention_causal", &[&q.attention(&k, &k, options)]);
+    let (q, k) = of(1, 3000, 8);
+    check_form("attention_of_a_row", &[&q.attention(&k, &k, Attention::default())]);
+    let (q, k) = of(3, 7, 5);
+    check_form("attention_with_a_rest", &[&q.attention(&k, &k, Attention::default())]);
+    let (q, k) = (q.to_dtype(DType::F16).compute().unwrap(), k.to_dtype(DType::F16).compute().unwrap());
+    let grad = q.attention(&k, &k, Attention::default()).sum(..).grad(&[&q]);
+    check_form("attention_gradient_of_half_floats", &[&grad[0]]);
 }
 
 #[test]

@@ -38,18 +38,20 @@ fn check_run(outputs: &[&Tensor]) {
 fn check_run_on(outputs: &[&Tensor], devices: &[(&str, GpuTarget)]) {
     let nodes: Vec<&NodeRef> = outputs.iter().map(|t| t.node().expect("a good tensor")).collect();
     let cpu = nodes[0].device.clone();
-    let (plans, constants, inputs) = {
+    let (graph, constants, inputs) = {
         let _lock = cpu.cache().lock();
         let captured = capture(&nodes, &[]);
         let graph = captured.graph();
         let inputs: Vec<Vec<u8>> = captured.leaves.iter().map(|leaf| bytes(&captured.nodes[*leaf as usize])).collect();
-        let of_limits = |limits| Target { limits, machine: Machine::Gpu(target(Threads::Independent)) };
-        let plans = [limits(), small_limits()].map(|limits| compile(graph.clone(), &of_limits(limits)));
-        (plans, captured.constants.clone(), inputs)
+        (graph, captured.constants().to_vec(), inputs)
     };
     let mut runs: Vec<(&str, Vec<Vec<u8>>)> = Vec::new();
     for (name, target) in devices {
-        runs.extend(plans.iter().map(|plan| (*name, interpret(plan, &constants, &inputs, target))));
+        for limits in [limits(), small_limits()] {
+            let planned = Target { limits: limits.within(target), machine: Machine::Gpu(target.clone()) };
+            let plan = compile(graph.clone(), &planned);
+            runs.push((*name, interpret(&plan, &constants, &inputs, target)));
+        }
     }
     for (idx, output) in outputs.iter().enumerate() {
         let output = output.compute().expect("computed on the CPU");
@@ -226,6 +228,25 @@ fn reductions_compute_what_the_cpu_computes() {
 }
 
 #[test]
+fn rows_at_positions_compute_what_the_cpu_computes() {
+    for dtype in [DType::F32, DType::F16, DType::U8] {
+        // Larger than all windows of a tiny device, and with rows that are no multiple of four.
+        let (x, y) = (random_of(&[200, 30], dtype), random_of(&[3, 256, 12], dtype));
+        for position in [0, 7, 197] {
+            check_run(&[&x.write_rows(0, position, &random_of(&[3, 30], dtype))]);
+            check_run(&[&x.rows_at(0, position, 3).add(&random_of(&[3, 30], dtype))]);
+            check_run(&[&y.write_rows(1, position, &random_of(&[3, 1, 12], dtype))]);
+            check_run(&[&y.rows_at(1, position, 2).sum(0)]);
+        }
+        check_run(&[&x.write_rows(1, 5, &random_of(&[200, 2], dtype)), &x.rows_at(1, 3, 4).max(1)]);
+    }
+    let products = random(&[2, 12], 1).matmul(&random(&[12, 40], 2));
+    check_run(&[&random(&[64, 40], 3).write_rows(0, 33, &products)]);
+    check_run(&[&random(&[64, 40], 3).write_rows(0, 33, &random(&[2, 40, 300], 2).sum(-1))]);
+    check_run(&[&random(&[64, 40], 3).rows_at(0, 9, 20).pad(&[(1, 1), (2, 0)], 1)]);
+}
+
+#[test]
 fn matmuls_compute_what_the_cpu_computes() {
     let product = |m: usize, k: usize, n: usize| random(&[m, k], 1).matmul(&random(&[k, n], 2));
     for (m, k, n) in [(8, 16, 12), (1, 40, 36), (17, 13, 21), (2, 700, 4), (3, 5, 2), (33, 20, 40)] {
@@ -253,6 +274,37 @@ fn every_variant_of_a_matmul_computes_what_the_cpu_computes() {
             }
         }
     }
+}
+
+/// Plain, masked, biased, capped, with heads that share keys, of many shapes; and the gradients, whose scores are turned and
+/// made of two products.
+#[test]
+fn attention_computes_what_the_cpu_computes() {
+    use crate::Attention;
+    // One block of scores takes more iterations than others of a device that makes so few.
+    let devices =
+        devices().map(|(name, target)| (name, GpuTarget { max_iterations: target.max_iterations.max(1500), ..target }));
+    for (l, s, d, p) in [(5, 12, 8, 8), (9, 21, 3, 5), (1, 40, 4, 12), (3, 2, 1, 1)] {
+        let (q, k, v) = (random(&[2, l, d], 1), random(&[2, s, d], 2), random(&[2, s, p], 3));
+        let of = |options: Attention| q.attention(&k, &v, options);
+        let plain = Attention::default();
+        check_run_on(&[&of(plain)], &devices);
+        check_run_on(&[&of(Attention { causal: true, soft_cap: Some(2.0), scale: Some(0.4), ..plain })], &devices);
+        check_run_on(&[&of(Attention { causal: true, window: Some(3), ..plain })], &devices);
+        let (mask, bias) = (random(&[l, s], 4).gt(0.2).compute().unwrap(), random(&[2, l, s], 5));
+        check_run_on(&[&of(Attention { mask: Some(&mask), bias: Some(&bias), ..plain })], &devices);
+        check_run_on(&[&of(Attention { dropout: 0.3, seed: 3, ..plain })], &devices);
+        let y = of(Attention { causal: true, soft_cap: Some(2.0), ..plain });
+        let grads = y.square().sum(..).grad(&[&q, &k, &v]);
+        check_run_on(&[&grads[0], &grads[1], &grads[2]], &devices);
+    }
+    let (q, k) = (random(&[6, 7, 8], 1), random(&[2, 9, 8], 2));
+    check_run_on(&[&q.attention(&k, &k, Attention::default())], &devices);
+    let halves = [q, k].map(|x| x.to_dtype(DType::F16).compute().unwrap());
+    check_run_on(
+        &[&halves[0].attention(&halves[1], &halves[1], Attention { causal: true, ..Attention::default() })],
+        &devices,
+    );
 }
 
 #[test]

@@ -50,14 +50,26 @@ fn limits() -> Limits {
         min_rows: 256,
         panels: None,
         max_list_elems: 32 << 20,
-        max_chained_depth: 0,
+        max_chained_depth: 512,
+        max_chained_elems: 32 << 20,
+        max_binding_bytes: usize::MAX,
+        max_windows: usize::MAX,
+        max_elems: usize::MAX,
+        max_iterations: usize::MAX,
+        max_lanes: 1,
         custom_may_fail: false,
         fuse: true,
     }
+    .within(&target(Threads::Independent))
 }
 
 fn plan(outputs: &[&Tensor]) -> Plan {
     plan_with(outputs, &limits())
+}
+
+/// The plan for a device.
+fn plan_on(outputs: &[&Tensor], target: &GpuTarget) -> Plan {
+    plan_with(outputs, &limits().within(target))
 }
 
 fn plan_with(outputs: &[&Tensor], limits: &Limits) -> Plan {
@@ -94,10 +106,9 @@ pub fn validate(text: &str) {
 /// Every text of a plan is valid, binds what it declares, and holds as many numbers as it reads.
 #[track_caller]
 pub(in crate::wgsl) fn check(outputs: &[&Tensor]) {
-    let plan = plan(outputs);
     for style in [Threads::Cooperative, Threads::Independent] {
         for (max_binding_bytes, subgroup) in [(128 << 20, None), (128 << 20, Some(8)), (1 << 20, Some(8))] {
-            check_plan(&plan, &GpuTarget { max_binding_bytes, subgroup, ..target(style) });
+            check_on(outputs, &GpuTarget { max_binding_bytes, subgroup, ..target(style) });
         }
     }
 }
@@ -105,13 +116,14 @@ pub(in crate::wgsl) fn check(outputs: &[&Tensor]) {
 /// The same on a device whose kernels see no more than so many windows of 1 MiB; the texts.
 #[track_caller]
 pub(in crate::wgsl) fn check_small(outputs: &[&Tensor], max_bindings: usize) -> BTreeSet<Arc<str>> {
-    check_plan(&plan(outputs), &GpuTarget { max_binding_bytes: 1 << 20, max_bindings, ..target(Threads::Independent) })
+    check_on(outputs, &GpuTarget { max_binding_bytes: 1 << 20, max_bindings, ..target(Threads::Independent) })
 }
 
 #[track_caller]
-fn check_plan(plan: &Plan, target: &GpuTarget) -> BTreeSet<Arc<str>> {
-    let passes = passes(plan, target);
-    passes.iter().for_each(|pass| check_bindings(pass, plan, target));
+fn check_on(outputs: &[&Tensor], target: &GpuTarget) -> BTreeSet<Arc<str>> {
+    let plan = plan_on(outputs, target);
+    let passes = passes(&plan, target);
+    passes.iter().for_each(|pass| check_bindings(pass, &plan, target));
     let texts: BTreeSet<Arc<str>> = passes.into_iter().map(|pass| pass.text).collect();
     texts.iter().for_each(|text| validate(text));
     texts

@@ -75,7 +75,7 @@ fn every_variant_reads_lists_of_axes() {
 fn defaults_go_by_device_and_shape() {
     let told_by = |m: usize, k: usize, n: usize, right_transposed: bool, target: &GpuTarget| {
         let plan = plan(&[&product(m, k, n, (false, right_transposed), DType::F32)]);
-        program(&plan.launches[0], &plan.slots, target).variant.expect("products have variants")
+        GpuSchedule::new(&plan.launches[0], target).variant().expect("products have variants")
     };
     let reported =
         |m: usize, k: usize, n: usize, transposed: bool, style: Threads| told_by(m, k, n, transposed, &target(style));
@@ -127,7 +127,7 @@ fn what_tuning_found_is_used_where_it_fits() {
         let mut tuned = Tuned::default();
         tuned.by_class.insert(class, (named(name).expect("it is in the table"), "2026-11-16".to_string()));
         let target = GpuTarget { tuned: Arc::new(tuned), ..target(Threads::Independent) };
-        program(&plan.launches[0], &plan.slots, &target).variant.expect("products have variants")
+        GpuSchedule::new(&plan.launches[0], &target).variant().expect("products have variants")
     };
     assert_eq!(reported("2x4", 64), "2x4: tuned 2026-11-16");
     assert_eq!(reported("4x4 of 32x32, 16 deep", 64), "4x4 of 32x32, 16 deep: tuned 2026-11-16");

@@ -33,8 +33,8 @@ fn what_fours_leave_over_is_a_dispatch_of_its_own() {
 fn memory_larger_than_a_binding_is_bound_in_windows() {
     let n = 3 << 18;
     let (a, b) = (data([n], DType::F32), data([n], DType::F32));
-    let plan = plan(&[&(&a + &b)]);
     let target = GpuTarget { max_binding_bytes: 1 << 20, ..target(Threads::Independent) };
+    let plan = plan_on(&[&(&a + &b)], &target);
     let passes = passes(&plan, &target);
     assert_eq!(passes.len(), 3);
     for (i, pass) in passes.iter().enumerate() {
@@ -49,8 +49,8 @@ fn a_few_bindings_are_enough_for_many_windows() {
     let n = 1 << 20;
     let inputs: Vec<Tensor> = (0..3).map(|_| data([n, 2], DType::F32)).collect();
     let y = (&inputs[0] + &inputs[1]) * &inputs[2] + data([2], DType::F32);
-    let plan = plan(&[&y]);
     let target = GpuTarget { max_binding_bytes: 1 << 20, max_bindings: 8, ..target(Threads::Cooperative) };
+    let plan = plan_on(&[&y], &target);
     for pass in passes(&plan, &target) {
         validate(&pass.text);
         assert!(pass.binds.len() <= 8);
@@ -71,7 +71,7 @@ fn what_touches_more_windows_than_bindings_is_taken_apart() {
     for style in [Threads::Cooperative, Threads::Independent] {
         let target = GpuTarget { max_binding_bytes: 1 << 20, max_bindings: 8, ..target(style) };
         for y in &all {
-            let plan = plan(&[y]);
+            let plan = plan_on(&[y], &target);
             for pass in passes(&plan, &target) {
                 validate(&pass.text);
                 check_bindings(&pass, &plan, &target);
@@ -82,8 +82,8 @@ fn what_touches_more_windows_than_bindings_is_taken_apart() {
 
 #[test]
 fn a_row_too_long_for_one_invocation_is_shared() {
-    let plan = plan(&[&data([300, 100_000], DType::U8).max(1)]);
     let target = GpuTarget { max_iterations: 4096, ..target(Threads::Independent) };
+    let plan = plan_on(&[&data([300, 100_000], DType::U8).max(1)], &target);
     let passes = passes(&plan, &target);
     assert!(passes[0].text.contains("workgroupBarrier"), "{}", passes[0].text);
 }
@@ -124,8 +124,8 @@ fn no_invocation_makes_more_trips_than_it_may() {
         let target = GpuTarget { max_iterations: 4096, ..target(style) };
         for tensor in long_ones() {
             // Verified there.
-            passes(&plan(&[&tensor]), &target);
-            passes(&plan_with(&[&tensor], &uncut), &target);
+            passes(&plan_on(&[&tensor], &target), &target);
+            passes(&plan_with(&[&tensor], &uncut.clone().within(&target)), &target);
         }
     }
 }

@@ -11,9 +11,9 @@ use std::collections::BTreeSet;
 
 use naga::valid::{FunctionInfo, ModuleInfo};
 use naga::{
-    AddressSpace, ArraySize, AtomicFunction, BinaryOperator, Block, Expression, Function, GatherMode, GlobalVariable,
-    Handle, Literal, LocalVariable, MathFunction, Module, Scalar, ScalarKind, Statement, SwitchValue, TypeInner,
-    UnaryOperator,
+    AddressSpace, ArraySize, AtomicFunction, BinaryOperator, Block, CollectiveOperation, Expression, Function,
+    GatherMode, GlobalVariable, Handle, Literal, LocalVariable, MathFunction, Module, Scalar, ScalarKind, Statement,
+    SubgroupOperation, SwitchValue, TypeInner, UnaryOperator,
 };
 use smallvec::{SmallVec, smallvec};
 
@@ -297,10 +297,34 @@ impl<'m> Simulator<'m> {
                     keep(&mut frame.values[result.index()], Lanes::Values(called), mask);
                 }
             }
-            Statement::SubgroupGather { mode: GatherMode::Broadcast(from), argument, result } => {
-                assert!(!mask.contains(&false), "{}: some invocations miss a broadcast", self.label);
+            Statement::SubgroupGather {
+                mode: GatherMode::Broadcast(from) | GatherMode::Shuffle(from),
+                argument,
+                result,
+            } => {
+                assert!(!mask.contains(&false), "{}: some invocations hand nothing over", self.label);
                 let (from, value) = (self.values(frame, *from, mask), self.values(frame, *argument, mask));
                 let of = |l: usize| value[l / self.subgroup * self.subgroup + from[l][0] as usize].clone();
+                keep(&mut frame.values[result.index()], Lanes::Values((0..n).map(of).collect()), mask);
+            }
+            Statement::SubgroupCollectiveOperation {
+                op,
+                collective_op: CollectiveOperation::Reduce,
+                argument,
+                result,
+            } => {
+                assert!(!mask.contains(&false), "{}: some invocations miss a reduction", self.label);
+                let value = self.values(frame, *argument, mask);
+                let both = |x: f32, y: f32| match op {
+                    SubgroupOperation::Max => x.max(y),
+                    SubgroupOperation::Add => x + y,
+                    other => panic!("no {other:?} of a subgroup here"),
+                };
+                let of = |l: usize| {
+                    let first = l / self.subgroup * self.subgroup;
+                    let lanes = (first..first + self.subgroup).map(|l| f32::from_bits(value[l][0]));
+                    smallvec![lanes.reduce(both).unwrap_or(0.0).to_bits()]
+                };
                 keep(&mut frame.values[result.index()], Lanes::Values((0..n).map(of).collect()), mask);
             }
             other => panic!("{}: no {other:?} here", self.label),

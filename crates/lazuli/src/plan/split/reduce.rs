@@ -1,37 +1,19 @@
-//! Cuts kernels that are too long for one launch, after they are lowered and before they are ordered. A long reduction
-//! with few results, or one over long columns, becomes two kernels: the first reduces pieces of what was reduced, side by
-//! side, the second combines the pieces and does what follows. Knows kernels and their numbers; writes no text, and asks
-//! nothing about the graph. Where to cut depends on sizes alone, never on threads.
+//! Long reductions: one with few results, or one over long columns, becomes two kernels. The first reduces pieces of what was
+//! reduced, side by side, the second combines the pieces and does what follows. Where to cut depends on sizes alone, never on
+//! threads.
 
-use std::borrow::Cow;
-
-use super::body::{contiguous, is_one_axis, rewrite};
-use super::lower::{LaunchDraft, Lowered, PlanValue};
-use super::{Limits, ValueId};
-use crate::dtype::{DType, Lane};
-use crate::kernel::{AccessForm, Args, Body, Inst, InstOp, Kernel, Order, Reg, Scope, Store};
+use super::slice::{KernelSlice, body_of, stored_as};
+use crate::dtype::DType;
+use crate::kernel::{AccessForm, Args, Body, Inst, InstOp, Kernel, Order, Reg, Scope};
 use crate::ops::ReduceRow;
+use crate::plan::lower::{LaunchDraft, PlanValue};
+use crate::plan::maps::{contiguous, is_one_axis, rewrite};
+use crate::plan::{Limits, ValueId};
 use crate::shape::MAX_RANK;
 use crate::view::{IndexMap, View};
 
-/// All kernels, none of them too long.
-pub fn split(mut lowered: Lowered, limits: &Limits) -> Lowered {
-    let mut steps = Vec::with_capacity(lowered.steps.len());
-    for step in lowered.steps {
-        match LongReduce::of(&step, limits) {
-            Some(reduce) => {
-                let pieces = lowered.values.len() as ValueId;
-                lowered.values.push(reduce.value());
-                steps.extend([reduce.pieces(&step, pieces, limits), reduce.combined(&step, pieces, limits)]);
-            }
-            None => steps.push(step),
-        }
-    }
-    Lowered { steps, ..lowered }
-}
-
 /// A reduction that is cut.
-struct LongReduce {
+pub struct LongReduce {
     /// The instruction, and how it combines.
     reg: Reg,
     row: &'static ReduceRow,
@@ -46,7 +28,7 @@ struct LongReduce {
 
 impl LongReduce {
     /// The one reduction of a kernel, if it is too long and only its results leave the kernel.
-    fn of(step: &LaunchDraft, limits: &Limits) -> Option<LongReduce> {
+    pub fn of(step: &LaunchDraft, limits: &Limits) -> Option<LongReduce> {
         let (Kernel::Loop(body), args) = (&step.kernel, &step.args) else { return None };
         let (n_rows, length): (usize, usize) = (args.outer.iter().product(), args.inner.iter().product());
         let is_long = length > limits.max_reduce && n_rows < limits.min_rows;
@@ -66,11 +48,7 @@ impl LongReduce {
         if body.stores.iter().any(|store| body.insts[store.value as usize].scope == Scope::Inner) {
             return None;
         }
-        let dtype = match inst.dtype.lane() {
-            Lane::F32 => DType::F32,
-            Lane::I32 => DType::I32,
-            Lane::U32 => DType::U32,
-        };
+        let dtype = stored_as(inst.dtype.lane());
         // As many pieces as give whole pages each; how many does not depend on who runs them.
         let n_pieces = length.div_ceil(max_len);
         let piece = length.div_ceil(n_pieces).next_multiple_of(max_len.min(1024)).min(length);
@@ -79,13 +57,13 @@ impl LongReduce {
     }
 
     /// What the pieces are stored as: `[pieces, rows…]`.
-    fn value(&self) -> PlanValue {
+    pub fn value(&self) -> PlanValue {
         let reason = Some("a long reduction with few results is cut into pieces that are combined afterwards");
         PlanValue { n_elems: self.n_pieces * self.n_rows, dtype: self.dtype, input: None, reason }
     }
 
     /// The kernel that reduces pieces, counted by a new first outer axis.
-    fn pieces(&self, step: &LaunchDraft, pieces: ValueId, limits: &Limits) -> LaunchDraft {
+    pub fn pieces(&self, step: &LaunchDraft, pieces: ValueId, limits: &Limits) -> LaunchDraft {
         let (_, args) = body_of(step);
         // One more axis than there may be: rows are counted as one, too.
         let outer = if args.outer.len() + 2 <= MAX_RANK { args.outer.clone() } else { vec![self.n_rows] };
@@ -142,12 +120,12 @@ impl LongReduce {
     }
 
     /// The kernel that combines pieces, and what follows.
-    fn combined(&self, step: &LaunchDraft, pieces: ValueId, limits: &Limits) -> LaunchDraft {
+    pub fn combined(&self, step: &LaunchDraft, pieces: ValueId, limits: &Limits) -> LaunchDraft {
         let (body, args) = body_of(step);
         let mut slice = KernelSlice::new(step, limits);
         let axes = contiguous(&args.outer).into_iter().chain([(self.n_pieces, self.n_rows as isize)]);
         let map: IndexMap = View::from_axes(axes, 0).into();
-        let load = slice.load(pieces, self.dtype, map);
+        let load = slice.load(pieces, (self.dtype, self.dtype), Scope::Inner, map);
         let reduced = &body.insts[self.reg as usize];
         let reg = slice.push(Inst { op: InstOp::Reduce(self.row, load), ..reduced.clone() });
         slice.new_reg[self.reg as usize] = Some(reg);
@@ -155,19 +133,16 @@ impl LongReduce {
             let value = slice.take(store.value);
             let output = step.writes[store.output as usize];
             let map = args.accesses[store.access as usize].clone();
-            slice.store(value, output, body.outputs[store.output as usize], map);
+            let access = slice.store(value, output, body.outputs[store.output as usize], map);
+            slice.move_like(access, store.access);
         }
+        slice.draft.bases.clone_from(&step.bases);
         let accesses: Vec<AccessForm> = slice.args.accesses.iter().map(AccessForm::of).collect();
         let sizes = Args { outer: args.outer.clone(), inner: vec![self.n_pieces], ..slice.args };
         let order = order_of(&sizes);
         let body = Body { outer_rank: body.outer_rank, inner_rank: 1, order, accesses, ..slice.body };
         LaunchDraft { kernel: Kernel::Loop(body), args: sizes, ..slice.draft }
     }
-}
-
-fn body_of(step: &LaunchDraft) -> (&Body, &Args) {
-    let Kernel::Loop(body) = &step.kernel else { unreachable!("a reduction is a loop") };
-    (body, &step.args)
 }
 
 /// Whether the inner axes of a kernel can be cut so that every access still goes by strides.
@@ -193,148 +168,4 @@ fn order_of(args: &Args) -> Order {
         votes -= (strides[inner].abs() == 1) as i32;
     }
     if votes > 0 && args.outer[outer] >= 8 { Order::OuterFast } else { Order::InnerFast }
-}
-
-/// What people call an instruction, if it computes something.
-fn name_of(op: &InstOp) -> Option<Cow<'static, str>> {
-    Some(match op {
-        InstOp::Unary(row, _) => row.name.into(),
-        InstOp::Binary(row, ..) => row.name.into(),
-        InstOp::Reduce(row, _) => row.name.into(),
-        InstOp::Gather { .. } => "gather".into(),
-        InstOp::Select(..) => "select".into(),
-        InstOp::Cast(_) => "cast".into(),
-        InstOp::Custom(op, _) => op.0.name.to_string().into(),
-        _ => return None,
-    })
-}
-
-/// Some instructions of a kernel as a kernel of their own, with the memory and the numbers that they use.
-struct KernelSlice<'a> {
-    step: &'a LaunchDraft,
-    limits: &'a Limits,
-    /// Per register of the kernel, what it is here.
-    new_reg: Vec<Option<Reg>>,
-    body: Body,
-    args: Args,
-    draft: LaunchDraft,
-}
-
-impl<'a> KernelSlice<'a> {
-    fn new(step: &'a LaunchDraft, limits: &'a Limits) -> KernelSlice<'a> {
-        let draft = LaunchDraft {
-            kernel: Kernel::Loop(Body::default()),
-            args: Args::default(),
-            reads: Vec::new(),
-            writes: Vec::new(),
-            may_fail: Vec::new(),
-            first: false,
-            ops: Vec::new(),
-        };
-        let n_insts = body_of(step).0.insts.len();
-        KernelSlice { step, limits, new_reg: vec![None; n_insts], body: Body::default(), args: Args::default(), draft }
-    }
-
-    /// Takes over an instruction with all that it needs.
-    fn take(&mut self, goal: Reg) -> Reg {
-        let (body, _) = body_of(self.step);
-        let mut wanted = vec![false; goal as usize + 1];
-        wanted[goal as usize] = true;
-        for reg in (0..wanted.len()).rev() {
-            if wanted[reg] && self.new_reg[reg].is_none() {
-                body.insts[reg].op.for_each_reg(|r| wanted[r as usize] = true);
-            }
-        }
-        for reg in (0..wanted.len()).filter(|reg| wanted[*reg]) {
-            if self.new_reg[reg].is_none() {
-                self.new_reg[reg] = Some(self.copy(reg as Reg));
-            }
-        }
-        self.new_reg[goal as usize].expect("just taken")
-    }
-
-    /// One instruction, its operands being here.
-    fn copy(&mut self, reg: Reg) -> Reg {
-        let (body, args) = body_of(self.step);
-        let inst = &body.insts[reg as usize];
-        let regs = &self.new_reg;
-        let mut op = inst.op.with_regs(|r| regs[r as usize].expect("operands come first"));
-        match &mut op {
-            InstOp::Load { input, access } => {
-                (*input, *access) = (self.input(*input), self.access(*access));
-            }
-            InstOp::Valid { access } | InstOp::Index { access } => *access = self.access(*access),
-            InstOp::Gather { input, access, gather, .. } => {
-                (*input, *access) = (self.input(*input), self.access(*access));
-                self.args.gathers.push(args.gathers[*gather as usize]);
-                *gather = self.args.gathers.len() as u16 - 1;
-            }
-            InstOp::Const(constant) => {
-                self.args.consts.push(args.consts[*constant as usize]);
-                *constant = self.args.consts.len() as u16 - 1;
-            }
-            _ => {}
-        }
-        if self.is_fallible(&op) {
-            let before = body.insts[..reg as usize].iter().filter(|inst| self.is_fallible(&inst.op)).count();
-            self.draft.may_fail.extend(self.step.may_fail.get(before));
-            self.draft.first |= self.step.first;
-        }
-        self.push(Inst { op, ..inst.clone() })
-    }
-
-    fn is_fallible(&self, op: &InstOp) -> bool {
-        match op {
-            InstOp::Gather { .. } => true,
-            InstOp::Custom(..) => self.limits.custom_may_fail,
-            _ => false,
-        }
-    }
-
-    fn push(&mut self, inst: Inst) -> Reg {
-        self.draft.ops.extend(name_of(&inst.op));
-        self.body.insts.push(inst);
-        self.body.insts.len() as Reg - 1
-    }
-
-    fn input(&mut self, input: u16) -> u16 {
-        let (body, _) = body_of(self.step);
-        self.bind(self.step.reads[input as usize], body.inputs[input as usize])
-    }
-
-    fn bind(&mut self, value: ValueId, dtype: DType) -> u16 {
-        let known = self.draft.reads.iter().position(|read| *read == value);
-        known.unwrap_or_else(|| {
-            self.draft.reads.push(value);
-            self.body.inputs.push(dtype);
-            self.draft.reads.len() - 1
-        }) as u16
-    }
-
-    fn access(&mut self, access: u16) -> u16 {
-        let (_, args) = body_of(self.step);
-        self.map(args.accesses[access as usize].clone())
-    }
-
-    fn map(&mut self, map: IndexMap) -> u16 {
-        let known = self.args.accesses.iter().position(|known| *known == map);
-        known.unwrap_or_else(|| {
-            self.args.accesses.push(map);
-            self.args.accesses.len() - 1
-        }) as u16
-    }
-
-    fn load(&mut self, value: ValueId, dtype: DType, map: IndexMap) -> Reg {
-        let (input, access) = (self.bind(value, dtype), self.map(map));
-        self.push(Inst { op: InstOp::Load { input, access }, dtype, scope: Scope::Inner })
-    }
-
-    /// Stores a value through a map of its own: no load may be met by the index space as it is.
-    fn store(&mut self, value: Reg, to: ValueId, dtype: DType, map: IndexMap) {
-        self.args.accesses.push(map);
-        let (output, access) = (self.body.outputs.len() as u16, self.args.accesses.len() as u16 - 1);
-        self.draft.writes.push(to);
-        self.body.outputs.push(dtype);
-        self.body.stores.push(Store { value, output, access });
-    }
 }

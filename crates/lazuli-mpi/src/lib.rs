@@ -1,0 +1,24 @@
+//! Training on many machines: the same model and the same step, data-parallel over MPI. `mpirun` or `srun` starts the ranks;
+//! each has a part of every batch, and after every step all have the same parameters.
+//!
+//! One thread drives MPI, at level FUNNELED: it polls what is under way while the program computes, sends signs of life, and
+//! ends the job if a rank is not heard of in time. An error on one rank is an error on all of them.
+//!
+//! Batch norm looks at each rank's own part of the batch, and its running means are those of each rank; dropout leaves out
+//! something else on each rank.
+
+#[cfg(windows)]
+compile_error!("lazuli-mpi runs where Open MPI or MPICH do: on Linux and macOS, not on Windows");
+
+mod raw;
+mod reduce;
+mod signs;
+mod notice;
+mod progress;
+mod devices;
+mod world;
+mod distributed;
+
+pub use distributed::Distributed;
+pub use reduce::{Reduce, Wire};
+pub use world::{Settings, World, run};

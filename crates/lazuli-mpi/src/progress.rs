@@ -1,0 +1,506 @@
+//! The thread that drives MPI. It alone initialises MPI (level FUNNELED is enough for that), makes every call of it and ends it;
+//! whoever wants a collective hands it over through a channel and is answered through another. While something is under way
+//! the thread polls it, so that transfers go on while the program computes; otherwise it sleeps, and looks every few
+//! milliseconds for signs of life and word of errors.
+//!
+//! Collectives of one communicator must begin in the same order on all ranks. Exchanges begin in the order in which the program
+//! asks for them. The second half of an all-reduce begins when the first has ended, which is at another moment on each rank:
+//! it goes over a communicator of its own, and there in the order of asking, too.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
+use std::time::{Duration, Instant};
+
+use crate::notice::Notice;
+use crate::raw::{Comm, Pending, RawResult, exit_now};
+use crate::reduce::{Reduction, Values};
+use crate::signs::Signs;
+
+/// What the thread is asked for.
+pub enum Command {
+    Begin {
+        name: String,
+        task: Task,
+        reply: Sender<Reply>,
+    },
+    /// This rank cannot go on, for this reason.
+    Fail(String),
+    /// This rank is done.
+    Close,
+}
+
+/// A collective.
+pub enum Task {
+    Barrier,
+    Broadcast {
+        bytes: Vec<u8>,
+        root: usize,
+    },
+    /// The bytes of all ranks, of which each has so many.
+    Gather {
+        bytes: Vec<u8>,
+        counts: Vec<usize>,
+    },
+    /// Everything on all ranks, or on each its chunk.
+    Reduce(Reduction, Give),
+}
+
+/// How much of a reduction a rank gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Give {
+    Whole,
+    OwnChunk,
+}
+
+/// What comes of a collective.
+pub enum Done {
+    Bytes(Vec<u8>),
+    Values(Values),
+}
+
+/// An error is one that another rank met, or this one.
+pub type Reply = Result<Done, String>;
+
+/// What is counted for whoever asks.
+#[derive(Default)]
+pub struct Counts {
+    pub sent_bytes: AtomicU64,
+    pub n_collectives: AtomicU64,
+}
+
+/// Who this rank is, as far as the thread must know.
+#[derive(Clone)]
+pub struct Place {
+    pub rank: usize,
+    pub n_ranks: usize,
+    pub host: String,
+    pub timeout: Duration,
+}
+
+/// Communicators: for exchanges, for the second halves of all-reduces, and for notices.
+pub struct Comms {
+    pub exchange: Comm,
+    pub gather: Comm,
+    pub notices: Comm,
+}
+
+/// How the thread ends.
+enum End {
+    /// All ranks are done.
+    Finished,
+    /// Somebody failed, or left too early.
+    Failed,
+}
+
+pub struct Progress {
+    place: Place,
+    comms: Comms,
+    clock: AwakeClock,
+    signs: Signs,
+    beat_at: Duration,
+    /// The receive that is always open, and messages on their way, with whom they go to.
+    open: Option<Pending>,
+    sending: Vec<(usize, Pending)>,
+    running: Vec<Running>,
+    n_begun: u64,
+    /// Second halves that were asked for, and that have begun.
+    n_halves: u64,
+    n_halves_begun: u64,
+    /// Why nothing goes on.
+    failed: Option<String>,
+    /// A rank that is done although others are not.
+    left: Option<usize>,
+    /// Since when this rank is done, whether the others were told, and who else has said so after a failure.
+    closing: Option<Closing>,
+    has_closed: Vec<bool>,
+    counts: Arc<Counts>,
+}
+
+struct Closing {
+    since: Duration,
+    is_told: bool,
+}
+
+struct Running {
+    name: String,
+    number: u64,
+    since: Duration,
+    state: State,
+    reply: Option<Sender<Reply>>,
+}
+
+enum State {
+    /// A single collective, and what is made of its bytes.
+    Simple(Pending),
+    Exchange(Pending, Reduction, Give, u64),
+    /// Waits for its turn on the second communicator.
+    Reduced(Vec<u8>, Reduction, u64),
+    Gather(Pending, Reduction),
+    Over,
+}
+
+/// Counts the time in which this process could run: if all of a job is suspended for a while, nobody has been silent.
+struct AwakeClock {
+    last: Instant,
+    awake: Duration,
+}
+
+impl AwakeClock {
+    fn now(&mut self) -> Duration {
+        let now = Instant::now();
+        self.awake += (now - self.last).min(Duration::from_secs(1));
+        self.last = now;
+        self.awake
+    }
+}
+
+/// What is left of the timeout after silence was noticed is for ending the job.
+const NOTICED: f64 = 0.8;
+/// How often the thread looks for notices while nothing is under way.
+const IDLE: Duration = Duration::from_millis(5);
+/// Polls in a row without a pause; then the core is left to who computes.
+const EAGER_POLLS: u32 = 20;
+const PAUSE: Duration = Duration::from_micros(50);
+/// How long ranks wait for each other after a failure, so that each can say what it met.
+const GRACE: Duration = Duration::from_secs(20);
+/// How long after that the job is ended: the launcher loses what it has not yet read of the ranks' output.
+const FORWARDED_WITHIN: Duration = Duration::from_millis(700);
+/// How long a process may take to end by MPI's means.
+const ABORTS_WITHIN: Duration = Duration::from_secs(2);
+
+impl Progress {
+    pub fn new(place: Place, comms: Comms, counts: Arc<Counts>) -> RawResult<Progress> {
+        let mut clock = AwakeClock { last: Instant::now(), awake: Duration::ZERO };
+        let now = clock.now();
+        let signs = Signs::new(place.rank, place.n_ranks, now);
+        let open = Some(comms.notices.receive(Notice::most_bytes(place.n_ranks))?);
+        let has_closed = vec![false; place.n_ranks];
+        Ok(Progress {
+            place,
+            comms,
+            clock,
+            signs,
+            beat_at: now,
+            open,
+            sending: Vec::new(),
+            running: Vec::new(),
+            n_begun: 0,
+            n_halves: 0,
+            n_halves_begun: 0,
+            failed: None,
+            left: None,
+            closing: None,
+            has_closed,
+            counts,
+        })
+    }
+
+    /// Serves until this rank is done and the others are, too. Whoever is not heard of in time ends the whole job.
+    pub fn serve(mut self, commands: Receiver<Command>) {
+        let mut n_polls = 0;
+        loop {
+            // With nothing under way, a command wakes the thread at once.
+            let is_idle = self.running.is_empty() && self.closing.is_none();
+            let command = if is_idle {
+                commands.recv_timeout(IDLE).map_err(|e| e == RecvTimeoutError::Disconnected)
+            } else {
+                commands.try_recv().map_err(|e| e == TryRecvError::Disconnected)
+            };
+            let now = self.clock.now();
+            let obeyed = match command {
+                Ok(command) => self.obey(command, now),
+                // Nobody is left to ask: the handle is gone.
+                Err(true) if self.closing.is_none() => self.obey(Command::Close, now),
+                Err(_) => Ok(()),
+            };
+            let step = obeyed.and_then(|()| self.look(now)).and_then(|()| self.advance());
+            match step {
+                Ok(true) => n_polls = 0,
+                Ok(false) => n_polls += 1,
+                Err(message) => self.end_job(&format!("MPI says: {message}")),
+            }
+            match self.over(now) {
+                Some(End::Finished) => return,
+                Some(End::Failed) => {
+                    std::thread::sleep(FORWARDED_WITHIN);
+                    abort(&self.comms.notices)
+                }
+                None => {}
+            }
+            if !is_idle {
+                if n_polls < EAGER_POLLS { std::thread::yield_now() } else { std::thread::sleep(PAUSE) }
+            }
+        }
+    }
+
+    fn obey(&mut self, command: Command, now: Duration) -> RawResult<()> {
+        match command {
+            Command::Begin { name, task, reply } => self.begin(name, task, reply, now),
+            Command::Fail(text) => {
+                if self.failed.is_none() {
+                    self.tell_all(&Notice::Failed { rank: self.place.rank, text: text.clone() })?;
+                    self.fail(text);
+                }
+                Ok(())
+            }
+            Command::Close => {
+                if self.failed.is_some() {
+                    self.has_closed[self.place.rank] = true;
+                    self.tell_all(&Notice::Closed { rank: self.place.rank })?;
+                } else {
+                    let state = State::Simple(self.comms.exchange.barrier()?);
+                    let (name, number) = ("the end of the job".into(), self.n_begun + 1);
+                    self.n_begun = number;
+                    self.running.push(Running { name, number, since: now, state, reply: None });
+                }
+                self.closing = Some(Closing { since: now, is_told: self.failed.is_some() });
+                Ok(())
+            }
+        }
+    }
+
+    fn begin(&mut self, name: String, task: Task, reply: Sender<Reply>, now: Duration) -> RawResult<()> {
+        if let Some(text) = &self.failed {
+            // Nobody may listen any more.
+            let _ = reply.send(Err(text.clone()));
+            return Ok(());
+        }
+        self.n_begun += 1;
+        let (rank, n) = (self.place.rank, self.place.n_ranks);
+        let own = |counts: &[usize]| counts.iter().sum::<usize>() - counts[rank];
+        let mut n_sent = 0;
+        let state = match task {
+            Task::Barrier => State::Simple(self.comms.exchange.barrier()?),
+            Task::Broadcast { bytes, root } => {
+                n_sent = if rank == root { bytes.len() } else { 0 };
+                State::Simple(self.comms.exchange.broadcast(bytes, root)?)
+            }
+            Task::Gather { bytes, counts } => {
+                n_sent = bytes.len() * (n - 1);
+                State::Simple(self.comms.exchange.all_gather(bytes, &counts)?)
+            }
+            Task::Reduce(reduction, give) => {
+                let (bytes, counts) = reduction.parts(n);
+                n_sent = own(&counts);
+                let pending = self.comms.exchange.all_to_all(bytes, &counts, &reduction.received_bytes(rank, n))?;
+                let turn = self.n_halves;
+                self.n_halves += (give == Give::Whole) as u64;
+                State::Exchange(pending, reduction, give, turn)
+            }
+        };
+        self.counts.sent_bytes.fetch_add(n_sent as u64, Ordering::Relaxed);
+        self.counts.n_collectives.fetch_add(1, Ordering::Relaxed);
+        self.running.push(Running { name, number: self.n_begun, since: now, state, reply: Some(reply) });
+        if let Some(rank) = self.left {
+            self.fail(left_early(rank));
+        }
+        Ok(())
+    }
+
+    /// Moves everything on that can be. Whether something has changed.
+    fn advance(&mut self) -> RawResult<bool> {
+        let mut has_changed = false;
+        let (rank, n) = (self.place.rank, self.place.n_ranks);
+        for i in 0..self.running.len() {
+            let state = std::mem::replace(&mut self.running[i].state, State::Over);
+            let (state, done) = match state {
+                State::Simple(mut pending) => match pending.test()? {
+                    true => (State::Over, Some(Done::Bytes(pending.received()))),
+                    false => (State::Simple(pending), None),
+                },
+                State::Exchange(mut pending, reduction, give, turn) => match (pending.test()?, give) {
+                    (false, _) => (State::Exchange(pending, reduction, give, turn), None),
+                    (true, Give::OwnChunk) => {
+                        let chunk = reduction.reduced(&pending.received(), n);
+                        (State::Over, Some(Done::Values(reduction.result(&chunk))))
+                    }
+                    (true, Give::Whole) => {
+                        has_changed = true;
+                        (State::Reduced(reduction.reduced(&pending.received(), n), reduction, turn), None)
+                    }
+                },
+                State::Reduced(chunk, reduction, turn) if turn == self.n_halves_begun => {
+                    let counts = reduction.gathered_bytes(n);
+                    let n_sent = counts[rank] * (n - 1);
+                    self.counts.sent_bytes.fetch_add(n_sent as u64, Ordering::Relaxed);
+                    self.n_halves_begun += 1;
+                    has_changed = true;
+                    (State::Gather(self.comms.gather.all_gather(chunk, &counts)?, reduction), None)
+                }
+                State::Gather(mut pending, reduction) => match pending.test()? {
+                    true => (State::Over, Some(Done::Values(reduction.result(&pending.received())))),
+                    false => (State::Gather(pending, reduction), None),
+                },
+                waits => (waits, None),
+            };
+            self.running[i].state = state;
+            if let Some(done) = done {
+                has_changed = true;
+                if let Some(reply) = self.running[i].reply.take() {
+                    // Who asked may have given up after an error.
+                    let _ = reply.send(Ok(done));
+                }
+            }
+        }
+        self.running.retain(|running| !matches!(running.state, State::Over));
+        Ok(has_changed)
+    }
+
+    /// Signs of life, notices, deadlines.
+    fn look(&mut self, now: Duration) -> RawResult<()> {
+        for at in (0..self.sending.len()).rev() {
+            if self.sending[at].1.test()? {
+                self.sending.swap_remove(at);
+            }
+        }
+        if self.place.n_ranks > 1 && now >= self.beat_at {
+            self.beat_at = now + (self.place.timeout / 40).clamp(Duration::from_millis(20), Duration::from_secs(1));
+            let to = self.signs.beat(self.n_begun, now);
+            // One message at most waits for a rank that does not take any.
+            if !self.sending.iter().any(|(rank, _)| *rank == to) {
+                let bytes = Notice::Signs(self.signs.bytes()).bytes();
+                self.sending.push((to, self.comms.notices.send(bytes, to)?));
+            }
+        }
+        while let Some(mut open) = self.open.take() {
+            if !open.test()? {
+                self.open = Some(open);
+                break;
+            }
+            let notice = Notice::read(&open.received());
+            self.open = Some(self.comms.notices.receive(Notice::most_bytes(self.place.n_ranks))?);
+            self.take_in(notice, now);
+        }
+        if self.failed.is_none() {
+            self.check_deadlines(now);
+        }
+        Ok(())
+    }
+
+    fn take_in(&mut self, notice: Option<Notice>, now: Duration) {
+        match notice {
+            Some(Notice::Signs(bytes)) => self.signs.hear(&bytes, now),
+            Some(Notice::Failed { rank, text }) => self.fail(format!("rank {rank}: {text}")),
+            Some(Notice::Left { rank }) if self.closing.is_none() => {
+                self.left = Some(rank);
+                if !self.running.is_empty() {
+                    self.fail(left_early(rank));
+                }
+            }
+            Some(Notice::Closed { rank }) => {
+                if let Some(closed) = self.has_closed.get_mut(rank) {
+                    *closed = true;
+                }
+            }
+            // Who is done itself need not know, and what cannot be read is not ours.
+            Some(Notice::Left { .. }) | None => {}
+        }
+    }
+
+    fn check_deadlines(&mut self, now: Duration) {
+        let limit = self.place.timeout.mul_f64(NOTICED);
+        let silent = self.signs.silent(limit, now);
+        let late = self.running.iter().find(|running| now.saturating_sub(running.since) > limit);
+        let waits = late.or(self.running.first()).map(|r| format!(" ({} #{} waits)", r.name, r.number));
+        if let Some((_, longest)) = silent.iter().max_by_key(|(_, silence)| *silence) {
+            let ranks: Vec<usize> = silent.iter().map(|(rank, _)| *rank).collect();
+            let why = format!("{} gave no sign for {} seconds", named(&ranks), longest.as_secs());
+            self.end_job(&format!("{why}{}", waits.unwrap_or_default()));
+        }
+        if let Some(late) = late {
+            let seconds = (now - late.since).as_secs();
+            let behind = self.signs.behind(late.number);
+            let who = match behind.is_empty() {
+                true => "all ranks are alive and take part in it; the network may be cut or too slow".to_string(),
+                false => format!("{} gave no sign of taking part, although alive", named(&behind)),
+            };
+            self.end_job(&format!("{} #{} has not ended after {seconds} seconds: {who}", late.name, late.number));
+        }
+    }
+
+    /// Whatever waits is answered with this, and so is all that is asked for later. What MPI still has is left to it.
+    fn fail(&mut self, text: String) {
+        if self.failed.is_some() {
+            return;
+        }
+        for running in self.running.drain(..) {
+            if let Some(reply) = running.reply {
+                // Nobody may listen any more.
+                let _ = reply.send(Err(text.clone()));
+            }
+        }
+        if self.closing.is_some() {
+            eprintln!("lazuli-mpi: rank {} of {} on {}: {text}", self.place.rank, self.place.n_ranks, self.place.host);
+        }
+        self.failed = Some(text);
+    }
+
+    fn tell_all(&mut self, notice: &Notice) -> RawResult<()> {
+        for rank in (0..self.place.n_ranks).filter(|rank| *rank != self.place.rank) {
+            self.sending.push((rank, self.comms.notices.send(notice.bytes(), rank)?));
+        }
+        Ok(())
+    }
+
+    /// Whether this rank is done and needs to wait for nobody.
+    fn over(&mut self, now: Duration) -> Option<End> {
+        let (since, is_told) = self.closing.as_ref().map(|closing| (closing.since, closing.is_told))?;
+        if self.failed.is_none() && self.running.is_empty() {
+            if let Some(open) = self.open.take() {
+                open.cancel();
+            }
+            return Some(End::Finished);
+        }
+        if !is_told && now.saturating_sub(since) > Duration::from_secs(1) {
+            let own = self.place.rank;
+            let notice = match self.failed {
+                None => Notice::Left { rank: own },
+                Some(_) => {
+                    self.has_closed[own] = true;
+                    Notice::Closed { rank: own }
+                }
+            };
+            if let Err(message) = self.tell_all(&notice) {
+                self.end_job(&format!("MPI says: {message}"));
+            }
+            self.closing = Some(Closing { since, is_told: true });
+        }
+        let all_closed = self.has_closed.iter().all(|closed| *closed) && self.sending.is_empty();
+        let is_late = now.saturating_sub(since) > GRACE.min(self.place.timeout / 4);
+        (self.failed.is_some() && (all_closed || is_late)).then_some(End::Failed)
+    }
+
+    /// Says why, and ends all processes of the job; this one ends even if MPI does not do it.
+    fn end_job(&self, why: &str) -> ! {
+        let Place { rank, n_ranks, host, timeout } = &self.place;
+        eprintln!("lazuli-mpi: rank {rank} of {n_ranks} on {host}: {why}; the job ends");
+        // A moment for the others to notice and say so, too.
+        std::thread::sleep((*timeout / 20).min(Duration::from_secs(1)));
+        abort(&self.comms.notices)
+    }
+}
+
+/// Ends all processes of the job.
+fn abort(comm: &Comm) -> ! {
+    let last_resort = || {
+        std::thread::sleep(ABORTS_WITHIN);
+        exit_now(1)
+    };
+    // Without a thread there is only MPI's own way.
+    let _ = std::thread::Builder::new().name("lazuli-mpi-end".into()).spawn(last_resort);
+    comm.abort(1);
+    exit_now(1)
+}
+
+fn left_early(rank: usize) -> String {
+    format!("rank {rank} has ended its part of the job while others wait for it")
+}
+
+/// `rank 3`, `ranks 1, 2`.
+fn named(ranks: &[usize]) -> String {
+    const MOST: usize = 8;
+    let list: Vec<String> = ranks.iter().take(MOST).map(usize::to_string).collect();
+    let more = if ranks.len() > MOST { format!(" and {} more", ranks.len() - MOST) } else { String::new() };
+    format!("rank{} {}{more}", if ranks.len() == 1 { "" } else { "s" }, list.join(", "))
+}

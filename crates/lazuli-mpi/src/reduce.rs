@@ -1,0 +1,287 @@
+//! A reduction as data: which rank adds up which chunk, how numbers travel, in which order they are added. A chunk is added up by
+//! one rank, in the order of ranks: the result has the same bits from run to run, whatever the network, the MPI and the size of
+//! buckets, and a sharded optimiser sees the very numbers that the others see. Knows no MPI.
+
+use std::ops::Range;
+
+/// How the floats of gradients travel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wire {
+    /// As they are.
+    #[default]
+    F32,
+    /// Rounded to 16 bits: half the bytes. Sums are made in f32 and rounded once.
+    Bf16,
+}
+
+impl Wire {
+    fn n_bytes(self) -> usize {
+        match self {
+            Wire::F32 => 4,
+            Wire::Bf16 => 2,
+        }
+    }
+}
+
+/// What becomes of the numbers of all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reduce {
+    /// Their sum; integers wrap.
+    Sum,
+    /// The largest; NaN if one is.
+    Max,
+    /// The smallest; NaN if one is.
+    Min,
+}
+
+/// Numbers to be reduced.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Values {
+    F32(Vec<f32>),
+    I32(Vec<i32>),
+    U32(Vec<u32>),
+}
+
+/// A reduction: of which numbers, how, and how they travel.
+#[derive(Clone, Debug)]
+pub struct Reduction {
+    pub values: Values,
+    pub reduce: Reduce,
+    /// With a weight, the result is the weighted mean: the values come multiplied, the sum is divided by the sum of weights.
+    pub weight: Option<f32>,
+    pub wire: Wire,
+}
+
+/// The parts that `n_elems` elements are cut into, one a rank; their lengths differ by one at most.
+pub fn chunks(n_elems: usize, n_ranks: usize) -> Vec<Range<usize>> {
+    let start = |rank: usize| (n_elems as u128 * rank as u128 / n_ranks as u128) as usize;
+    (0..n_ranks).map(|rank| start(rank)..start(rank + 1)).collect()
+}
+
+impl Values {
+    pub fn n_elems(&self) -> usize {
+        match self {
+            Values::F32(values) => values.len(),
+            Values::I32(values) => values.len(),
+            Values::U32(values) => values.len(),
+        }
+    }
+
+    /// The bytes of some elements.
+    fn bytes(&self, of: Range<usize>, wire: Wire, out: &mut Vec<u8>) {
+        match (self, wire) {
+            (Values::F32(v), Wire::F32) => v[of].iter().for_each(|x| out.extend(x.to_le_bytes())),
+            (Values::F32(v), Wire::Bf16) => v[of].iter().for_each(|x| out.extend(to_bf16(*x).to_le_bytes())),
+            (Values::I32(v), _) => v[of].iter().for_each(|x| out.extend(x.to_le_bytes())),
+            (Values::U32(v), _) => v[of].iter().for_each(|x| out.extend(x.to_le_bytes())),
+        }
+    }
+
+    /// Of the same type, from bytes.
+    fn of_bytes(&self, bytes: &[u8], wire: Wire) -> Values {
+        let words = || bytes.as_chunks::<4>().0.iter();
+        match (self, wire) {
+            (Values::F32(_), Wire::F32) => Values::F32(words().map(|w| f32::from_le_bytes(*w)).collect()),
+            (Values::F32(_), Wire::Bf16) => {
+                let halves = bytes.as_chunks::<2>().0.iter();
+                Values::F32(halves.map(|h| f32::from_bits((u16::from_le_bytes(*h) as u32) << 16)).collect())
+            }
+            (Values::I32(_), _) => Values::I32(words().map(|w| i32::from_le_bytes(*w)).collect()),
+            (Values::U32(_), _) => Values::U32(words().map(|w| u32::from_le_bytes(*w)).collect()),
+        }
+    }
+}
+
+impl Reduction {
+    /// Bytes per element on the way.
+    fn size(&self) -> usize {
+        match self.values {
+            Values::F32(_) => self.wire.n_bytes(),
+            _ => 4,
+        }
+    }
+
+    fn head_bytes(&self) -> usize {
+        if self.weight.is_some() { 4 } else { 0 }
+    }
+
+    /// What is sent: to each rank its chunk, after the weight if there is one; and how many bytes to each.
+    pub fn parts(&self, n_ranks: usize) -> (Vec<u8>, Vec<usize>) {
+        let chunks = chunks(self.values.n_elems(), n_ranks);
+        let mut bytes = Vec::with_capacity(n_ranks * self.head_bytes() + self.values.n_elems() * self.size());
+        for chunk in &chunks {
+            bytes.extend(self.weight.iter().flat_map(|w| w.to_le_bytes()));
+            self.values.bytes(chunk.clone(), self.wire, &mut bytes);
+        }
+        (bytes, chunks.iter().map(|chunk| self.head_bytes() + chunk.len() * self.size()).collect())
+    }
+
+    /// How many bytes come from each rank: its part of the chunk of `rank`.
+    pub fn received_bytes(&self, rank: usize, n_ranks: usize) -> Vec<usize> {
+        let own = &chunks(self.values.n_elems(), n_ranks)[rank];
+        vec![self.head_bytes() + own.len() * self.size(); n_ranks]
+    }
+
+    /// The chunk of this rank, from what all ranks sent, in the order of ranks, as bytes to be sent on.
+    pub fn reduced(&self, received: &[u8], n_ranks: usize) -> Vec<u8> {
+        let mut total_weight = 0.0f32;
+        let mut chunk: Option<Values> = None;
+        for part in received.chunks((received.len() / n_ranks).max(1)) {
+            let (head, part) = part.split_at(self.head_bytes());
+            total_weight += head.try_into().map_or(0.0, f32::from_le_bytes);
+            let part = self.values.of_bytes(part, self.wire);
+            match &mut chunk {
+                None => chunk = Some(part),
+                Some(chunk) => combine(chunk, &part, self.reduce),
+            }
+        }
+        let mut chunk = chunk.unwrap_or_else(|| self.values.of_bytes(&[], self.wire));
+        if let (Some(_), Values::F32(values)) = (self.weight, &mut chunk) {
+            // Nobody had an example: nothing moves.
+            let divisor = if total_weight > 0.0 { total_weight } else { 1.0 };
+            values.iter_mut().for_each(|x| *x /= divisor);
+        }
+        let mut bytes = Vec::new();
+        chunk.bytes(0..chunk.n_elems(), self.wire, &mut bytes);
+        bytes
+    }
+
+    /// How many bytes of the result each rank has.
+    pub fn gathered_bytes(&self, n_ranks: usize) -> Vec<usize> {
+        chunks(self.values.n_elems(), n_ranks).iter().map(|chunk| chunk.len() * self.size()).collect()
+    }
+
+    /// The result from its bytes.
+    pub fn result(&self, bytes: &[u8]) -> Values {
+        self.values.of_bytes(bytes, self.wire)
+    }
+}
+
+fn combine(chunk: &mut Values, part: &Values, reduce: Reduce) {
+    // A NaN anywhere is a NaN in the result, unlike with `f32::max`.
+    let larger = |x: f32, y: f32| if x > y || x.is_nan() { x } else { y };
+    let smaller = |x: f32, y: f32| if x < y || x.is_nan() { x } else { y };
+    match (chunk, part) {
+        (Values::F32(a), Values::F32(b)) => match reduce {
+            Reduce::Sum => each(a, b, |x, y| x + y),
+            Reduce::Max => each(a, b, larger),
+            Reduce::Min => each(a, b, smaller),
+        },
+        (Values::I32(a), Values::I32(b)) => match reduce {
+            Reduce::Sum => each(a, b, i32::wrapping_add),
+            Reduce::Max => each(a, b, i32::max),
+            Reduce::Min => each(a, b, i32::min),
+        },
+        (Values::U32(a), Values::U32(b)) => match reduce {
+            Reduce::Sum => each(a, b, u32::wrapping_add),
+            Reduce::Max => each(a, b, u32::max),
+            Reduce::Min => each(a, b, u32::min),
+        },
+        _ => unreachable!("parts of one reduction have one type"),
+    }
+}
+
+fn each<T: Copy>(a: &mut [T], b: &[T], f: impl Fn(T, T) -> T) {
+    a.iter_mut().zip(b).for_each(|(x, y)| *x = f(*x, *y));
+}
+
+/// Rounded to the nearest, ties to even; NaN stays one.
+fn to_bf16(x: f32) -> u16 {
+    let bits = x.to_bits();
+    if x.is_nan() {
+        return (bits >> 16) as u16 | 0x40;
+    }
+    ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The result on every rank, computed without a network.
+    fn reduce(all: &[Reduction]) -> Vec<Values> {
+        let n = all.len();
+        let sent: Vec<(Vec<u8>, Vec<usize>)> = all.iter().map(|r| r.parts(n)).collect();
+        let chunk = |rank: usize| {
+            let part = |(bytes, counts): &(Vec<u8>, Vec<usize>)| {
+                let start: usize = counts[..rank].iter().sum();
+                bytes[start..start + counts[rank]].to_vec()
+            };
+            let received: Vec<Vec<u8>> = sent.iter().map(part).collect();
+            let lens: Vec<usize> = received.iter().map(Vec::len).collect();
+            assert_eq!(lens, all[rank].received_bytes(rank, n));
+            all[rank].reduced(&received.concat(), n)
+        };
+        let gathered: Vec<Vec<u8>> = (0..n).map(chunk).collect();
+        let lens: Vec<usize> = gathered.iter().map(Vec::len).collect();
+        all.iter()
+            .map(|r| {
+                assert_eq!(lens, r.gathered_bytes(n));
+                r.result(&gathered.concat())
+            })
+            .collect()
+    }
+
+    fn sum(values: Values) -> Reduction {
+        Reduction { values, reduce: Reduce::Sum, weight: None, wire: Wire::F32 }
+    }
+
+    #[test]
+    fn chunks_are_everything_once() {
+        for (n_elems, n_ranks) in [(0, 3), (1, 4), (10, 3), (16, 4), (1000, 7)] {
+            let chunks = chunks(n_elems, n_ranks);
+            assert_eq!(chunks.iter().cloned().flatten().collect::<Vec<_>>(), (0..n_elems).collect::<Vec<_>>());
+            let lens = || chunks.iter().map(Range::len);
+            assert!(lens().max() <= lens().min().map(|n| n + 1));
+        }
+    }
+
+    #[test]
+    fn sums_are_made_in_the_order_of_ranks() {
+        // 1 + 1e8 − 1e8 is 0 in this order alone.
+        let values = [1.0f32, 1e8, -1e8].map(|x| sum(Values::F32(vec![x; 5])));
+        assert!(reduce(&values).iter().all(|v| *v == Values::F32(vec![0.0; 5])));
+        let values = [1e8f32, -1e8, 1.0].map(|x| sum(Values::F32(vec![x; 5])));
+        assert!(reduce(&values).iter().all(|v| *v == Values::F32(vec![1.0; 5])));
+    }
+
+    #[test]
+    fn means_are_weighted_and_who_has_no_weight_has_no_part() {
+        let of = |values: Vec<f32>, weight: f32| Reduction {
+            values: Values::F32(values.iter().map(|x| x * weight).collect()),
+            reduce: Reduce::Sum,
+            weight: Some(weight),
+            wire: Wire::F32,
+        };
+        let all = [of(vec![1.0, 2.0], 3.0), of(vec![5.0, 6.0], 1.0), of(vec![0.0, 0.0], 0.0)];
+        assert!(reduce(&all).iter().all(|v| *v == Values::F32(vec![2.0, 3.0])));
+        assert!(reduce(&[of(vec![0.0], 0.0), of(vec![0.0], 0.0)]).iter().all(|v| *v == Values::F32(vec![0.0])));
+    }
+
+    #[test]
+    fn halves_are_added_in_f32() {
+        // 256 + 1 is no bf16; with sums in bf16 the ones would be lost one by one.
+        let all: Vec<Reduction> = std::iter::once(256.0)
+            .chain([1.0; 8])
+            .map(|x| Reduction { wire: Wire::Bf16, ..sum(Values::F32(vec![x; 3])) })
+            .collect();
+        assert!(reduce(&all).iter().all(|v| *v == Values::F32(vec![264.0; 3])));
+        assert_eq!(all[0].parts(9).0.len(), 6);
+        assert_eq!([1.0f32, 1.0 + 1.0 / 256.0, 1.0 + 3.0 / 256.0].map(to_bf16), [0x3f80, 0x3f80, 0x3f82]);
+        assert!(f32::from_bits((to_bf16(f32::NAN) as u32) << 16).is_nan());
+        assert_eq!(to_bf16(f32::INFINITY), 0x7f80);
+    }
+
+    #[test]
+    fn integers_and_extremes() {
+        let of = |v: Vec<i32>, reduce| Reduction { reduce, ..sum(Values::I32(v)) };
+        let all = |r| [of(vec![i32::MAX, 3], r), of(vec![1, -4], r)];
+        assert_eq!(reduce(&all(Reduce::Sum))[1], Values::I32(vec![i32::MIN, -1]));
+        assert_eq!(reduce(&all(Reduce::Max))[0], Values::I32(vec![i32::MAX, 3]));
+        assert_eq!(reduce(&all(Reduce::Min))[0], Values::I32(vec![1, -4]));
+        let nan = [f32::NAN, 1.0].map(|x| Reduction { reduce: Reduce::Max, ..sum(Values::F32(vec![x])) });
+        assert!(matches!(&reduce(&nan)[0], Values::F32(v) if v[0].is_nan()));
+        let nan = [1.0, f32::NAN].map(|x| Reduction { reduce: Reduce::Min, ..sum(Values::F32(vec![x])) });
+        assert!(matches!(&reduce(&nan)[0], Values::F32(v) if v[0].is_nan()));
+    }
+}

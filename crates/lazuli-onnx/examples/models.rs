@@ -1,0 +1,324 @@
+//! Runs real models on cases that `cargo xtask models` has let onnxruntime answer, and compares. Floats may differ by
+//! 1e-4 + 1e-3 · |expected|; decisions (the largest label, what is above a limit) must be the same; integers of quantised
+//! operators must be equal. What a case is, `xtask/models/reference.py` says.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use lazuli::{DType, Device, Tensor};
+use lazuli_onnx::Model;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(n) => {
+            eprintln!("models: {n} differ");
+            ExitCode::FAILURE
+        }
+        Err(message) => {
+            eprintln!("models: {message}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Runs what the words say; how many cases differ.
+fn run() -> Result<usize, String> {
+    let (mut cases, mut devices, mut only) = (PathBuf::from("data/models"), Vec::new(), Vec::new());
+    let mut is_kept = false;
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let mut next = || words.next().ok_or_else(|| format!("{word} needs a value"));
+        match &word[..] {
+            "--cases" => cases = next()?.into(),
+            "--device" => devices.push(next()?),
+            "--only" => only.push(next()?),
+            // Only what is compared with numbers of the repository.
+            "--kept" => is_kept = true,
+            _ => return Err(format!("`{word}`: there are --cases, --device, --only, --kept")),
+        }
+    }
+    if devices.is_empty() {
+        devices.push("cpu".to_string());
+    }
+    let mut n_bad = 0;
+    for name in devices {
+        let device = Device::open(&name).map_err(text)?;
+        let mut entries = match is_kept {
+            true => Vec::new(),
+            false => folders(&cases)?,
+        };
+        entries.sort();
+        let mut models = Models { device: &device, loaded: HashMap::new() };
+        let wanted = |name: &str| only.is_empty() || only.iter().any(|part| name.contains(part.as_str()));
+        let checks = entries.iter().map(|path| (path.file_name().unwrap_or_default().to_string_lossy(), path));
+        for (case, path) in checks.filter(|(case, _)| wanted(case)) {
+            let start = Instant::now();
+            let said = Case::read(path).and_then(|case| case.check(&mut models));
+            n_bad += report(&name, &case, said, start) as usize;
+        }
+        for (case, check) in PIPELINES {
+            if wanted(case) {
+                let start = Instant::now();
+                n_bad += report(&name, case, check(&mut models), start) as usize;
+            }
+        }
+    }
+    Ok(n_bad)
+}
+
+/// The folders of a folder.
+fn folders(path: &Path) -> Result<Vec<PathBuf>, String> {
+    let entries = fs::read_dir(path).map_err(|e| format!("{}: {e}; `cargo xtask models` makes it", path.display()))?;
+    Ok(entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect())
+}
+
+/// Numbers that onnxruntime gave, as the repository keeps them, a line each.
+fn kept<T: std::str::FromStr>(name: &str) -> Result<Vec<T>, String> {
+    let path = Path::new("xtask/models").join(name);
+    let lines = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let number = |line: &str| line.parse().map_err(|_| format!("{}: `{line}` is no number", path.display()));
+    lines.lines().map(number).collect()
+}
+
+/// The recording as floats, 16,000 a second: 16-bit samples after a header of 44 bytes.
+fn recording() -> Result<Vec<f32>, String> {
+    let path = Path::new("data/moonshine/beckett.wav");
+    let bytes = fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    if bytes.get(36..40) != Some(b"data") {
+        return Err(format!("{} has another header than the one that is pinned", path.display()));
+    }
+    Ok(bytes[44..].chunks_exact(2).map(|pair| i16::from_le_bytes([pair[0], pair[1]]) as f32 / 32768.0).collect())
+}
+
+/// What goes over several runs of a model.
+const PIPELINES: [(&str, fn(&mut Models) -> Result<String, String>); 2] =
+    [("moonshine-tokens", spoken), ("silero-listening", listened)];
+
+/// Prints a line; whether it is a bad one.
+fn report(device: &str, case: &str, said: Result<String, String>, start: Instant) -> bool {
+    let seconds = start.elapsed().as_secs_f64();
+    let (verdict, text, is_bad) = match said {
+        Ok(text) => ("same", text, false),
+        Err(text) => ("DIFFERS", text, true),
+    };
+    println!("{device:<9} {case:<46} {verdict:<8} {seconds:>7.2} s  {text}");
+    is_bad
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+/// Models that are loaded already.
+struct Models<'d> {
+    device: &'d Device,
+    loaded: HashMap<PathBuf, Model>,
+}
+
+impl Models<'_> {
+    fn get(&mut self, path: &Path) -> Result<&Model, String> {
+        if !self.loaded.contains_key(path) {
+            self.loaded.insert(path.to_path_buf(), Model::load(path, self.device).map_err(text)?);
+        }
+        Ok(&self.loaded[path])
+    }
+}
+
+/// A decision that must be the same.
+enum Rule {
+    /// Which element of the last axis is the largest.
+    Argmax,
+    /// Which elements are above a limit.
+    Above(f32),
+}
+
+/// What a folder holds.
+#[derive(Default)]
+struct Case {
+    folder: PathBuf,
+    model: PathBuf,
+    inputs: Vec<(String, PathBuf)>,
+    outputs: Vec<(String, PathBuf)>,
+    decisions: Vec<(String, Rule)>,
+    is_exact: bool,
+    is_loose: bool,
+}
+
+impl Case {
+    fn read(folder: &Path) -> Result<Case, String> {
+        let path = folder.join("case.txt");
+        let lines = fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let mut case = Case { folder: folder.to_path_buf(), ..Case::default() };
+        for line in lines.lines() {
+            let words: Vec<&str> = line.split(' ').collect();
+            match words[..] {
+                // Models of a case's own are in its folder; others are named from the root.
+                ["model", path] if path.contains('/') => case.model = path.into(),
+                ["model", path] => case.model = folder.join(path),
+                ["input", name, file] => case.inputs.push((name.into(), folder.join(file))),
+                ["output", name, file] => case.outputs.push((name.into(), folder.join(file))),
+                ["decide", name, "argmax"] => case.decisions.push((name.into(), Rule::Argmax)),
+                ["decide", name, "above", limit] => {
+                    case.decisions.push((name.into(), Rule::Above(limit.parse().map_err(text)?)));
+                }
+                ["exact"] => case.is_exact = true,
+                ["loose"] => case.is_loose = true,
+                _ => return Err(format!("{}: `{line}` is not understood", folder.display())),
+            }
+        }
+        Ok(case)
+    }
+
+    /// What to say if all is as it must be, else what is not.
+    fn check(&self, models: &mut Models) -> Result<String, String> {
+        let device = models.device.clone();
+        let model = models.get(&self.model)?;
+        let load = |path: &PathBuf| lazuli_io::load_npy(path, &device).map_err(text);
+        let mut inputs = Vec::new();
+        for (name, path) in &self.inputs {
+            inputs.push((name.as_str(), load(path)?));
+        }
+        let inputs: Vec<(&str, &Tensor)> = inputs.iter().map(|(name, tensor)| (*name, tensor)).collect();
+        let results = model.run(&inputs).map_err(text)?;
+        let mut found = Vec::new();
+        for (name, _) in &self.outputs {
+            found.push(results.tensor(name).map_err(text)?);
+        }
+        lazuli::compute(&found.iter().collect::<Vec<_>>()).map_err(text)?;
+        let mut most = 0.0f64;
+        for ((name, path), found) in self.outputs.iter().zip(&found) {
+            let expect = load(path)?;
+            let (shape, own) = (expect.shape().map_err(text)?.to_vec(), found.shape().map_err(text)?.to_vec());
+            if shape != own {
+                return Err(format!("`{name}` is {own:?}, not {shape:?}"));
+            }
+            if self.is_exact {
+                equal(name, found, &expect)?;
+                continue;
+            }
+            let far = furthest(found, &expect).map_err(text)?;
+            most = most.max(far);
+            if far > 1.0 && !self.is_loose {
+                return Err(format!("`{name}` is {far:.2} times as far as allowed"));
+            }
+        }
+        let mut said = match (self.is_exact, self.is_loose) {
+            (true, _) => "equal bit by bit".to_string(),
+            (_, true) => format!("at most {most:.1} times what float models are allowed"),
+            _ => format!("at most {most:.3} of what is allowed"),
+        };
+        for (name, rule) in &self.decisions {
+            let at = self.outputs.iter().position(|(own, _)| own == name);
+            let at = at.ok_or_else(|| format!("{}: no output `{name}`", self.folder.display()))?;
+            let expect = decided(&load(&self.outputs[at].1)?, rule).map_err(text)?;
+            let own = decided(&found[at], rule).map_err(text)?;
+            let n_other = expect.iter().zip(&own).filter(|(a, b)| a != b).count();
+            if n_other > 0 {
+                return Err(format!("{n_other} of {} decisions of `{name}` differ; {said}", own.len()));
+            }
+            said += &format!(", {} decisions", own.len());
+        }
+        Ok(said)
+    }
+}
+
+/// The largest difference in units of what is allowed. A NaN is infinitely far.
+fn furthest(found: &Tensor, expect: &Tensor) -> lazuli::Result<f64> {
+    let (found, expect) = (found.to_vec::<f32>()?, expect.to_vec::<f32>()?);
+    let far = |(a, b): (&f32, &f32)| match a == b {
+        true => 0.0,
+        false => ((*a - *b).abs() as f64) / (1e-4 + 1e-3 * b.abs() as f64),
+    };
+    let most = found.iter().zip(&expect).map(far).fold(0.0, |most: f64, far| if far <= most { most } else { far });
+    Ok(if most.is_nan() { f64::INFINITY } else { most })
+}
+
+fn equal(name: &str, found: &Tensor, expect: &Tensor) -> Result<(), String> {
+    let n_other = match expect.dtype().map_err(text)?.is_float() {
+        true => differing(&found.to_vec::<f32>().map_err(text)?, &expect.to_vec::<f32>().map_err(text)?),
+        false => differing(&found.to_vec::<i64>().map_err(text)?, &expect.to_vec::<i64>().map_err(text)?),
+    };
+    if n_other == 0 { Ok(()) } else { Err(format!("{n_other} elements of `{name}` differ")) }
+}
+
+fn differing<T: PartialEq>(a: &[T], b: &[T]) -> usize {
+    a.iter().zip(b).filter(|(a, b)| a != b).count()
+}
+
+fn decided(tensor: &Tensor, rule: &Rule) -> lazuli::Result<Vec<i64>> {
+    match rule {
+        Rule::Argmax => tensor.argmax(-1).to_vec(),
+        Rule::Above(limit) => tensor.gt(*limit).to_dtype(DType::I32).to_vec(),
+    }
+}
+
+/// Moonshine: what the decoder says of the recording, token after token, with past keys.
+fn spoken(models: &mut Models) -> Result<String, String> {
+    let device = models.device.clone();
+    let (expect, sound) = (kept::<i64>("moonshine-tokens.txt")?, recording()?);
+    let sound = Tensor::from_slice(&sound, [1, sound.len()], &device);
+    let encoder = models.get(Path::new("data/moonshine/encoder_model.onnx"))?;
+    let states = encoder.run(&[("input_values", &sound)]).and_then(|given| given.tensor("last_hidden_state"));
+    let states = states.and_then(|states| states.compute()).map_err(text)?;
+    let decoder = models.get(Path::new("data/moonshine/decoder_model_merged.onnx"))?;
+    let names = decoder.inputs().iter().map(|input| input.name.clone()).filter(|name| name.starts_with("past"));
+    let empty = || Tensor::zeros([1, 8, 0, 36], DType::F32, &device);
+    let mut past: Vec<(String, Tensor)> = names.map(|name| (name, empty())).collect();
+    let mut tokens = vec![1i64];
+    while tokens.last() != Some(&2) && tokens.len() < 194 {
+        let is_cached = tokens.len() > 1;
+        let last = Tensor::from_slice(&[*tokens.last().unwrap_or(&1) as i32], [1, 1], &device);
+        let branch = Tensor::from_slice(&[is_cached], [1], &device);
+        let mut inputs: Vec<(&str, &Tensor)> =
+            vec![("input_ids", &last), ("encoder_hidden_states", &states), ("use_cache_branch", &branch)];
+        inputs.extend(past.iter().map(|(name, tensor)| (name.as_str(), tensor)));
+        let given = decoder.run(&inputs).map_err(text)?;
+        let mut wanted = vec![given.tensor("logits").map_err(text)?.argmax(-1)];
+        let grows = |name: &str| !is_cached || name.contains(".decoder.");
+        for (name, tensor) in past.iter_mut().filter(|(name, _)| grows(name)) {
+            *tensor = given.tensor(&name.replace("past_key_values", "present")).map_err(text)?;
+            wanted.push(tensor.clone());
+        }
+        lazuli::compute(&wanted.iter().collect::<Vec<_>>()).map_err(text)?;
+        tokens.extend(wanted[0].to_vec::<i64>().map_err(text)?);
+    }
+    if tokens != expect {
+        return Err(format!("tokens {tokens:?}, not {expect:?}"));
+    }
+    Ok(format!("{} tokens", tokens.len()))
+}
+
+/// Silero: chunk after chunk, the state handed on.
+fn listened(models: &mut Models) -> Result<String, String> {
+    let device = models.device.clone();
+    let expect = kept::<f32>("silero-chances.txt")?;
+    let expect = Tensor::from_slice(&expect, [expect.len()], &device);
+    // Before each chunk of 512 samples the model sees the last 64 of the chunk before.
+    let sound = [vec![0.0; 64], recording()?].concat();
+    let model = models.get(Path::new("data/silero/silero_vad.onnx"))?;
+    let rate = Tensor::scalar(16_000i32, &device);
+    let mut state = Tensor::zeros([2, 1, 128], DType::F32, &device);
+    let mut found = Vec::new();
+    for i in 0..expect.shape().map_err(text)?[0] {
+        let chunk = sound.get(512 * i..512 * i + 576).ok_or("the recording is too short")?;
+        let chunk = Tensor::from_slice(chunk, [1, 576], &device);
+        let given = model.run(&[("input", &chunk), ("state", &state), ("sr", &rate)]).map_err(text)?;
+        let chance = given.tensor("output").map_err(text)?;
+        state = given.tensor("stateN").map_err(text)?;
+        lazuli::compute(&[&chance, &state]).map_err(text)?;
+        found.extend(chance.to_vec::<f32>().map_err(text)?);
+    }
+    let found = Tensor::from_slice(&found, [found.len()], &device);
+    let far = furthest(&found, &expect).map_err(text)?;
+    let segments = |tensor: &Tensor| decided(tensor, &Rule::Above(0.5)).map_err(text);
+    let (own, theirs) = (segments(&found)?, segments(&expect)?);
+    if far > 1.0 || own != theirs {
+        return Err(format!("{far:.2} times as far as allowed; {} segments differ", differing(&own, &theirs)));
+    }
+    let n_spoken = own.iter().filter(|spoken| **spoken == 1).count();
+    Ok(format!("at most {far:.3} of what is allowed, {n_spoken} of {} chunks spoken", own.len()))
+}

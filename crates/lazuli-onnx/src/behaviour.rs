@@ -1,0 +1,182 @@
+//! Tests: bodies, functions, host values and their limits, on models written with the crate's own messages.
+
+use lazuli::{Device, Tensor};
+use prost::Message;
+
+use crate::Model;
+use crate::proto::{
+    AttributeProto, DimKind, DimProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
+    TensorProto, TensorShapeProto, TensorTypeProto, TypeKind, TypeProto, ValueInfoProto,
+};
+
+fn node(op: &str, inputs: &[&str], outputs: &[&str], attribute: Vec<AttributeProto>) -> NodeProto {
+    NodeProto {
+        op_type: op.into(),
+        input: inputs.iter().map(|name| name.to_string()).collect(),
+        output: outputs.iter().map(|name| name.to_string()).collect(),
+        attribute,
+        ..NodeProto::default()
+    }
+}
+
+fn info(name: &str, elem_type: i32) -> ValueInfoProto {
+    let tensor = TensorTypeProto { elem_type, shape: None };
+    ValueInfoProto { name: name.into(), r#type: Some(TypeProto { value: Some(TypeKind::Tensor(tensor)) }) }
+}
+
+fn ints(name: &str, dims: &[i64], values: &[i64]) -> TensorProto {
+    TensorProto {
+        name: name.into(),
+        dims: dims.to_vec(),
+        data_type: 7,
+        int64_data: values.to_vec(),
+        ..TensorProto::default()
+    }
+}
+
+fn body(name: &str, graph: GraphProto) -> AttributeProto {
+    AttributeProto { name: name.into(), kind: 5, g: Some(graph), ..AttributeProto::default() }
+}
+
+fn number(name: &str, i: i64) -> AttributeProto {
+    AttributeProto { name: name.into(), kind: 2, i, ..AttributeProto::default() }
+}
+
+fn model(nodes: Vec<NodeProto>, constants: Vec<TensorProto>, output: i32) -> ModelProto {
+    let graph = GraphProto {
+        node: nodes,
+        initializer: constants,
+        input: vec![info("x", 1)],
+        output: vec![info("y", output)],
+        ..GraphProto::default()
+    };
+    let opset = |domain: &str, version| OperatorSetIdProto { domain: domain.into(), version };
+    ModelProto {
+        ir_version: 8,
+        graph: Some(graph),
+        opset_import: vec![opset("", 17), opset("own", 1)],
+        ..ModelProto::default()
+    }
+}
+
+fn run(model: &ModelProto, x: &[f32]) -> lazuli::Result<crate::Value> {
+    let cpu = Device::cpu();
+    let model = Model::from_bytes(&model.encode_to_vec(), &cpu)?;
+    let results = model.run(&[("x", &Tensor::from_slice(x, [x.len()], &cpu))])?;
+    results.value("y").cloned()
+}
+
+#[test]
+fn functions_take_attributes_and_default_ones() {
+    let reference =
+        AttributeProto { ref_attr_name: "slope".into(), name: "alpha".into(), kind: 1, ..AttributeProto::default() };
+    let slope = |f: f32| AttributeProto { name: "slope".into(), kind: 1, f, ..AttributeProto::default() };
+    let function = FunctionProto {
+        name: "Bent".into(),
+        domain: "own".into(),
+        input: vec!["a".into()],
+        output: vec!["b".into()],
+        attribute_proto: vec![slope(0.5)],
+        // The name is also one of the caller's: it must not be taken for it.
+        node: vec![node("LeakyRelu", &["a"], &["x"], vec![reference]), node("Identity", &["x"], &["b"], Vec::new())],
+        opset_import: vec![OperatorSetIdProto { domain: String::new(), version: 17 }],
+        ..FunctionProto::default()
+    };
+    let call = |input: &str, output: &str, attrs: Vec<AttributeProto>| NodeProto {
+        domain: "own".into(),
+        ..node("Bent", &[input], &[output], attrs)
+    };
+    let nodes = vec![call("x", "z", Vec::new()), call("z", "y", vec![slope(0.25)])];
+    let model = ModelProto { functions: vec![function], ..model(nodes, Vec::new(), 1) };
+    assert_eq!(run(&model, &[-8.0, 3.0]).unwrap().to_f64s().unwrap(), [-1.0, 3.0]);
+}
+
+#[test]
+fn a_loop_carries_collects_and_reads_values_around_it() {
+    // Three rounds of v = v + x, each v collected.
+    let looped = GraphProto {
+        node: vec![node("Add", &["v", "x"], &["next"], Vec::new()), node("Identity", &["go"], &["on"], Vec::new())],
+        input: vec![info("round", 7), info("go", 9), info("v", 1)],
+        output: vec![info("on", 9), info("next", 1), info("next", 1)],
+        ..GraphProto::default()
+    };
+    let nodes = vec![node("Loop", &["n", "", "x"], &["last", "y"], vec![body("body", looped)])];
+    let model = model(nodes, vec![ints("n", &[], &[3])], 1);
+    let y = run(&model, &[1.0, 2.0]).unwrap();
+    assert_eq!((y.shape().unwrap(), y.to_f64s().unwrap()), (vec![3, 2], vec![2.0, 4.0, 3.0, 6.0, 4.0, 8.0]));
+}
+
+#[test]
+fn a_branch_is_chosen_by_numbers_of_the_device() {
+    let branch = |name: &str, op: &str| {
+        let graph = GraphProto {
+            node: vec![node(op, &["x"], &["z"], Vec::new())],
+            output: vec![info("z", 1)],
+            ..GraphProto::default()
+        };
+        body(name, graph)
+    };
+    let nodes = vec![
+        node("ReduceSum", &["x"], &["sum"], vec![number("keepdims", 0)]),
+        node("Sub", &["sum", "sum"], &["zero"], Vec::new()),
+        node("Greater", &["sum", "zero"], &["cond"], Vec::new()),
+        node("If", &["cond"], &["y"], vec![branch("then_branch", "Neg"), branch("else_branch", "Abs")]),
+    ];
+    let model = model(nodes, Vec::new(), 1);
+    assert_eq!(run(&model, &[1.0, 2.0]).unwrap().to_f64s().unwrap(), [-1.0, -2.0]);
+    assert_eq!(run(&model, &[1.0, -2.0]).unwrap().to_f64s().unwrap(), [1.0, 2.0]);
+}
+
+#[test]
+fn shapes_are_computed_in_64_bits_and_what_does_not_fit_a_device_is_an_error() {
+    let nodes = |last: NodeProto| {
+        vec![node("Shape", &["x"], &["s"], Vec::new()), node("Mul", &["s", "big"], &["product"], Vec::new()), last]
+    };
+    let big = || vec![ints("big", &[1], &[1 << 40]), ints("axes", &[2], &[2, 1])];
+    let kept = model(nodes(node("Identity", &["product"], &["y"], Vec::new())), big(), 7);
+    assert_eq!(run(&kept, &[0.0; 3]).unwrap().to_i64s().unwrap(), [3 << 40]);
+    let on_device = model(nodes(node("Tile", &["product", "axes"], &["y"], Vec::new())), big(), 7);
+    let error = run(&on_device, &[0.0; 3]).unwrap_err().to_string();
+    assert!(error.contains("3298534883328 does not fit i32, which stores int64 on a device"), "{error}");
+}
+
+#[test]
+fn absurd_sizes_are_errors_before_anything_is_allocated() {
+    let check = |nodes: Vec<NodeProto>, constants: Vec<TensorProto>, output: i32, words: &str| {
+        let error = run(&model(nodes, constants, output), &[1.0, 2.0]).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    };
+    let huge = 1i64 << 40;
+    let range = vec![node("Range", &["zero", "huge", "one"], &["y"], Vec::new())];
+    let numbers = vec![ints("zero", &[], &[0]), ints("huge", &[], &[huge]), ints("one", &[], &[1])];
+    check(range, numbers, 7, "a list of 1099511627776 elements");
+    let mode = AttributeProto { name: "mode".into(), kind: 3, s: b"edge".to_vec(), ..AttributeProto::default() };
+    let pad = vec![node("Pad", &["x", "pads"], &["y"], vec![mode])];
+    check(pad, vec![ints("pads", &[2], &[huge, huge])], 1, "a list of");
+    let pad = vec![node("Pad", &["x", "pads"], &["y"], Vec::new())];
+    check(pad, vec![ints("pads", &[2], &[i64::MIN, 0])], 1, "more than can be addressed");
+}
+
+#[test]
+fn shapes_that_are_not_declared_follow_from_symbols() {
+    let symbol = |name: &str| DimProto { value: Some(DimKind::Param(name.into())) };
+    let size = |n: i64| DimProto { value: Some(DimKind::Value(n)) };
+    let shape = TensorShapeProto { dim: vec![symbol("batch"), symbol("length"), size(4)] };
+    let tensor = TensorTypeProto { elem_type: 1, shape: Some(shape) };
+    let x = ValueInfoProto { name: "x".into(), r#type: Some(TypeProto { value: Some(TypeKind::Tensor(tensor)) }) };
+    let declared = |nodes: Vec<NodeProto>, constants: Vec<TensorProto>| {
+        let mut model = model(nodes, constants, 1);
+        model.graph.as_mut().unwrap().input = vec![x.clone()];
+        Model::from_bytes(&model.encode_to_vec(), &Device::cpu()).unwrap().outputs()[0].to_string()
+    };
+    let order = AttributeProto { name: "perm".into(), kind: 7, ints: vec![2, 0, 1], ..AttributeProto::default() };
+    let transposed = || node("Transpose", &["x"], &["t"], vec![order.clone()]);
+    let flat = vec![transposed(), node("Reshape", &["t", "shape"], &["y"], Vec::new())];
+    assert_eq!(declared(flat, vec![ints("shape", &[3], &[2, -1, 0])]), "y: float[2, ?, length]");
+    let same = vec![transposed(), node("Relu", &["t"], &["y"], Vec::new())];
+    assert_eq!(declared(same, Vec::new()), "y: float[4, batch, length]");
+    // Which elements are not zero only numbers can tell.
+    let counted =
+        vec![node("NonZero", &["x"], &["n"], Vec::new()), node("Cast", &["n"], &["y"], vec![number("to", 1)])];
+    assert_eq!(declared(counted, Vec::new()), "y: float");
+}

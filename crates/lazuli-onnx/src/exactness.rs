@@ -1,0 +1,135 @@
+//! Tests: products of small integers equal sums in 64 bits, bit for bit, where they are longer than f32 holds exactly and
+//! where factors are as large as their types allow.
+
+use lazuli::Device;
+use prost::Message;
+
+use crate::proto::{
+    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TensorTypeProto, TypeKind,
+    TypeProto, ValueInfoProto,
+};
+use crate::value::{Kind, Value};
+use crate::{ElemType, Model};
+
+/// A constant of bytes, signed or not.
+fn bytes(name: &str, dims: &[usize], elem: ElemType, values: &[i64]) -> TensorProto {
+    TensorProto {
+        name: name.into(),
+        dims: dims.iter().map(|n| *n as i64).collect(),
+        data_type: if elem == ElemType::I8 { 3 } else { 2 },
+        raw_data: values.iter().map(|v| *v as u8).collect(),
+        ..TensorProto::default()
+    }
+}
+
+/// Runs one node on `x`, with other inputs as constants of the model.
+fn run(node: NodeProto, constants: Vec<TensorProto>, x: (&[usize], ElemType, &[i64])) -> Vec<i64> {
+    let code = if x.1 == ElemType::I8 { 3 } else { 2 };
+    let info = |name: &str, elem_type: i32| {
+        let tensor = TensorTypeProto { elem_type, shape: None };
+        ValueInfoProto { name: name.into(), r#type: Some(TypeProto { value: Some(TypeKind::Tensor(tensor)) }) }
+    };
+    let opset = |domain: &str, version| OperatorSetIdProto { domain: domain.into(), version };
+    let model = ModelProto {
+        ir_version: 8,
+        graph: Some(GraphProto {
+            node: vec![node],
+            initializer: constants,
+            input: vec![info("x", code)],
+            output: vec![info("y", 6)],
+            ..GraphProto::default()
+        }),
+        opset_import: vec![opset("", 17), opset("com.microsoft", 1)],
+        ..ModelProto::default()
+    };
+    let cpu = Device::cpu();
+    let model = Model::from_bytes(&model.encode_to_vec(), &cpu).unwrap();
+    let host: Value = crate::host::Host::ints(x.1, x.0.to_vec(), x.2.to_vec()).into();
+    let x = Value(Kind::Device(host.to_tensor(&cpu).unwrap(), x.1));
+    let run = || model.run_values(&[("x", x.clone())]).unwrap().value("y").unwrap().to_i64s().unwrap();
+    let first = run();
+    // What was kept of the weights gives the same numbers.
+    assert_eq!(run(), first);
+    first
+}
+
+fn node(op: &str, inputs: &[&str], attribute: Vec<AttributeProto>) -> NodeProto {
+    NodeProto {
+        op_type: op.into(),
+        input: inputs.iter().map(|name| name.to_string()).collect(),
+        output: vec!["y".into()],
+        attribute,
+        ..NodeProto::default()
+    }
+}
+
+/// Numbers from `low` to `high`, most of them one of these.
+fn numbers(n: usize, seed: u64, low: i64, high: i64) -> Vec<i64> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let number = |r: u64| if r.is_multiple_of(4) { low + (r >> 8) as i64 % (high - low + 1) } else { high };
+    (0..n).map(|_| number(next())).collect()
+}
+
+#[test]
+fn long_products_of_bytes_are_exact() {
+    for (k, elem, zero) in
+        [(1, ElemType::I8, 0), (258, ElemType::U8, 0), (259, ElemType::I8, -128), (3000, ElemType::U8, 7)]
+    {
+        let (m, n) = (3, 5);
+        let (low, high) = if elem == ElemType::I8 { (-128, 127) } else { (0, 255) };
+        let (a, b) = (numbers(m * k, 1, 0, 255), numbers(k * n, 2, low, high));
+        let node = node("MatMulInteger", &["x", "b", "", "zero"], Vec::new());
+        let constants = vec![bytes("b", &[k, n], elem, &b), bytes("zero", &[], elem, &[zero])];
+        let y = run(node, constants, (&[m, k], ElemType::U8, &a));
+        let sum = |i: usize, j: usize| (0..k).map(|t| a[i * k + t] * (b[t * n + j] - zero)).sum::<i64>();
+        let expected: Vec<i64> = (0..m * n).map(|at| sum(at / n, at % n)).collect();
+        assert_eq!(y, expected, "k = {k}, {elem}");
+    }
+}
+
+#[test]
+fn zero_points_of_rows_and_columns_are_exact() {
+    let (m, k, n) = (4, 700, 3);
+    let (a, b) = (numbers(m * k, 3, -128, 127), numbers(k * n, 4, 0, 255));
+    let (rows, columns) = ([-128, 0, 5, 127], [0, 255, 9]);
+    let node = node("MatMulInteger", &["x", "b", "rows", "columns"], Vec::new());
+    let constants = vec![
+        bytes("b", &[k, n], ElemType::U8, &b),
+        bytes("rows", &[m], ElemType::I8, &rows),
+        bytes("columns", &[n], ElemType::U8, &columns),
+    ];
+    let y = run(node, constants, (&[m, k], ElemType::I8, &a));
+    let sum = |i: usize, j: usize| (0..k).map(|t| (a[i * k + t] - rows[i]) * (b[t * n + j] - columns[j])).sum::<i64>();
+    assert_eq!(y, (0..m * n).map(|at| sum(at / n, at % n)).collect::<Vec<i64>>());
+}
+
+/// Channels of a sum that fits, that is cut by channels, and that has to be summed as integers.
+#[test]
+fn long_convolutions_of_bytes_are_exact() {
+    for (channels, groups, window) in [(4, 1, 3), (200, 1, 3), (600, 2, 3), (2, 1, 300)] {
+        let (n, outputs) = (window + 2, 4);
+        let per_group = channels / groups;
+        let (x, w) = (numbers(channels * n, 5, 0, 255), numbers(outputs * per_group * window, 6, -128, 127));
+        let group = AttributeProto { name: "group".into(), kind: 2, i: groups as i64, ..AttributeProto::default() };
+        let pads = AttributeProto { name: "pads".into(), kind: 7, ints: vec![1, 0], ..AttributeProto::default() };
+        let node = node("ConvInteger", &["x", "w", "zero"], vec![group, pads]);
+        let constants =
+            vec![bytes("w", &[outputs, per_group, window], ElemType::I8, &w), bytes("zero", &[], ElemType::U8, &[3])];
+        let y = run(node, constants, (&[1, channels, n], ElemType::U8, &x));
+        let places = n + 1 - window + 1;
+        let at = |c: usize, i: usize| i.checked_sub(1).map_or(0, |i| x[c * n + i] - 3);
+        let sum = |o: usize, p: usize| -> i64 {
+            let first = o / (outputs / groups) * per_group;
+            let terms = (0..per_group * window).map(|t| (t / window, t % window));
+            terms.map(|(c, q)| w[(o * per_group + c) * window + q] * at(first + c, p + q)).sum()
+        };
+        let expected: Vec<i64> = (0..outputs * places).map(|at| sum(at / places, at % places)).collect();
+        assert_eq!(y, expected, "{channels} channels in {groups} groups, windows of {window}");
+    }
+}

@@ -1,0 +1,214 @@
+//! Products of small integers. Integers are multiplied and summed as f32, which is several times as fast as i32 on vector
+//! units, and exact: a factor of 8 bits less its zero point is at most 255, so a sum of 258 products stays below 2²⁴, where
+//! f32 holds every integer in whatever order they are added. Longer sums are cut into parts that are added as i32, which
+//! wraps as ONNX's int32 does.
+
+use lazuli::{DType, Tensor};
+
+use super::contraction::{CONV, convolved, groups};
+use super::quantization::{SCALAR, range, saturated};
+use super::{Row, row};
+use crate::call::{Call, Outputs, Stop, give, invalid, refuse, size};
+use crate::elem::ElemType;
+use crate::value::Kind;
+
+pub const ROWS: &[Row] = &[
+    row("MatMulInteger", 10, &[], |c| give(int_product(c, [0, 2], [1, 3])?, ElemType::I32)),
+    row("ConvInteger", 10, CONV, |c| give(int_conv(c, [0, 2], [1, 3])?, ElemType::I32)),
+    row("QLinearMatMul", 10, &[], qlinear_matmul),
+    row("QLinearConv", 10, CONV, qlinear_conv),
+    Row {
+        name: "MatMulNBits",
+        domain: "com.microsoft",
+        since: 1,
+        attrs: &["K", "N", "accuracy_level", "bits", "block_size"],
+        run: matmul_nbits,
+    },
+];
+
+/// Integers below this, and their negatives, are exact in f32.
+const EXACT: u64 = 1 << 24;
+
+/// Integers to be multiplied, as f32.
+struct Factor {
+    x: Tensor,
+    /// The largest magnitude that its type and zero point allow.
+    most: u64,
+}
+
+/// An input less its zero point, which is another input, or missing; `align` gives the zero point the shape that broadcasts.
+fn factor(c: &Call, [i, zero]: [usize; 2], align: impl FnOnce(Tensor) -> Result<Tensor, Stop>) -> Result<Factor, Stop> {
+    let elem = c.elem(i)?;
+    if elem.bits() != Some(8) {
+        return refuse(format!("products of {elem}"));
+    }
+    let (low, high) = range(elem)?;
+    let most = match c.inputs.get(zero).and_then(Option::as_ref).map(|value| &value.0) {
+        None => low.abs().max(high) as u64,
+        Some(Kind::Host(zeros)) => {
+            let reach = |zero: &i64| zero.abs_diff(low as i64).max(zero.abs_diff(high as i64));
+            zeros.as_ints()?.iter().map(reach).max().unwrap_or(1)
+        }
+        Some(_) => (high - low) as u64,
+    };
+    let x = c.tensor(i)?.to_dtype(DType::F32);
+    let x = match c.optional(zero)? {
+        Some(zero) => x.sub(&align(zero.to_dtype(DType::F32))?),
+        None => x,
+    };
+    Ok(Factor { x, most })
+}
+
+/// A factor that is kept with the node if it is a constant: weights.
+fn weights(c: &Call, inputs: [usize; 2], align: impl FnOnce(Tensor) -> Result<Tensor, Stop>) -> Result<Factor, Stop> {
+    let made = factor(c, inputs, align)?;
+    Ok(Factor { x: c.kept(&inputs, || Ok(made.x))?, ..made })
+}
+
+/// How many products of two factors may be summed in f32.
+fn exact_terms(a: &Factor, b: &Factor) -> usize {
+    (EXACT / (a.most * b.most)) as usize
+}
+
+/// `(start, length)` of the fewest parts of about the same length, none longer than `most`.
+fn parts(n: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
+    let len = n.div_ceil(n.div_ceil(most).max(1)).max(1);
+    (0..n.max(1)).step_by(len).map(move |start| (start, len.min(n - start)))
+}
+
+/// The sum of parts, each exact in f32, as i32.
+fn summed(parts: impl Iterator<Item = Tensor>) -> Tensor {
+    let sum = parts.map(|part| part.to_dtype(DType::I32)).reduce(|sum, part| sum.add(&part));
+    sum.expect("there is one part at least")
+}
+
+/// `Σ (a − a's zero point) · (b − b's zero point)`, as i32.
+fn int_product(c: &Call, a: [usize; 2], b: [usize; 2]) -> Result<Tensor, Stop> {
+    let a = factor(c, a, |zero| Ok(column(zero)))?;
+    let b = weights(c, b, Ok)?;
+    let (shape, rank_b) = (a.x.shape()?.to_vec(), b.x.shape()?.len());
+    let (Some(k), true) = (shape.last().copied(), rank_b > 0) else {
+        return invalid("a scalar has no axis to contract");
+    };
+    let along = if rank_b == 1 { -1 } else { -2 };
+    if b.x.shape()?[rank_b.saturating_sub(2)] != k {
+        // The engine's error says what does not fit.
+        return Ok(a.x.matmul(&b.x));
+    }
+    let part = |(start, len): (usize, usize)| a.x.narrow(-1, start, len).matmul(&b.x.narrow(along, start, len));
+    Ok(summed(parts(k, exact_terms(&a, &b)).map(part)))
+}
+
+/// Numbers of rows, one each, as a column; one number stays one.
+fn column(x: Tensor) -> Tensor {
+    match x.shape() {
+        Ok([n]) if *n > 1 => x.reshape([*n, 1]),
+        Ok([_]) => x.reshape(SCALAR),
+        _ => x,
+    }
+}
+
+/// Numbers of output channels, one each, as they broadcast to `[outputs, …]` with `n_after` more axes.
+fn channels(x: Tensor, n_after: usize) -> Tensor {
+    match x.shape() {
+        Ok([n]) if *n > 1 => x.reshape(std::iter::once(*n).chain(std::iter::repeat_n(1, n_after)).collect::<Vec<_>>()),
+        Ok([_]) => x.reshape(SCALAR),
+        _ => x,
+    }
+}
+
+/// The convolution of two factors, as i32. Around the image there are zero points.
+fn int_conv(c: &Call, x: [usize; 2], w: [usize; 2]) -> Result<Tensor, Stop> {
+    let n_axes = c.rank(w[0])?.saturating_sub(1);
+    let x = factor(c, x, |zero| Ok(zero.reshape(SCALAR)))?;
+    let w = weights(c, w, |zero| Ok(channels(zero, n_axes)))?;
+    let [_, n_channels, window @ ..] = w.x.shape()? else {
+        return invalid("weights [outputs, channels, size…] are wanted");
+    };
+    let n_window = window.iter().fold(1usize, |n, size| n.saturating_mul(*size));
+    let n_terms = exact_terms(&x, &w);
+    if n_window.saturating_mul(*n_channels) <= n_terms {
+        return Ok(summed(std::iter::once(convolved(c, &x.x, &w.x, None)?)));
+    }
+    if n_window > n_terms || groups(c)? != 1 || x.x.shape()?.get(1) != Some(n_channels) {
+        // Sums that cannot be cut by channels: integers throughout, which is slower.
+        return convolved(c, &x.x.to_dtype(DType::I32), &w.x.to_dtype(DType::I32), None);
+    }
+    let part =
+        |(start, len): (usize, usize)| convolved(c, &x.x.narrow(1, start, len), &w.x.narrow(1, start, len), None);
+    let parts = parts(*n_channels, n_terms / n_window).map(part).collect::<Result<Vec<Tensor>, Stop>>()?;
+    Ok(summed(parts.into_iter()))
+}
+
+/// Sums of products as small integers again: times the scales of both factors over that of the result.
+fn requantized(c: &Call, sums: &Tensor, scales: [Tensor; 3], zero: usize) -> Outputs {
+    let [a, b, y] = scales.map(|scale| scale.to_dtype(DType::F32));
+    let elem = c.elem(zero)?;
+    let quotients = sums.to_dtype(DType::F32).mul(&a.mul(&b).div(&y));
+    give(saturated(&quotients, Some(&column(c.tensor(zero)?)), elem)?, elem)
+}
+
+fn qlinear_matmul(c: &Call) -> Outputs {
+    let sums = int_product(c, [0, 2], [3, 5])?;
+    requantized(c, &sums, [column(c.tensor(1)?), c.tensor(4)?, column(c.tensor(6)?)], 7)
+}
+
+fn qlinear_conv(c: &Call) -> Outputs {
+    let mut sums = int_conv(c, [0, 2], [3, 5])?;
+    let n_axes = c.rank(0)?.saturating_sub(2);
+    if let Some(bias) = c.optional(8)? {
+        sums = sums.add(&channels(bias, n_axes));
+    }
+    requantized(c, &sums, [c.tensor(1)?, channels(c.tensor(4)?, n_axes), c.tensor(6)?], 7)
+}
+
+/// A product with weights of 2, 4 or 8 bits in blocks: `[n, blocks, bytes]`, a scale and a zero point per block. Weights are
+/// widened once and kept.
+fn matmul_nbits(c: &Call) -> Outputs {
+    let (k, n) = (size(c.attr_int("K", 0)?)?, size(c.attr_int("N", 0)?)?);
+    let (bits, block) = (size(c.attr_int("bits", 4)?)?, size(c.attr_int("block_size", 0)?)?);
+    if ![2, 4, 8].contains(&bits) || block < 16 || !block.is_power_of_two() {
+        return refuse(format!("MatMulNBits of {bits} bits in blocks of {block}"));
+    }
+    if c.has(4) {
+        return refuse("MatMulNBits with `g_idx`");
+    }
+    let n_blocks = k.div_ceil(block);
+    let n_bytes = block * bits / 8;
+    if c.elem(1)? != ElemType::U8 || c.shape(1)? != [n, n_blocks, n_bytes] {
+        return invalid(format!("weights {:?}; [{n}, {n_blocks}, {n_bytes}] bytes are wanted", c.shape(1)?));
+    }
+    let weight = c.kept(&[1, 2, 3], || {
+        let q = unpacked(&c.tensor(1)?, bits).reshape([n, n_blocks, block]);
+        let scale = c.tensor(2)?.to_dtype(DType::F32).reshape([n, n_blocks, 1]);
+        let zero = match c.optional(3)? {
+            None => Tensor::full([1, 1, 1], (1 << (bits - 1)) as f32, c.device),
+            // Zero points of a row are packed, too, and fill up its last byte.
+            Some(zero) if c.elem(3)? == ElemType::U8 => {
+                let bytes = (n_blocks * bits).div_ceil(8);
+                unpacked(&zero.reshape([n, bytes]), bits).narrow(-1, 0, n_blocks).reshape([n, n_blocks, 1])
+            }
+            Some(zero) => zero.to_dtype(DType::F32).reshape([n, n_blocks, 1]),
+        };
+        Ok(q.sub(&zero).mul(&scale).reshape([n, n_blocks * block]).narrow(-1, 0, k))
+    })?;
+    let y = c.tensor(0)?.to_dtype(DType::F32).matmul(&weight.t());
+    let y = match c.optional(5)? {
+        Some(bias) => y.add(&bias.to_dtype(DType::F32)),
+        None => y,
+    };
+    give(y, c.elem(0)?)
+}
+
+/// Bytes as the numbers of `bits` bits that are in them, the lowest bits first, as f32: the last axis is longer.
+fn unpacked(bytes: &Tensor, bits: usize) -> Tensor {
+    if bits == 8 {
+        return bytes.to_dtype(DType::F32);
+    }
+    let shape = bytes.shape().map(<[usize]>::to_vec).unwrap_or_default();
+    let bytes = bytes.to_dtype(DType::I32);
+    let digit = |i: usize| bytes.shr((i * bits) as i32).bit_and((1 << bits) - 1);
+    let digits: Vec<Tensor> = (0..8 / bits).map(digit).collect();
+    let wide = shape.iter().enumerate().map(|(i, n)| if i + 1 == shape.len() { n * 8 / bits } else { *n });
+    Tensor::stack(&digits.iter().collect::<Vec<_>>(), -1).reshape(wide.collect::<Vec<_>>()).to_dtype(DType::F32)
+}

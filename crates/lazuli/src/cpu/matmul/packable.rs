@@ -1,0 +1,61 @@
+//! Which operand of a product is worth keeping packed, and packing it as a whole. Knows sizes and how operands lie; what is
+//! kept, and for how long, is `packed.rs`'s business.
+
+use super::{Matmul, ProductMethod};
+use crate::cpu::gemm::{Gemm, GemmLists, ListedMatrix, MAX_USES_PACKED_FIRST};
+use crate::cpu::packed::PackedKey;
+use crate::dtype::DType;
+use crate::kernel::{MatmulArgs, OperandArgs};
+
+/// An operand that may be kept packed.
+pub struct PackableOperand {
+    /// Which operand it is.
+    pub idx: usize,
+    pub key: PackedKey,
+    /// Values of the packed form.
+    pub n_values: usize,
+}
+
+impl Matmul {
+    /// The operand that is worth keeping packed: one for all matrices, none of whose elements would be there twice.
+    pub(super) fn packable_operand(&self) -> Option<PackableOperand> {
+        let MatmulArgs { m, n, k, ref batch, ref a, ref b, .. } = self.args;
+        let (idx, lies, n_values, max_uses) = match &self.sums {
+            ProductMethod::Implicit(gemm) => (0, a, gemm.packed_len(), MAX_USES_PACKED_FIRST),
+            ProductMethod::Gemm(gemm) => (1, b, gemm.packed_len(), gemm.max_uses_of_kept()?),
+            _ => return None,
+        };
+        let (rows, cols, n, n_uses) =
+            if idx == 0 { (&lies.cols, &lies.rows, m, n) } else { (&lies.rows, &lies.cols, n, m) };
+        let (low, high) = if idx == 0 { lies.extent(&[], n, k) } else { lies.extent(&[], k, n) }?;
+        let is_dense = (high - low + 1) as usize >= k.saturating_mul(n);
+        let is_worth_it = n_uses.saturating_mul(self.n_batch()) <= max_uses;
+        let is_plain = self.nest.code.body.inputs[idx] == DType::F32 && lies.is_shared(batch);
+        (is_plain && is_dense && is_worth_it).then(|| PackableOperand {
+            idx,
+            key: PackedKey { k, n, rows: rows.clone(), cols: cols.clone(), offset: lies.offset },
+            n_values,
+        })
+    }
+
+    /// Packs the operand that may be kept so.
+    ///
+    /// # Safety
+    /// The operand's memory is as large as the plan says, and there is room for the packed form.
+    pub unsafe fn pack(&self, operand: *const u8, to: *mut f32) {
+        let from = |lies: &OperandArgs| operand.cast::<f32>().wrapping_offset(lies.offset);
+        let MatmulArgs { ref a, ref b, .. } = self.args;
+        // SAFETY: as promised by the caller.
+        unsafe {
+            match &self.sums {
+                ProductMethod::Implicit(gemm) => gemm.pack(from(a), a, to),
+                ProductMethod::Gemm(gemm) => {
+                    let matrix = ListedMatrix { rows: &b.rows, cols: &b.cols, first_row: 0 };
+                    let lists = GemmLists { a: None, b: b.steps().is_none().then_some(matrix) };
+                    Gemm { b: from(b).cast(), ..*gemm }.pack(lists, to)
+                }
+                _ => unreachable!("only these read packed operands"),
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Cuts kernels that are more than a device takes at once, after they are lowered and before they are ordered: the only place
+//! where a kernel becomes several. Every part is a kernel of the plan, and what passes between parts is a value of the plan,
+//! so that memory planning, the verifier and `explain` see all of it. Knows kernels, their numbers and the limits of a device;
+//! writes no text, and asks nothing about the graph.
+
+mod slice;
+mod reduce;
+mod windows;
+mod pieces;
+#[cfg(test)]
+mod tests;
+
+use super::lower::{LaunchDraft, Lowered, PlanValue};
+use super::{Limits, ValueId};
+use crate::kernel::Kernel;
+use reduce::LongReduce;
+use windows::Footprint;
+
+/// Bindings that one result may fill: 8 TiB with bindings of 128 MiB.
+const MAX_PARTS: usize = 1 << 16;
+
+/// All kernels, none of them more than the limits allow.
+pub fn split(lowered: Lowered, limits: &Limits) -> Lowered {
+    let Lowered { steps, values, outputs, checks } = lowered;
+    let mut split = SplitSteps { limits, steps: Vec::with_capacity(steps.len()), values, n_cut: 0 };
+    for step in steps {
+        match LongReduce::of(&step, limits) {
+            Some(reduce) => {
+                let pieces = split.value(reduce.value());
+                split.fit(reduce.pieces(&step, pieces, limits));
+                split.fit(reduce.combined(&step, pieces, limits));
+            }
+            None => split.fit(step),
+        }
+    }
+    Lowered { steps: split.steps, values: split.values, outputs, checks }
+}
+
+/// One kernel that is added after others were cut, in as many parts as it takes.
+pub fn fitted(step: LaunchDraft, values: &mut Vec<PlanValue>, limits: &Limits) -> Vec<LaunchDraft> {
+    // Parts are told from those of other kernels by the value that they write.
+    let n_cut = u32::MAX - step.writes[0];
+    let mut split = SplitSteps { limits, steps: Vec::new(), values: std::mem::take(values), n_cut };
+    split.fit(step);
+    *values = split.values;
+    split.steps
+}
+
+/// The kernels so far, and all values.
+struct SplitSteps<'a> {
+    limits: &'a Limits,
+    steps: Vec<LaunchDraft>,
+    values: Vec<PlanValue>,
+    /// How many kernels were cut: their parts are numbered by it.
+    n_cut: u32,
+}
+
+impl SplitSteps<'_> {
+    /// A new value, which passes from one part to another.
+    fn value(&mut self, value: PlanValue) -> ValueId {
+        self.values.push(value);
+        self.values.len() as ValueId - 1
+    }
+
+    /// Whether a kernel writes more than any device holds. Nothing is gained by millions of parts: it is left whole, and refused
+    /// when memory is asked for.
+    fn is_hopeless(&self, step: &LaunchDraft) -> bool {
+        let size_bytes = |value: &ValueId| {
+            let PlanValue { n_elems, dtype, .. } = &self.values[*value as usize];
+            n_elems.saturating_mul(dtype.size())
+        };
+        let most = self.limits.max_binding_bytes.saturating_mul(MAX_PARTS);
+        step.writes.iter().any(|value| size_bytes(value) > most)
+    }
+
+    /// Adds a kernel, in as many parts as it takes. Chained products and routines share out their own memory.
+    fn fit(&mut self, step: LaunchDraft) {
+        if let Kernel::Attention(_) | Kernel::Routine(_) = step.kernel {
+            return self.steps.push(step);
+        }
+        if Footprint::new(&step, &self.values, self.limits).is_small() || self.is_hopeless(&step) {
+            return self.steps.push(step);
+        }
+        let first = self.steps.len();
+        pieces::cut(self, &step);
+        if self.steps.len() > first + 1 {
+            self.steps[first..].iter_mut().for_each(|part| part.part_of = Some(self.n_cut));
+            self.n_cut = self.n_cut.wrapping_add(1);
+        }
+    }
+}

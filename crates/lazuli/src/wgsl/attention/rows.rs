@@ -1,0 +1,229 @@
+//! What becomes of rows whose columns are all done: the maps over results and rows, or what a part leaves for the dispatch
+//! that puts parts together.
+
+use super::super::Pass;
+use super::super::index::Spot;
+use super::super::map::side_by_side;
+use super::super::memory::LaunchMemory;
+use super::super::shader::Shader;
+use super::super::tree::{ShaderExpr, call, word};
+use super::scores::exponential;
+use super::{ChainedMap, ChainedShader, FLOAT, batch_names, four, least, one};
+use crate::dtype::Lane;
+use crate::kernel::{InstOp, ROW_MAX, ROW_PRODUCT, ROW_SHIFT, ROW_SUM};
+use crate::plan::Slot;
+
+/// Invocations of a workgroup that puts parts together.
+const COMBINE_GROUP: usize = 64;
+
+/// What a row is when all its columns are done.
+#[derive(Clone)]
+struct RowValues {
+    shift: ShaderExpr,
+    max: ShaderExpr,
+    sum: ShaderExpr,
+}
+
+fn max(x: ShaderExpr, y: ShaderExpr) -> ShaderExpr {
+    let ty = x.ty();
+    call("max", [x, y], ty)
+}
+
+impl ChainedShader<'_> {
+    /// Writes the results of this invocation's rows and values.
+    pub fn write_rows(&self, shader: &mut Shader, memory: &LaunchMemory) {
+        let has_softmax = self.kernel.softmax.is_some();
+        if has_softmax {
+            self.write_across(shader, "sum", "+", 1);
+        }
+        let is_first = word("side").equals(0).and(word("value_tile").equals(0));
+        for r in 0..self.tiles.rows {
+            let row = shader.define(format!("own_row{r}"), word("row").plus(r));
+            shader.open_if(row.less(word("params.n_rows")));
+            let values = match has_softmax {
+                true => RowValues {
+                    shift: shader.define(format!("last_shift{r}"), max(one("max", r), least())),
+                    max: one("max", r),
+                    sum: one("sum", r),
+                },
+                false => RowValues { shift: FLOAT.zero(), max: FLOAT.zero(), sum: FLOAT.zero() },
+            };
+            let row_idx = shader.define(format!("row_idx{r}"), word("batch") * word("params.n_rows") + &row);
+            for c in 0..self.tiles.value_fours {
+                let value = word(format!("value{c}"));
+                let product = four("out", r, c);
+                if self.tiles.values_by_four && self.tiles.n_parts == 1 {
+                    shader.open_if(value.less(word("params.n_values")));
+                    self.write_result(
+                        shader,
+                        memory,
+                        [&row, &row_idx, &value],
+                        product,
+                        &values,
+                        &format!("_o{r}_{c}"),
+                    );
+                    shader.close();
+                    continue;
+                }
+                for k in 0..4 {
+                    let value = shader.define(format!("value{r}_{c}_{k}"), value.plus(k));
+                    shader.open_if(value.less(word("params.n_values")));
+                    let (product, suffix) = (product.component(k), format!("_o{r}_{c}_{k}"));
+                    match self.tiles.n_parts {
+                        1 => self.write_result(shader, memory, [&row, &row_idx, &value], product, &values, &suffix),
+                        _ => {
+                            let at = self.part_at(shader, &word("part"), &row_idx) * word("params.n_values") + value;
+                            memory.store(shader, self.scratch_idx(), at, product);
+                        }
+                    }
+                    shader.close();
+                }
+            }
+            shader.open_if(is_first.clone());
+            match self.tiles.n_parts {
+                1 => self.write_row(shader, memory, [&row, &row_idx], &values, &format!("_w{r}")),
+                _ => {
+                    let at = self.part_at(shader, &word("part"), &row_idx);
+                    let at = shader.define(format!("part_at{r}"), at);
+                    let [maxima, sums] = self.state_starts(shader);
+                    memory.store(shader, self.scratch_idx(), &at + maxima, values.max);
+                    memory.store(shader, self.scratch_idx(), at + sums, values.sum);
+                }
+            }
+            shader.close();
+            shader.close();
+        }
+    }
+
+    /// The row of a part, counted through all parts.
+    fn part_at(&self, shader: &mut Shader, part: &ShaderExpr, row_idx: &ShaderExpr) -> ShaderExpr {
+        part * shader.param("n_all_rows", self.n_all_rows()) + row_idx
+    }
+
+    /// Where the greatest scores and the sums of weights start in scratch memory, behind the sums of products.
+    fn state_starts(&self, shader: &mut Shader) -> [ShaderExpr; 2] {
+        let n_rows = self.tiles.n_parts * self.n_all_rows();
+        let first = n_rows * self.args.n_values;
+        [shader.param("maxima_start", first), shader.param("sums_start", first + n_rows)]
+    }
+
+    /// What becomes of a value, or of four, of a row.
+    fn write_result(
+        &self,
+        shader: &mut Shader,
+        memory: &LaunchMemory,
+        [row, row_idx, value]: [&ShaderExpr; 3],
+        product: ShaderExpr,
+        values: &RowValues,
+        suffix: &str,
+    ) {
+        let at = shader.define(format!("i{suffix}"), row_idx * word("params.n_values") + value);
+        let along = product.is_four().then_some(self.args.batch.len() + 1);
+        let coordinates = side_by_side(self.coordinates(&[row, value]), along);
+        let spot = Spot { coordinates, ..Spot::new(at, suffix) };
+        write_map(&self.result, shader, memory, spot, Some(product), values);
+    }
+
+    /// What becomes of a row.
+    fn write_row(
+        &self,
+        shader: &mut Shader,
+        memory: &LaunchMemory,
+        [row, row_idx]: [&ShaderExpr; 2],
+        values: &RowValues,
+        suffix: &str,
+    ) {
+        let spot = Spot { coordinates: vec![self.coordinates(&[row])], ..Spot::new(row_idx.clone(), suffix) };
+        write_map(&self.rows, shader, memory, spot, None, values);
+    }
+
+    fn coordinates(&self, last: &[&ShaderExpr]) -> Vec<ShaderExpr> {
+        let batch = batch_names(self.args.batch.len()).into_iter().map(word);
+        batch.chain(last.iter().map(|e| (*e).clone())).collect()
+    }
+
+    /// The dispatch that puts the parts of each value of a row together, from the first to the last.
+    pub fn combine_pass(&self, slots: &[Slot]) -> Pass {
+        let memory = self.memory(slots, false);
+        let group = COMBINE_GROUP.min(self.target.max_invocations);
+        let mut shader = self.shader(group);
+        let n_elems = self.n_all_rows() * self.args.n_values;
+        let [n_rows, n_values, end] =
+            [("n_rows", self.args.n_rows), ("n_values", self.args.n_values), ("end", n_elems)]
+                .map(|(name, n)| shader.param(name, n));
+        let i = shader.count_groups() * group + word("lane");
+        let i = shader.define("i", i);
+        shader.return_if(i.at_least(end));
+        let row_idx = shader.define("row_idx", &i / &n_values);
+        let value = shader.define("value", i % n_values);
+        shader.define("batch", &row_idx / &n_rows);
+        let row = shader.define("row", &row_idx % n_rows);
+        self.write_batch(&mut shader);
+        let n_parts = shader.param("n_parts", self.tiles.n_parts);
+        let [maxima, sums] = self.state_starts(&mut shader);
+        let scratch = self.scratch_idx();
+        let shift = |shader: &mut Shader, part: &ShaderExpr| {
+            let at = self.part_at(shader, part, &row_idx);
+            let found = memory.load(shader, scratch, at + &maxima);
+            shader.define("found", found)
+        };
+        let all = shader.variable("all", FLOAT.zero());
+        let total = shader.variable("total", FLOAT.zero());
+        let mut values = RowValues { shift: FLOAT.zero(), max: FLOAT.zero(), sum: total.clone() };
+        if self.kernel.softmax.is_some() {
+            let greatest = shader.param("minus_infinity", f32::NEG_INFINITY.to_bits() as usize);
+            let greatest = shader.variable("greatest", greatest.reinterpreted(Lane::F32));
+            let part = shader.open_for("part", 0, &n_parts, 1, self.tiles.n_parts);
+            let found = shift(&mut shader, &part);
+            shader.assign(&greatest, max(greatest.clone(), found));
+            shader.close();
+            values.shift = shader.define("shift", max(greatest.clone(), least()));
+            values.max = greatest;
+        }
+        let part = shader.open_for("part", 0, n_parts, 1, self.tiles.n_parts);
+        let at = self.part_at(&mut shader, &part, &row_idx);
+        let at = shader.define("at", at);
+        let product = memory.load(&mut shader, scratch, &at * word("params.n_values") + &value);
+        match self.kernel.softmax {
+            Some(exp) => {
+                let found = shift(&mut shader, &part);
+                let scale = exponential(&mut shader, exp, max(found, least()) - &values.shift);
+                let scale = shader.define("scale", scale);
+                shader.add_to(&all, product * &scale);
+                let sum = memory.load(&mut shader, scratch, at + sums);
+                shader.add_to(&total, sum * scale);
+            }
+            None => shader.add_to(&all, product),
+        }
+        shader.close();
+        self.write_result(&mut shader, &memory, [&row, &row_idx, &value], all, &values, "_o");
+        shader.open_if(value.equals(0));
+        self.write_row(&mut shader, &memory, [&row, &row_idx], &values, "_w");
+        shader.close();
+        shader.finish(self.label(), &memory, n_elems.div_ceil(group))
+    }
+}
+
+/// Evaluates a map over results or rows at a spot, and stores.
+fn write_map(
+    map: &ChainedMap,
+    shader: &mut Shader,
+    memory: &LaunchMemory,
+    spot: Spot,
+    product: Option<ShaderExpr>,
+    values: &RowValues,
+) {
+    let mut eval = map.eval(memory, spot);
+    for (reg, inst) in map.body.insts.iter().enumerate() {
+        let InstOp::Acc(number) = inst.op else { continue };
+        eval.values[reg] = match number {
+            ROW_PRODUCT => product.clone(),
+            ROW_SHIFT => Some(values.shift.clone()),
+            ROW_MAX => Some(values.max.clone()),
+            ROW_SUM => Some(values.sum.clone()),
+            other => unreachable!("bug: a chained product has no sum {other}"),
+        };
+    }
+    eval.need(shader, map.body.stores.iter().map(|store| store.value));
+    map.body.stores.iter().for_each(|store| eval.store(shader, store));
+}

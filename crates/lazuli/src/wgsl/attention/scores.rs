@@ -1,0 +1,298 @@
+//! Inner products of a block, and the weights made of them.
+
+use super::super::eval::{Eval, apply};
+use super::super::matmul::variants::{Read, Share};
+use super::super::memory::LaunchMemory;
+use super::super::shader::Shader;
+use super::super::tree::{ShaderExpr, ShaderType, call, min, select, word};
+use super::{ChainedShader, FLOAT, FLOATS, four, least, one};
+use crate::dtype::Lane;
+use crate::kernel::InstOp;
+use crate::ops::UnaryRow;
+
+impl ChainedShader<'_> {
+    /// The sums of inner product `i` of this invocation's part of the block: `inner{i}_{r}_{c}`.
+    pub fn write_inner_product(&self, shader: &mut Shader, memory: &LaunchMemory, i: usize, n_blocks: usize) {
+        let name = format!("inner{i}_");
+        for r in 0..self.tiles.rows {
+            (0..self.tiles.key_fours).for_each(|c| drop(shader.variable(format!("{name}{r}_{c}"), FLOATS.zero())));
+        }
+        match self.tiles.share {
+            Share::SubgroupBroadcast(n) => self.write_broadcast_product(shader, memory, i, n, n_blocks),
+            _ => self.write_shared_product(shader, memory, i, n_blocks),
+        }
+    }
+
+    /// Every invocation reads the columns that it has, and some of the rows, which it hands to the others.
+    fn write_broadcast_product(
+        &self,
+        shader: &mut Shader,
+        memory: &LaunchMemory,
+        i: usize,
+        n_lanes: usize,
+        n_blocks: usize,
+    ) {
+        let tiles = &self.tiles;
+        for c in 0..tiles.key_fours {
+            for j in 0..4 {
+                let column = self.column(&self.four_of_keys(c), j);
+                let at = word(format!("right{i}_start")) + column * word(format!("params.right{i}_place"));
+                shader.define(format!("right{i}_at{c}_{j}"), at);
+            }
+        }
+        let n_steps = n_blocks * self.args.inner[i].depth.div_ceil(4);
+        // A sum of no products takes no step.
+        let depth = word(format!("params.depth{i}"));
+        let d = match self.args.inner[i].depth {
+            0 => shader.open_for("d", 0, depth, 4, n_steps),
+            _ => shader.open_repeat("d", 0, depth, 4, n_steps),
+        };
+        let mut own = Vec::new();
+        for first in (0..tiles.rows).step_by(n_lanes) {
+            let value = self.along(shader, memory, (i, 0), &word(format!("left{i}_at{first}")), &d);
+            own.push(shader.define(format!("own{first}"), value));
+        }
+        for c in 0..tiles.key_fours {
+            let mut read = Vec::new();
+            for j in 0..4 {
+                let value = self.along(shader, memory, (i, 1), &word(format!("right{i}_at{c}_{j}")), &d);
+                read.push(shader.define(format!("w{c}_{j}"), value));
+            }
+            for step in 0..4 {
+                let y = FLOATS.make(read.iter().map(|w| w.component(step)));
+                shader.define(format!("y{c}_{step}"), y);
+            }
+        }
+        for r in 0..tiles.rows {
+            let x = call("subgroupBroadcast", [own[r / n_lanes].clone(), (r % n_lanes).into()], FLOATS);
+            let x = shader.define(format!("x{r}"), x);
+            for c in 0..tiles.key_fours {
+                // Four products are added up before their sum is added to what is there: a fourth of the roundings.
+                let products = (0..4).map(|step| x.component(step) * four("y", c, step));
+                let sum = products.reduce(|sum, product| sum + product);
+                sum.into_iter().for_each(|sum| shader.add_to(&four(&format!("inner{i}_"), r, c), sum));
+            }
+        }
+        shader.close();
+    }
+
+    /// Four elements of an operand's place from `d` on; zeros behind the end.
+    fn along(
+        &self,
+        shader: &mut Shader,
+        memory: &LaunchMemory,
+        (i, side): (usize, usize),
+        at: &ShaderExpr,
+        d: &ShaderExpr,
+    ) -> ShaderExpr {
+        let input = 2 * i + side;
+        if self.tiles.reads[i][side] == Read::AlongK {
+            return memory.load4(shader, input, at + d);
+        }
+        let step = word(format!("params.{}{i}_along", ["left", "right"][side]));
+        let depth = word(format!("params.depth{i}"));
+        let each = [0, 1, 2, 3].map(|k| match self.tiles.depth_by_four[i] {
+            true => memory.load(shader, input, at + d.plus(k) * &step),
+            false => {
+                let value = memory.load(shader, input, at + min(d.plus(k), &depth - 1) * &step);
+                select(FLOAT.zero(), value, d.plus(k).less(&depth))
+            }
+        });
+        FLOATS.make(each)
+    }
+
+    /// The workgroup brings some steps of all rows and columns of the block to its memory at a time.
+    fn write_shared_product(&self, shader: &mut Shader, memory: &LaunchMemory, i: usize, n_blocks: usize) {
+        let tiles = &self.tiles;
+        let Share::WorkgroupTile { across, k, .. } = tiles.share else { unreachable!("bug: no workgroup's tile") };
+        let (row_fours, key_fours) = (tiles.block_rows() / 4, tiles.block_columns() / 4);
+        let tile = self.shared_tile(shader);
+        let n_slices = n_blocks * self.args.inner[i].depth.div_ceil(k);
+        let d = shader.open_for("d", 0, word(format!("params.depth{i}")), k, n_slices);
+        let rows = (word("row_start"), word("params.n_rows"), row_fours);
+        let keys = (word("key"), word("params.n_columns"), key_fours);
+        for (side, (start, end, fours), first) in [(0, rows, 0), (1, keys, row_fours * k)] {
+            let by_four = tiles.reads[i][side] == Read::AlongK;
+            // A unit is a four of places at one step, or at four steps that are read at once.
+            let per = if by_four { 4 } else { 1 };
+            let n_units = fours * k / per;
+            let n_trips = n_slices * n_units.div_ceil(tiles.n_invocations());
+            let unit = shader.open_for("unit", word("lane"), n_units, tiles.n_invocations(), n_trips);
+            let step = shader.define("step", (&unit / fours).times(per));
+            let four_idx = shader.define("four", &unit % fours);
+            let place = shader.define("place", start + &four_idx * 4);
+            let name = format!("{}{i}", ["left", "right"][side]);
+            let depth = word(format!("params.depth{i}"));
+            // Steps behind the end are zeros; places behind the end are the last one again, and what becomes of them is
+            // not used.
+            let last = min(&d + &step, &depth - per);
+            let along = if by_four { last } else { last * word(format!("params.{name}_along")) };
+            let at = shader.define("at", word(format!("{name}_start")) + along);
+            let input = 2 * i + side;
+            let each = [0, 1, 2, 3].map(|j| {
+                let at = &at + min(place.plus(j), &end - 1) * word(format!("params.{name}_place"));
+                match by_four {
+                    true => memory.load4(shader, input, at),
+                    false => memory.load(shader, input, at),
+                }
+            });
+            let is_there = shader.define("is_there", (&d + &step).less(depth));
+            let to = |s: usize| (&step + s) * fours + &four_idx + first;
+            if by_four {
+                let each: Vec<ShaderExpr> =
+                    each.into_iter().enumerate().map(|(j, value)| shader.define(format!("v{j}"), value)).collect();
+                for s in 0..4 {
+                    let value = FLOATS.make(each.iter().map(|value| value.component(s)));
+                    shader.assign(&tile.at(to(s)), select(FLOATS.zero(), value, is_there.clone()));
+                }
+            } else {
+                shader.assign(&tile.at(to(0)), select(FLOATS.zero(), FLOATS.make(each), is_there));
+            }
+            shader.close();
+        }
+        // All of it is there.
+        shader.barrier();
+        let step = shader.open_for("step", 0, k, 1, n_slices * k);
+        let mut xs = Vec::new();
+        for q in 0..tiles.rows / 4 {
+            let at = &step * row_fours + word("down") * (tiles.rows / 4) + q;
+            xs.push(shader.define(format!("x{q}"), tile.at(at)));
+        }
+        for c in 0..tiles.key_fours {
+            let at = &step * key_fours + word("side") + (c * across + row_fours * k);
+            let y = shader.define(format!("y{c}"), tile.at(at));
+            for r in 0..tiles.rows {
+                shader.add_to(&four(&format!("inner{i}_"), r, c), xs[r / 4].component(r % 4) * &y);
+            }
+        }
+        shader.close();
+        // Everyone has used it.
+        shader.barrier();
+        shader.close();
+    }
+
+    /// Workgroup memory that holds steps of both operands, or some values.
+    pub fn shared_tile(&self, shader: &mut Shader) -> ShaderExpr {
+        let tiles = &self.tiles;
+        let Share::WorkgroupTile { k, .. } = tiles.share else { unreachable!("bug: no workgroup's tile") };
+        let fours = ((tiles.block_rows() + tiles.block_columns()) / 4).max(tiles.tile_values() / 4);
+        shader.shared("sh_tile", fours * k, FLOATS)
+    }
+
+    /// The weights of the block, `weight{r}_{c}`, from its inner products; the state of rows goes along.
+    pub fn write_weights(&self, shader: &mut Shader, eval: &Eval, n_blocks: usize) {
+        let tiles = &self.tiles;
+        let mut factors: Vec<Vec<ShaderExpr>> = Vec::new();
+        let minus_infinity = word("params.minus_infinity").reinterpreted(Lane::F32);
+        for r in 0..tiles.rows {
+            let mut of_row = Vec::new();
+            for c in 0..tiles.key_fours {
+                let mut here = eval.clone();
+                here.spot = self.score_spot(shader, r, c);
+                for (reg, inst) in self.scores.body.insts.iter().enumerate() {
+                    if let InstOp::Acc(i) = inst.op {
+                        here.values[reg] = Some(four(&format!("inner{i}_"), r, c));
+                    }
+                }
+                here.need(shader, [self.score].into_iter().chain(self.factor));
+                let has = word(format!("has{c}"));
+                let score = here.value(self.score).as_four();
+                let hidden = if self.kernel.softmax.is_some() { minus_infinity.as_four() } else { FLOATS.zero() };
+                shader.variable(format!("weight{r}_{c}"), select(hidden, score, has));
+                of_row.extend(self.factor.map(|factor| here.value(factor).clone()));
+            }
+            factors.push(of_row);
+        }
+        if let Some(exp) = self.kernel.softmax {
+            self.write_softmax(shader, exp, n_blocks);
+        }
+        for (r, of_row) in factors.into_iter().enumerate() {
+            for (c, factor) in of_row.into_iter().enumerate() {
+                let weight = four("weight", r, c);
+                // What is behind the last column has no weight, whatever is found there for a factor.
+                let product = &weight * factor.as_four();
+                shader.assign(&weight, select(FLOATS.zero(), product, word(format!("has{c}"))));
+            }
+        }
+    }
+
+    /// Turns scores into weights `exp(score − shift)`; rows whose greatest score grows are rescaled.
+    fn write_softmax(&self, shader: &mut Shader, exp: &'static UnaryRow, n_blocks: usize) {
+        let tiles = &self.tiles;
+        let max = |x: ShaderExpr, y: ShaderExpr| {
+            let ty = x.ty();
+            call("max", [x, y], ty)
+        };
+        for r in 0..tiles.rows {
+            let all = (0..tiles.key_fours).map(|c| four("weight", r, c)).reduce(max);
+            let Some(all) = all else { unreachable!("bug: no columns") };
+            let all = shader.define(format!("tops{r}"), all);
+            let top = max(max(all.component(0), all.component(1)), max(all.component(2), all.component(3)));
+            shader.variable(format!("top{r}"), top);
+        }
+        self.write_across(shader, "top", "max", n_blocks);
+        for r in 0..tiles.rows {
+            let old = shader.define(format!("old{r}"), max(one("max", r), least()));
+            shader.assign(&one("max", r), max(one("max", r), one("top", r)));
+            let new = shader.define(format!("shift{r}"), max(one("max", r), least()));
+            let grown = exponential(shader, exp, old - &new);
+            let scale = shader.define(format!("scale{r}"), grown);
+            let mut sums = Vec::new();
+            for c in 0..tiles.key_fours {
+                let weight = four("weight", r, c);
+                let value = exponential(shader, exp, &weight - new.as_four());
+                shader.assign(&weight, value);
+                sums.push(weight);
+            }
+            let sums = sums.into_iter().reduce(|all, one| all + one).unwrap_or(FLOATS.zero());
+            let sums = shader.define(format!("sums{r}"), sums);
+            let sum = sums.component(0) + sums.component(1) + sums.component(2) + sums.component(3);
+            shader.assign(&one("sum", r), one("sum", r) * &scale + sum);
+            for c in 0..tiles.value_fours {
+                let out = four("out", r, c);
+                shader.assign(&out, &out * &scale);
+            }
+        }
+    }
+
+    /// Combines a variable of each row over all invocations that share rows, `max` or `+`: all of them get it.
+    pub fn write_across(&self, shader: &mut Shader, name: &str, how: &str, n_times: usize) {
+        let tiles = &self.tiles;
+        if let Share::SubgroupBroadcast(_) = tiles.share {
+            let function = if how == "max" { "subgroupMax" } else { "subgroupAdd" };
+            for r in 0..tiles.rows {
+                shader.assign(&one(name, r), call(function, [one(name, r)], FLOAT));
+            }
+            return;
+        }
+        let across = tiles.across();
+        let fours = tiles.rows / 4;
+        let shared = shader.shared("sh_rows", tiles.n_invocations() * fours, FLOATS);
+        let own = word("down") * (across * fours);
+        for q in 0..fours {
+            let value = FLOATS.make((0..4).map(|j| one(name, 4 * q + j)));
+            shader.assign(&shared.at(&own + (q * across) + word("side")), value);
+        }
+        // What everyone has is there.
+        shader.barrier();
+        for q in 0..fours {
+            let all = shader.variable(format!("all_{name}{q}"), shared.at(&own + (q * across)));
+            let side = shader.open_for("other", 1, across, 1, n_times * across);
+            let other = shared.at(&own + (q * across) + side);
+            let both = if how == "max" { call("max", [all.clone(), other], FLOATS) } else { &all + other };
+            shader.assign(&all, both);
+            shader.close();
+            (0..4).for_each(|j| shader.assign(&one(name, 4 * q + j), all.component(j)));
+        }
+        // The memory is free for the next.
+        shader.barrier();
+    }
+}
+
+/// The softmax's own exponential.
+pub fn exponential(shader: &mut Shader, exp: &'static UnaryRow, x: ShaderExpr) -> ShaderExpr {
+    shader.functions(exp.wgsl_fns);
+    let text = exp.wgsl.replace("$t", "f32");
+    debug_assert!(matches!(x.ty(), ShaderType::One(Lane::F32) | ShaderType::Vec(4, Lane::F32)));
+    apply(shader, exp.name, &text, &["$x"], vec![x], Lane::F32)
+}

@@ -1,0 +1,194 @@
+//! How a chained product is shared out on a GPU: plain data, made of a kernel, its sizes and what is known of the device.
+//! Writes no text.
+
+use std::fmt;
+
+use super::super::matmul::variants::{Read, Share};
+use crate::kernel::{AttentionArgs, AttentionKernel, AttentionOperand, InstOp};
+use crate::target::{GpuTarget, Threads};
+
+/// The blocks of a chained product. A workgroup takes a block of rows (queries) and a tile of values, and goes through the
+/// columns (keys) block by block; scores and weights of a block stay in registers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionTiles {
+    /// How invocations work together: a subgroup in which every invocation has all rows and some of the columns, or a
+    /// workgroup through its memory, to which it brings `k` steps of both operands at a time.
+    pub share: Share,
+    /// Rows of an invocation.
+    pub rows: usize,
+    /// Fours of columns, and of values, that an invocation has.
+    pub key_fours: usize,
+    pub value_fours: usize,
+    /// Parts into which columns are cut, put together by a second dispatch in this order; columns of each.
+    pub n_parts: usize,
+    pub part_columns: usize,
+    /// How each inner product's operands are read, by rows and by columns; and the values.
+    pub reads: [[Read; 2]; 2],
+    pub values: Read,
+    /// Whether columns, values and the products of each inner sum are whole fours.
+    pub keys_by_four: bool,
+    pub values_by_four: bool,
+    pub depth_by_four: [bool; 2],
+    /// Whether a weight of 0 hides its value, whatever it is: 0 · NaN would be NaN.
+    pub hides: bool,
+}
+
+/// Rows that a subgroup which is a driver's vector takes at a time, and how many there must be for it. Many rows use what is
+/// read of keys and values more often, and take longer to compile: for 512 rows and columns of 12 heads, 32 took 11.3 ms
+/// where 16 took 13.6, and 1.5 s to compile instead of 0.6, on llvmpipe and an AMD EPYC.
+const SUBGROUP_ROWS: [(usize, usize); 4] = [(1, 0), (8, 2), (16, 9), (32, 256)];
+/// Fours of values that an invocation keeps at most, and how many of all its rows.
+const MAX_VALUE_FOURS: usize = 4;
+const MAX_SUMS: usize = 64;
+/// The map of a score is written out for each four of an invocation: up to so many instructions for one four of each row,
+/// so that drivers compile it in good time.
+const MAX_SCORE_INSTS: usize = 1024;
+/// With no more rows than this, columns are cut into parts of this many, so that few rows over a long cache keep a device
+/// busy. Sizes alone decide, so that results do not depend on anything else.
+const FEW_ROWS: usize = 8;
+const PART_COLUMNS: usize = 1024;
+
+impl AttentionTiles {
+    /// The blocks for these sizes on this device.
+    pub fn choose(kernel: &AttentionKernel, args: &AttentionArgs, target: &GpuTarget) -> AttentionTiles {
+        let n_fours = args.n_values.div_ceil(4);
+        let n_insts = kernel.scores.insts.len() + 8;
+        let (share, rows, key_fours, value_fours) = match (target.style, target.subgroup) {
+            (Threads::Independent, Some(n)) => {
+                let value_fours = n_fours.div_ceil(n).min(MAX_VALUE_FOURS);
+                // What is written out for each row must stay short, so that it is compiled in good time.
+                let is_short = |rows: usize| rows * value_fours <= MAX_SUMS && rows * n_insts <= MAX_SCORE_INSTS;
+                let serves = |(_, from): &&(usize, usize)| args.n_rows >= *from;
+                let wanted = SUBGROUP_ROWS.iter().filter(serves).map(|(rows, _)| *rows);
+                let rows = wanted.rev().find(|rows| is_short(*rows)).unwrap_or(SUBGROUP_ROWS[0].0);
+                (Share::SubgroupBroadcast(n), rows, 2, value_fours)
+            }
+            _ => workgroup(args, n_fours, target),
+        };
+        let mut tiles = AttentionTiles {
+            share,
+            rows,
+            key_fours,
+            value_fours,
+            n_parts: 1,
+            part_columns: args.n_columns,
+            reads: [[Read::Each; 2]; 2],
+            values: read_values(args),
+            keys_by_four: args.n_columns.is_multiple_of(4),
+            values_by_four: args.n_values.is_multiple_of(4),
+            depth_by_four: [true; 2],
+            // Scores that a mask chooses, or a bias of −∞.
+            hides: kernel.scores.insts.iter().any(|inst| matches!(inst.op, InstOp::Select(..) | InstOp::Load { .. })),
+        };
+        for (i, inner) in args.inner.iter().enumerate() {
+            let along =
+                |lies: &AttentionOperand, n: usize| match inner.depth.is_multiple_of(4) && is_by_four(lies, args, n) {
+                    true => Read::AlongK,
+                    false => Read::Each,
+                };
+            tiles.reads[i] = [along(&inner.a, args.n_rows), along(&inner.b, args.n_columns)];
+            tiles.depth_by_four[i] = inner.depth.is_multiple_of(4);
+        }
+        // Behind the last column there are weights of 0, too.
+        tiles.hides |= !args.n_columns.is_multiple_of(tiles.block_columns());
+        tiles.cut_columns(args, target);
+        tiles
+    }
+
+    /// Cuts columns where rows are few, or where one invocation would make too many loop iterations.
+    fn cut_columns(&mut self, args: &AttentionArgs, target: &GpuTarget) {
+        let block = self.block_columns();
+        let few = if args.n_rows <= FEW_ROWS { PART_COLUMNS } else { args.n_columns };
+        // Twice as many as one block takes: loops find their end once more than they run.
+        let per_block = 2 * (8 + self.iterations_of_block(args));
+        let most = target.max_iterations / per_block.max(1) * block;
+        self.part_columns = few.min(most).max(block).next_multiple_of(block);
+        self.n_parts = args.n_columns.div_ceil(self.part_columns).max(1);
+    }
+
+    /// Loop iterations that an invocation makes for a block of columns.
+    fn iterations_of_block(&self, args: &AttentionArgs) -> usize {
+        let depths = args.inner.iter().map(|inner| inner.depth);
+        match self.share {
+            Share::WorkgroupTile { across, k, .. } => {
+                let bring = |n_places: usize| k * n_places.div_ceil(4) / self.n_invocations() + 1;
+                let per_slice =
+                    2 + k + bring(self.block_rows()) + bring(self.block_columns()) + bring(self.tile_values());
+                let n_slices = depths.map(|depth| depth.div_ceil(k)).sum::<usize>() + self.block_columns().div_ceil(k);
+                n_slices * per_slice + across + 2
+            }
+            _ => depths.map(|depth| depth.div_ceil(4) + 1).sum::<usize>() + self.key_fours * (self.n_invocations() + 1),
+        }
+    }
+
+    /// Invocations of a workgroup, and those of them that share rows.
+    pub fn n_invocations(&self) -> usize {
+        match self.share {
+            Share::WorkgroupTile { down, across, .. } => down * across,
+            Share::SubgroupBroadcast(n) => n,
+            Share::Alone | Share::SplitK(_) => unreachable!("bug: a chained product is shared"),
+        }
+    }
+
+    /// Invocations side by side, which have other columns and values of the same rows.
+    pub fn across(&self) -> usize {
+        match self.share {
+            Share::WorkgroupTile { across, .. } => across,
+            _ => self.n_invocations(),
+        }
+    }
+
+    /// Rows, columns and values of a workgroup's blocks.
+    pub fn block_rows(&self) -> usize {
+        self.rows * self.n_invocations() / self.across()
+    }
+
+    pub fn block_columns(&self) -> usize {
+        4 * self.key_fours * self.across()
+    }
+
+    pub fn tile_values(&self) -> usize {
+        4 * self.value_fours * self.across()
+    }
+}
+
+/// The blocks of a workgroup that shares operands through its memory, of which every device has 16 KiB.
+fn workgroup(args: &AttentionArgs, n_fours: usize, target: &GpuTarget) -> (Share, usize, usize, usize) {
+    let rows = 4;
+    let most = (target.max_invocations / 8).clamp(1, 8);
+    let down = args.n_rows.div_ceil(rows).next_power_of_two().min(most);
+    let across = (target.max_invocations.min(64) / down).clamp(1, 32);
+    let value_fours = n_fours.div_ceil(across).min(MAX_VALUE_FOURS);
+    (Share::WorkgroupTile { down, across, k: 8 }, rows, 1, value_fours)
+}
+
+/// Whether fours along a place's own numbers start at multiples of four, wherever the place and the batch are.
+fn is_by_four(lies: &AttentionOperand, args: &AttentionArgs, n_places: usize) -> bool {
+    let mut batch = args.batch.iter().zip(&lies.batch);
+    lies.along == 1
+        && lies.offset % 4 == 0
+        && (n_places == 1 || lies.place % 4 == 0)
+        && batch.all(|(n, step)| *n == 1 || step % 4 == 0)
+}
+
+fn read_values(args: &AttentionArgs) -> Read {
+    match args.n_values.is_multiple_of(4) && is_by_four(&args.values, args, args.n_columns) {
+        true => Read::Across,
+        false => Read::Each,
+    }
+}
+
+impl fmt::Display for AttentionTiles {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (rows, columns, values) = (self.block_rows(), self.block_columns(), self.tile_values());
+        write!(f, "blocks of {rows} rows × {columns} columns, {values} values")?;
+        match self.share {
+            Share::SubgroupBroadcast(_) => write!(f, ", by subgroup")?,
+            _ => write!(f, ", through workgroup memory")?,
+        }
+        match self.n_parts {
+            1 => Ok(()),
+            n => write!(f, ", {n} parts of {} columns", self.part_columns),
+        }
+    }
+}
