@@ -25,11 +25,45 @@ static LIVE: AtomicUsize = AtomicUsize::new(0);
 thread_local! {
     /// How often this thread has allocated, however little.
     static N_OF_THREAD: Cell<usize> = const { Cell::new(0) };
+    /// Whether this thread is inside [`refusing`].
+    static IS_CALLER: Cell<bool> = const { Cell::new(false) };
+    /// Whether this is a thread of the engine; None as long as nobody has looked.
+    static IS_ENGINE: Cell<Option<bool>> = const { Cell::new(None) };
+}
+
+/// Whether what this thread allocates is the program's. Threads of the test runner allocate, too, while they start and end tests, and
+/// cannot do without.
+fn is_counted_thread() -> bool {
+    IS_CALLER.get()
+        || IS_ENGINE.get().unwrap_or_else(|| {
+            let is_engine = is_named_lazuli();
+            IS_ENGINE.set(Some(is_engine));
+            is_engine
+        })
+}
+
+/// The engine names its threads. Asked of the system, because the standard library allocates to answer.
+#[cfg(target_os = "linux")]
+fn is_named_lazuli() -> bool {
+    const PR_GET_NAME: i32 = 16;
+    unsafe extern "C" {
+        fn prctl(option: i32, ...) -> i32;
+    }
+    let mut name = [0u8; 16];
+    // SAFETY: the system writes at most 16 bytes.
+    unsafe { prctl(PR_GET_NAME, name.as_mut_ptr()) };
+    name.starts_with(b"lazuli")
+}
+
+/// Elsewhere only what the calling thread allocates is counted.
+#[cfg(not(target_os = "linux"))]
+fn is_named_lazuli() -> bool {
+    false
 }
 
 fn is_refused(size: usize) -> bool {
     N_OF_THREAD.set(N_OF_THREAD.get() + 1);
-    if size < COUNTED_FROM.load(SeqCst) || !IS_COUNTING.load(SeqCst) {
+    if size < COUNTED_FROM.load(SeqCst) || !IS_COUNTING.load(SeqCst) || !is_counted_thread() {
         return false;
     }
     let number = N_SEEN.fetch_add(1, SeqCst) + 1;
@@ -73,8 +107,8 @@ unsafe impl GlobalAlloc for Refusing {
     }
 }
 
-/// Counting starts and stops for the whole process, whichever thread allocates: every test beside one that counts has this
-/// from its start to its end.
+/// Counting starts and stops for the whole process, and threads of the engine serve all tests: every test beside one that counts
+/// has this from its start to its end.
 pub fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
@@ -91,9 +125,11 @@ pub fn refusing<R>(numbers: RangeInclusive<usize>, f: impl FnOnce() -> R) -> (R,
     FIRST.store(*numbers.start(), SeqCst);
     LAST.store(*numbers.end(), SeqCst);
     N_SEEN.store(0, SeqCst);
+    IS_CALLER.set(true);
     IS_COUNTING.store(true, SeqCst);
     let result = f();
     IS_COUNTING.store(false, SeqCst);
+    IS_CALLER.set(false);
     (result, N_SEEN.load(SeqCst))
 }
 
