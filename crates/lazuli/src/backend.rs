@@ -230,6 +230,16 @@ impl HostBytes {
         Ok(HostBytes { owner: Box::new(CacheLines { lines, len: bytes.len() }) })
     }
 
+    /// Zeros to be overwritten, from a cache line on.
+    #[track_caller]
+    pub fn zeroed(op: &str, n_bytes: usize) -> Result<HostBytes> {
+        let n_lines = n_bytes.div_ceil(64);
+        let mut lines: Vec<CacheLine> = with_room(op, n_lines)?;
+        huge_pages::ask_for_large(lines.as_ptr().cast(), n_bytes);
+        lines.resize(n_lines, CacheLine([0; 64]));
+        Ok(HostBytes { owner: Box::new(CacheLines { lines, len: n_bytes }) })
+    }
+
     /// Takes over bytes, moved if need be to where words may lie.
     #[track_caller]
     pub fn aligned(op: &str, bytes: Vec<u8>) -> Result<HostBytes> {

@@ -203,8 +203,19 @@ impl Tensor {
             if node.device == *device {
                 return Ok(self.clone());
             }
-            let moved = Expr { op: Op::Data, inputs: smallvec![node.clone()] };
-            Ok(Tensor::new(Ok(Node::new(moved, node.shape, node.dtype, device.clone(), at, false))))
+            let moved = |node: &NodeRef| {
+                let moved = Expr { op: Op::Data, inputs: smallvec![node.clone()] };
+                Node::new(moved, node.shape, node.dtype, device.clone(), at, false)
+            };
+            // Blocks are held alike everywhere: they move as they are.
+            let moved = match node.blocks() {
+                Some((format, blocks)) => {
+                    let widened = Expr { op: Op::Widen(format), inputs: smallvec![moved(&blocks)] };
+                    Node::new(widened, node.shape, node.dtype, device.clone(), at, false)
+                }
+                None => moved(node),
+            };
+            Ok(Tensor::new(Ok(moved)))
         })
     }
 

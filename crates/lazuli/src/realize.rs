@@ -12,13 +12,14 @@ use crate::backend::{Counters, Failure, HostBytes, InputNodes, Outcome, Run, Run
 use crate::device::{Device, DeviceKind};
 use crate::dtype::DType;
 use crate::error::{Error, Fault, Result, counted};
-use crate::graph::{Buffer, Buffers, Captured, Expr, NodeRef, Op, capture, take_off};
+use crate::graph::{Buffer, Buffers, Captured, Expr, Node, NodeRef, Op, capture, take_off};
 use crate::log::{self, Topic};
 use crate::place::Caller;
 use crate::plan::{self, Cache, CachedPlan, Explain, Locked, Made};
 use crate::room::zeroed_bytes;
 use crate::tensor::Tensor;
 use crate::user::{self, CalledBy};
+use crate::view::View;
 
 /// Computes several tensors together: one plan, one submit. They stay on their device.
 ///
@@ -387,6 +388,10 @@ fn postpone(agenda: &mut Agenda, asked: Asked, moves: Vec<NodeRef>) {
 #[track_caller]
 pub fn read(node: &NodeRef, out: &mut [u8]) -> Result<()> {
     let _caller = Caller::of_engine(Location::caller());
+    if let Some(copy) = widened(node) {
+        compute_for(&[&copy], Purpose::Read)?;
+        return read(copy.node()?, out);
+    }
     let backend = node.device.backend();
     match backend.download(&memory(node)?, out) {
         Err(Error::DeviceLost(_)) => {
@@ -400,6 +405,10 @@ pub fn read(node: &NodeRef, out: &mut [u8]) -> Result<()> {
 
 /// [`read`] without another thread.
 pub async fn read_async(node: &NodeRef, out: &mut [u8]) -> Result<()> {
+    if let Some(copy) = widened(node) {
+        Box::pin(compute_for_async(&[&copy], Purpose::Read)).await?;
+        return Box::pin(read_async(copy.node()?, out)).await;
+    }
     let backend = node.device.backend();
     let buffer = memory(node)?;
     match backend.download_async(&buffer, out).await {
@@ -411,6 +420,13 @@ pub async fn read_async(node: &NodeRef, out: &mut [u8]) -> Result<()> {
         }
         done => done,
     }
+}
+
+/// What blocks are widened to, as a tensor of its own, which goes when it has been read.
+fn widened(node: &NodeRef) -> Option<Tensor> {
+    node.blocks()?;
+    let expr = Expr { op: Op::View(Box::new(View::contiguous(node.shape))), inputs: smallvec![node.clone()] };
+    Some(Tensor::new(Ok(Node::detached(expr, node.shape, node.dtype, node.device.clone(), node.at))))
 }
 
 fn memory(node: &NodeRef) -> Result<Buffer> {

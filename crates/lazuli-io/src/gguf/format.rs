@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use lazuli::{DType, Result};
+use lazuli::{BlockFormat, DType, Result};
 
 use crate::elements::Stored;
 use crate::fault;
@@ -122,6 +122,11 @@ impl GgufFormat {
     /// What plain numbers of this type are; None of blocks.
     pub(crate) fn plain(&self) -> Option<Stored> {
         PLAIN.iter().find(|(name, _)| *name == self.name).map(|(_, stored)| *stored)
+    }
+
+    /// The engine's row of a format of blocks, if it has one.
+    pub(crate) fn blocks(&self) -> Option<&'static BlockFormat> {
+        BlockFormat::all().iter().find(|format| format.name() == self.name)
     }
 
     /// As what a tensor is written; None if GGUF has no such type.

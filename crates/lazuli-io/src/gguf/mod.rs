@@ -162,7 +162,9 @@ impl Gguf {
         self.known(name).map(|tensor| self.bytes_of(tensor))
     }
 
-    /// One tensor. i8 and i16 become i32; i64 and f64 become i32 and f32 if their values fit.
+    /// One tensor. i8 and i16 become i32; i64 and f64 become i32 and f32 if their values fit. Blocks of the formats that
+    /// [`BlockFormat`](lazuli::BlockFormat) knows stay blocks, in an f32 tensor
+    /// ([`Tensor::from_blocks`](lazuli::Tensor::from_blocks)).
     ///
     /// ```
     /// # use lazuli::Device;
@@ -177,11 +179,17 @@ impl Gguf {
         let _caller = fault::caller();
         let entry = self.known(name)?;
         let bytes = self.bytes_of(entry);
-        let Some(stored) = entry.format.plain() else {
-            let message = format!("`{name}`: blocks of type {} are not supported", entry.format);
-            return Err(Error::Unsupported(Arc::new(Fault::new("gguf", message))));
+        let tensor = match (entry.format.plain(), entry.format.blocks()) {
+            (Some(stored), _) => elements::tensor(bytes, &entry.shape, stored, device),
+            (None, Some(format)) => {
+                let tensor = Tensor::from_blocks(format, bytes, &entry.shape[..], device);
+                tensor.check().map(|()| tensor)
+            }
+            (None, None) => {
+                let message = format!("`{name}`: blocks of type {} are not supported", entry.format);
+                return Err(Error::Unsupported(Arc::new(Fault::new("gguf", message))));
+            }
         };
-        let tensor = elements::tensor(bytes, &entry.shape, stored, device);
         let tensor = tensor.map_err(|error| fault::of_tensor("gguf", name, &error))?;
         // The tensor has a copy; what it was copied from need not stay in memory.
         self.parts[entry.part].let_go(entry.start, entry.n_bytes);

@@ -29,6 +29,8 @@ pub fn gradients(op: &Op, inputs: &[Tensor], y: &Tensor, g: &Tensor, wanted: &[b
         // Memory that comes from another device: the gradient goes back there.
         Op::Data if inputs.len() == 1 => one(inputs[0].node().ok().map(|x| g.to_device(&x.device))),
         Op::Data | Op::Const(_) | Op::Index => Gradients::new(),
+        // Codes are integers: no gradient reaches them.
+        Op::Widen(_) => none(inputs),
         Op::Unary(row) => one(row.grad.map(|grad| grad(&inputs[0], y, g))),
         Op::Binary(row) => match row.grad {
             Some(grad) => grad(&inputs[0], &inputs[1], y, g).into_iter().map(Some).collect(),

@@ -107,11 +107,11 @@ impl Frame<'_> {
             match &nest.code.insts[reg as usize] {
                 CodeInst::Load { input, access } => self.load(*input, *access, out, tile),
                 CodeInst::Padded { input, access, fill } => {
-                    let (walk, dtype) = (&nest.walks[*access as usize], nest.code.body.inputs[*input as usize]);
+                    let (walk, storage) = (&nest.walks[*access as usize], nest.code.body.inputs[*input as usize]);
                     let (base, fill) = (self.bound.inputs[*input as usize], self.val(*fill).row(0, 1)[0]);
                     (0..tile.rows).for_each(|r| {
                         let start = tile.start + r * tile.pitch;
-                        load::fill_padded(walk, base, dtype, start, out.row(r, tile.len), fill);
+                        load::fill_padded(walk, base, storage, start, out.row(r, tile.len), fill);
                     });
                     out.full()
                 }
@@ -191,28 +191,29 @@ impl Frame<'_> {
     unsafe fn load(&self, input: u16, access: u16, out: Out, tile: &Tile) -> Val {
         let nest = self.bound.nest;
         let walk = &nest.walks[access as usize];
-        let dtype = nest.code.body.inputs[input as usize];
+        let storage = nest.code.body.inputs[input as usize];
         let base = self.bound.inputs[input as usize];
         // SAFETY: the planner's accesses stay within their memory, and the destination has room for the tile.
         unsafe {
             let row_step = nest.row_steps[access as usize];
             match walk.step() {
                 Some(0) if matches!(walk, ElementRuns::One(_)) => {
-                    *out.ptr = load::element(base, dtype, walk.element(0));
+                    *out.ptr = load::element(base, storage, walk.element(0));
                     return Val::one(out.ptr);
                 }
                 Some(lane_step)
-                    if lane_step.abs() > 1 && row_step.abs() == 1 && tile.rows > 1 && nest.rows_are_runs =>
+                    if let Some(dtype) = storage.plain()
+                        && (lane_step.abs() > 1 && row_step.abs() == 1 && tile.rows > 1 && nest.rows_are_runs) =>
                 {
                     let across = Across { first: walk.element(tile.start), row_step, lane_step };
                     transpose::fill(base, dtype, across, out.ptr, out.pitch, tile);
                 }
                 _ if out.pitch == tile.len && tile.pitch == tile.len => {
-                    load::fill(walk, base, dtype, tile.start, out.row(0, tile.n_lanes()));
+                    load::fill(walk, base, storage, tile.start, out.row(0, tile.n_lanes()));
                 }
                 _ => {
                     for row in 0..tile.rows {
-                        load::fill(walk, base, dtype, tile.start + row * tile.pitch, out.row(row, tile.len));
+                        load::fill(walk, base, storage, tile.start + row * tile.pitch, out.row(row, tile.len));
                     }
                 }
             }
@@ -227,7 +228,7 @@ impl Frame<'_> {
         };
         let args = nest.gathers[gather as usize];
         let lookup = Lookup { walk: &nest.walks[access as usize], stride: args.stride, bound: args.bound, signed };
-        let dtype = nest.code.body.inputs[input as usize];
+        let storage = nest.code.body.inputs[input as usize];
         let index = self.val(index);
         for row in 0..tile.rows {
             // SAFETY: the planner's accesses stay within their memory for every index within its bound.
@@ -235,7 +236,7 @@ impl Frame<'_> {
                 let start = tile.start + row * tile.pitch;
                 lookup.fill(
                     self.bound.inputs[input as usize],
-                    dtype,
+                    storage,
                     start,
                     index.row(row, tile.len),
                     out.row(row, tile.len),

@@ -126,23 +126,19 @@ fn moved(launch: &Launch) -> Vec<MovedBinding> {
         for (offset, numbers) in body.offsets.iter().zip(&args.offsets) {
             let inputs = body.insts.iter().filter_map(|inst| match inst.op {
                 InstOp::Load { input, access } if access == offset.access => {
-                    Some((input as usize, body.inputs[input as usize]))
+                    Some((input as usize, body.inputs[input as usize].unit_bytes()))
                 }
                 _ => None,
             });
             let stores = body.stores.iter().filter(|store| store.access == offset.access);
             let outputs = stores.map(|store| {
                 let output = store.output as usize;
-                (launch.reads.len() + first_output + output, body.outputs[output])
+                (launch.reads.len() + first_output + output, body.outputs[output].size())
             });
-            for (binding, dtype) in inputs.chain(outputs) {
+            for (binding, size) in inputs.chain(outputs) {
                 if moved.iter().all(|known| known.binding != binding) {
                     let constant = args.consts[offset.constant as usize];
-                    moved.push(MovedBinding {
-                        binding,
-                        constant,
-                        stride_bytes: numbers.stride * dtype.size() as isize,
-                    });
+                    moved.push(MovedBinding { binding, constant, stride_bytes: numbers.stride * size as isize });
                 }
             }
         }
@@ -192,7 +188,8 @@ fn work_of(
             };
             let args = launch.args.routine.clone().expect("a routine's launch has its numbers");
             let n_elems = args.output_shape.n_elems() + args.input_shapes.iter().map(|s| s.n_elems()).sum::<usize>();
-            let (inputs, output) = (kernel.inputs.clone(), kernel.outputs[0]);
+            let inputs = kernel.inputs.iter().map(|storage| storage.dtype()).collect();
+            let output = kernel.outputs[0];
             // Routines share out their own work; sorting is the dearest.
             (LaunchSchedule::Routine { routine, args, inputs, output }, n_elems as f64 * 10.0)
         }

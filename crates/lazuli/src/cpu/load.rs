@@ -4,15 +4,16 @@
 use super::chain::ChainWrite;
 use super::convert::{StoredElem, with_stored};
 use super::runs::{ElementRuns, StridedRun};
+use crate::blocks::{BlockStorage, Storage};
 use crate::dtype::DType;
 
 /// Fills `lanes` with the elements at positions `start..`; those without an element are 0.
 ///
 /// # Safety
-/// Every element of the walk is within the memory at `base`, which is aligned for `dtype` and not written meanwhile.
-pub unsafe fn fill(walk: &ElementRuns, base: *const u8, dtype: DType, start: usize, lanes: &mut [u32]) {
+/// Every element of the walk is within the memory at `base`, which is aligned for its elements and not written meanwhile.
+pub unsafe fn fill(walk: &ElementRuns, base: *const u8, storage: Storage, start: usize, lanes: &mut [u32]) {
     // SAFETY: as promised by the caller.
-    unsafe { with_stored!(dtype, fill_stored::<_>(walk, base, start, lanes, 0)) }
+    unsafe { fill_padded(walk, base, storage, start, lanes, 0) }
 }
 
 /// [`fill`] with another lane where there is no element.
@@ -22,13 +23,65 @@ pub unsafe fn fill(walk: &ElementRuns, base: *const u8, dtype: DType, start: usi
 pub unsafe fn fill_padded(
     walk: &ElementRuns,
     base: *const u8,
-    dtype: DType,
+    storage: Storage,
     start: usize,
     lanes: &mut [u32],
     pad: u32,
 ) {
     // SAFETY: as promised by the caller.
-    unsafe { with_stored!(dtype, fill_stored::<_>(walk, base, start, lanes, pad)) }
+    unsafe {
+        match storage {
+            Storage::Plain(dtype) => with_stored!(dtype, fill_stored::<_>(walk, base, start, lanes, pad)),
+            Storage::Blocks(blocks) => fill_widened(walk, base, blocks, start, lanes, pad),
+        }
+    }
+}
+
+/// [`fill_padded`] of blocks, which are widened run by run.
+unsafe fn fill_widened(
+    walk: &ElementRuns,
+    base: *const u8,
+    blocks: BlockStorage,
+    start: usize,
+    lanes: &mut [u32],
+    pad: u32,
+) {
+    walk.runs(start, lanes.len(), |at, run| {
+        let lanes = &mut lanes[at..at + run.len];
+        // SAFETY: a run's elements are within the memory.
+        unsafe {
+            match run {
+                StridedRun { valid: false, .. } => lanes.fill(pad),
+                StridedRun { step: 1, source, .. } => {
+                    let mut at = source as usize;
+                    let mut rest = lanes;
+                    // A run may go on from one row into the next.
+                    while !rest.is_empty() {
+                        let (row, column) = (at / blocks.row_len, at % blocks.row_len);
+                        let (here, after) = rest.split_at_mut(rest.len().min(blocks.row_len - column));
+                        at += here.len();
+                        let here = std::slice::from_raw_parts_mut(here.as_mut_ptr().cast::<f32>(), here.len());
+                        blocks.widen_run(base, row, column, here);
+                        rest = after;
+                    }
+                }
+                StridedRun { step: 0, source, .. } => lanes.fill(widened(base, blocks, source)),
+                StridedRun { step, source, .. } => {
+                    for (i, lane) in lanes.iter_mut().enumerate() {
+                        *lane = widened(base, blocks, source + i as isize * step);
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// One element of blocks as a lane.
+unsafe fn widened(base: *const u8, blocks: BlockStorage, at: isize) -> u32 {
+    let mut one = [0.0];
+    // SAFETY: the element is within the memory, as promised by the caller.
+    unsafe { blocks.widen_run(base, at as usize / blocks.row_len, at as usize % blocks.row_len, &mut one) };
+    one[0].to_bits()
 }
 
 unsafe fn fill_stored<S: StoredElem>(walk: &ElementRuns, base: *const u8, start: usize, lanes: &mut [u32], pad: u32) {
@@ -76,13 +129,18 @@ unsafe fn fill_run<S: StoredElem>(base: *const S, run: StridedRun, lanes: &mut [
 ///
 /// # Safety
 /// The element is within the memory at `base`.
-pub unsafe fn element(base: *const u8, dtype: DType, at: isize) -> u32 {
+pub unsafe fn element(base: *const u8, storage: Storage, at: isize) -> u32 {
     unsafe fn read<S: StoredElem>(base: *const u8, at: isize) -> u32 {
         // SAFETY: as promised by the caller.
         unsafe { (*base.cast::<S>().offset(at)).lane() }
     }
     // SAFETY: as promised by the caller.
-    unsafe { with_stored!(dtype, read::<_>(base, at)) }
+    unsafe {
+        match storage {
+            Storage::Plain(dtype) => with_stored!(dtype, read::<_>(base, at)),
+            Storage::Blocks(blocks) => widened(base, blocks, at),
+        }
+    }
 }
 
 /// Stores `lanes` (as many as `len`, or one for all) to the elements at positions `start..`.
@@ -167,28 +225,48 @@ impl Lookup<'_> {
     /// all. An index out of range reads 0; the first such position and its index are returned.
     ///
     /// # Safety
-    /// Every element that an index within the bound gives is within the memory at `base`, aligned for `dtype`.
+    /// Every element that an index within the bound gives is within the memory at `base`, aligned for its elements.
     pub unsafe fn fill(
         &self,
         base: *const u8,
-        dtype: DType,
+        storage: Storage,
         start: usize,
         indices: &[u32],
         lanes: &mut [u32],
     ) -> Option<(usize, i64)> {
         // SAFETY: as promised by the caller.
-        unsafe { with_stored!(dtype, lookup_stored::<_>(self, base, start, indices, lanes)) }
+        unsafe {
+            match storage {
+                Storage::Plain(dtype) => with_stored!(dtype, lookup_stored::<_>(self, base, start, indices, lanes)),
+                Storage::Blocks(blocks) => {
+                    let source = |at: isize| widened(base, blocks, at);
+                    lookup(self, start, indices, lanes, source)
+                }
+            }
+        }
     }
 }
 
 unsafe fn lookup_stored<S: StoredElem>(
-    lookup: &Lookup,
+    looked_up: &Lookup,
     base: *const u8,
     start: usize,
     indices: &[u32],
     lanes: &mut [u32],
 ) -> Option<(usize, i64)> {
     let base = base.cast::<S>();
+    // SAFETY: elements of an index within its bound are within the memory.
+    lookup(looked_up, start, indices, lanes, |at| unsafe { (*base.offset(at)).lane() })
+}
+
+/// Fills lanes with what `element` finds at the places that indices within their bound give.
+fn lookup(
+    lookup: &Lookup,
+    start: usize,
+    indices: &[u32],
+    lanes: &mut [u32],
+    element: impl Fn(isize) -> u32,
+) -> Option<(usize, i64)> {
     let splat = indices.len() == 1;
     let mut failed = None;
     lookup.walk.runs(start, lanes.len(), |at, run| {
@@ -198,9 +276,7 @@ unsafe fn lookup_stored<S: StoredElem>(
             lanes[at + i] = if !run.valid {
                 0
             } else if index >= 0 && (index as usize) < lookup.bound {
-                let element = run.source + i as isize * run.step + index as isize * lookup.stride;
-                // SAFETY: the index is within its bound, so the element is within the memory.
-                unsafe { (*base.offset(element)).lane() }
+                element(run.source + i as isize * run.step + index as isize * lookup.stride)
             } else {
                 failed = failed.or(Some((start + at + i, index)));
                 0

@@ -16,6 +16,7 @@ use super::runs::ElementRuns;
 use super::schedule::{Nest, Traversal};
 use super::threads;
 use super::tile::{BoundNest, Tile, Val};
+use crate::blocks::Storage;
 use crate::dtype::{DType, Lane};
 use crate::kernel::{Args, MatmulArgs, OperandArgs};
 use crate::ops::Isa;
@@ -166,13 +167,15 @@ impl Matmul {
     fn wide_operands(&self) -> [Option<WideOperand>; 2] {
         let MatmulArgs { m, k, n, ref batch, ref a, ref b, .. } = self.args;
         let wide = |idx: usize, lies: &OperandArgs, rows: usize, cols: usize| {
-            let is_narrow = self.nest.code.body.inputs[idx].size() != 4;
+            let is_narrow = !self.nest.code.body.inputs[idx].is_lane();
             let (low, high) = is_narrow.then(|| lies.extent(batch, rows, cols)).flatten()?;
             Some(WideOperand { low, n: (high - low + 1) as usize })
         };
         let b = match &self.sums {
             // Micro-kernels widen what they read by steps.
-            ProductMethod::Gemm(gemm) if gemm.b_steps.is_some() => None,
+            ProductMethod::Gemm(gemm) if gemm.b_steps.is_some() && self.nest.code.body.inputs[1].plain().is_some() => {
+                None
+            }
             _ => wide(1, b, k, n),
         };
         [wide(0, a, m, k), b]
@@ -313,9 +316,10 @@ impl Matmul {
         wide: Option<WideOperand>,
         lanes: *mut u8,
     ) -> StridedOperand<'s> {
-        let dtype = self.nest.code.body.inputs[idx];
+        let storage = self.nest.code.body.inputs[idx];
         let Some(wide) = wide else {
-            return StridedOperand { ptr: SharedPtr(bound.inputs[idx] as *mut u32), size: dtype.size(), lies };
+            let size = storage.unit_bytes();
+            return StridedOperand { ptr: SharedPtr(bound.inputs[idx] as *mut u32), size, lies };
         };
         let (from, to) = (SharedPtr(bound.inputs[idx] as *mut u32), SharedPtr(lanes.cast::<u32>()));
         const PIECE: usize = 64 * 1024;
@@ -324,7 +328,7 @@ impl Matmul {
             // SAFETY: the elements between the lowest and the highest are in the operand's memory.
             unsafe {
                 let lanes = std::slice::from_raw_parts_mut(to.get().add(i * PIECE), len);
-                load::fill(&ElementRuns::Flat(wide.low), from.get().cast(), dtype, i * PIECE, lanes);
+                load::fill(&ElementRuns::Flat(wide.low), from.get().cast(), storage, i * PIECE, lanes);
             }
         });
         StridedOperand { ptr: SharedPtr(to.get().wrapping_offset(-wide.low)), size: 4, lies }
@@ -396,7 +400,9 @@ enum ProductMethod {
 }
 
 impl ProductMethod {
-    fn of_floats(args: &MatmulArgs, b_dtype: DType, isa: Isa) -> ProductMethod {
+    fn of_floats(args: &MatmulArgs, b_storage: Storage, isa: Isa) -> ProductMethod {
+        // Blocks are widened before.
+        let b_dtype = b_storage.dtype();
         let MatmulArgs { m, k, n, ref a, ref b, panels, .. } = *args;
         let (null, out) = (std::ptr::null(), std::ptr::null_mut());
         let gemm = Gemm {

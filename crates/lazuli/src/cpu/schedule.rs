@@ -216,7 +216,7 @@ impl Facts for Known<'_> {
             || self.rows_are_runs && walk.step() == Some(1)
             // One lane for each row: arithmetic on such lanes takes those of all rows at once.
             || self.rows_are_runs && walk.step() == Some(0) && matches!(self.row_steps[access as usize], 0 | 1);
-        fits && self.code.body.inputs[input as usize].size() == 4
+        fits && self.code.body.inputs[input as usize].is_lane()
     }
 
     fn direct(&self, store: usize) -> bool {

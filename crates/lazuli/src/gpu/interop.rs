@@ -143,6 +143,11 @@ pub fn buffer(tensor: &Tensor) -> Result<wgpu::Buffer> {
     let node = tensor.node()?;
     let gpu = gpu_of("buffer", &node.device)?;
     realize::compute(&[tensor])?;
+    if let Some((format, _)) = node.blocks() {
+        let message =
+            format!("its elements are in blocks ({format}), not in a buffer of f32; `x.mul(1.0)` is a copy that is");
+        return Err(Error::unsupported("buffer", message));
+    }
     let memory = node.buffer().ok_or_else(|| Error::device("buffer", "the tensor's memory was given away"))?;
     let block = storage(&memory)?.block(&gpu.shared.live()?)?;
     match block.buffers() {

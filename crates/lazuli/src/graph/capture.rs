@@ -418,6 +418,12 @@ impl KeyWriter {
                 self.head(6, node);
                 inputs(self);
             }
+            Op::Widen(format) => {
+                self.head(19, node);
+                self.shape(&node.shape);
+                self.key.words.push(std::ptr::from_ref(*format) as u64);
+                inputs(self);
+            }
             Op::Commit => {
                 self.head(15, node);
                 inputs(self);

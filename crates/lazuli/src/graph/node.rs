@@ -11,6 +11,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::kin::{Kin, Kins};
 use super::op::Op;
+use crate::blocks::BlockFormat;
 use crate::device::Device;
 use crate::dtype::DType;
 use crate::error::Error;
@@ -202,9 +203,20 @@ impl Node {
         self.body().buffer.as_ref().is_some_and(|buffer| Arc::strong_count(&buffer.0) == 1)
     }
 
-    /// Whether it has been computed.
+    /// Whether it has been computed. What blocks are widened to never is: having the blocks is all there is to do.
     pub fn is_ready(&self) -> bool {
-        self.body().buffer.is_some()
+        let body = self.body();
+        let has_blocks = |expr: &Expr| matches!(expr.op, Op::Widen(_)) && expr.inputs[0].buffer().is_some();
+        body.buffer.is_some() || body.expr.as_ref().is_some_and(has_blocks)
+    }
+
+    /// The format and the bytes of the blocks that it is widened from, if it is.
+    pub fn blocks(&self) -> Option<(&'static BlockFormat, NodeRef)> {
+        self.with_pending(|expr, _| match expr.op {
+            Op::Widen(format) => Some((format, expr.inputs[0].clone())),
+            _ => None,
+        })
+        .flatten()
     }
 
     /// What its device keeps of it: always of one type.

@@ -5,6 +5,7 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
+use crate::blocks::BlockFormat;
 use crate::dtype::DType;
 use crate::fast_hash::hash_of;
 use crate::ops::{BinaryRow, ReduceRow, RoutineRow, RuleRow, UnaryRow};
@@ -29,6 +30,8 @@ pub enum Op {
     Select,
     /// To the node's dtype.
     Cast,
+    /// The f32 elements of blocks of this format. The input is memory: their bytes, as devices hold them.
+    Widen(&'static BlockFormat),
     /// Inputs `old` and `new`: `new` if every check of the evaluation has passed, else `old`.
     Commit,
     /// The first input. Gradients go to the inputs behind it, by the row's rule for these axes, and none through the first.
@@ -169,6 +172,7 @@ impl Op {
             Op::Binary(row) => row.name,
             Op::Select => "select",
             Op::Cast => "cast",
+            Op::Widen(_) => "widen",
             Op::Commit => "unless_failed",
             Op::WithRule(row, _) => row.name,
             Op::Custom(_) => "custom",
@@ -191,6 +195,8 @@ impl Op {
             Op::Binary(row) => row.grad.is_none(),
             Op::Reduce(row, _) => row.grad.is_none(),
             Op::Routine(row, _) => row.grad.is_none(),
+            // Codes are integers.
+            Op::Widen(_) => true,
             _ => false,
         }
     }

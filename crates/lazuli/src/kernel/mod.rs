@@ -9,6 +9,7 @@ mod operand;
 pub use extent::{coordinates_between, reach_of};
 pub use operand::{AxisList, MatmulArgs, OperandArgs, Panels};
 
+use crate::blocks::Storage;
 use crate::dtype::DType;
 use crate::graph::CustomRef;
 use crate::ops::wgsl_loops::Iterations;
@@ -38,7 +39,7 @@ pub enum Kernel {
 /// body are the first of these, as far as it needs them.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AttentionKernel {
-    pub inputs: Vec<DType>,
+    pub inputs: Vec<Storage>,
     /// Those of `result`, then those of `rows`.
     pub outputs: Vec<DType>,
     /// Inner products: one or two.
@@ -88,8 +89,8 @@ pub struct Body {
     /// Whether the first outer axis counts pieces of one long inner axis, of which the last is short:
     /// see [`Args::limit`].
     pub ragged: bool,
-    /// Storage type of each bound input and output.
-    pub inputs: Vec<DType>,
+    /// How each bound input and output is stored. Outputs are never in blocks.
+    pub inputs: Vec<Storage>,
     pub outputs: Vec<DType>,
     /// The form of each index map; its numbers are in [`Args::accesses`].
     pub accesses: Vec<AccessForm>,
@@ -208,7 +209,7 @@ pub enum AccessForm {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RoutineKernel {
     pub row: &'static RoutineRow,
-    pub inputs: Vec<DType>,
+    pub inputs: Vec<Storage>,
     pub outputs: Vec<DType>,
 }
 
@@ -303,8 +304,8 @@ pub struct RoutineArgs {
 }
 
 impl Kernel {
-    /// Storage types of inputs and outputs.
-    pub fn bindings(&self) -> (&[DType], &[DType]) {
+    /// How inputs and outputs are stored.
+    pub fn bindings(&self) -> (&[Storage], &[DType]) {
         match self {
             Kernel::Loop(body) | Kernel::Matmul(body) => (&body.inputs, &body.outputs),
             Kernel::Attention(a) => (&a.inputs, &a.outputs),
@@ -318,10 +319,12 @@ impl Kernel {
             Kernel::Loop(body) | Kernel::Matmul(body) => body.size_bytes(),
             Kernel::Attention(a) => {
                 let bodies = [&a.scores, &a.result, &a.rows].map(Body::size_bytes).iter().sum::<usize>();
-                let lists = a.inputs.capacity() + a.outputs.capacity() + a.masks.capacity() * size_of::<AffineMask>();
+                let lists = a.inputs.capacity() * size_of::<Storage>()
+                    + a.outputs.capacity()
+                    + a.masks.capacity() * size_of::<AffineMask>();
                 size_of::<AttentionKernel>() + bodies + lists
             }
-            Kernel::Routine(routine) => routine.inputs.capacity() + routine.outputs.capacity(),
+            Kernel::Routine(routine) => routine.inputs.capacity() * size_of::<Storage>() + routine.outputs.capacity(),
         }
     }
 

@@ -28,6 +28,7 @@ mod normalize;
 
 // Tensors from nothing, movement, contraction and the rest.
 mod create;
+mod quantized;
 mod random;
 mod movement;
 mod slicing;

@@ -65,7 +65,7 @@ fn copied(value: &PlanValue, from: ValueId, to: ValueId) -> LaunchDraft {
     let all: Shape = [value.n_elems].into_iter().collect();
     let body = Body {
         outer_rank: 1,
-        inputs: vec![value.dtype],
+        inputs: vec![value.dtype.into()],
         outputs: vec![value.dtype],
         accesses: vec![AccessForm::Linear],
         insts: vec![Inst { op: InstOp::Load { input: 0, access: 0 }, dtype: value.dtype, scope: Scope::Outer }],

@@ -8,6 +8,7 @@ use smallvec::{SmallVec, smallvec};
 use super::ValueId;
 use super::lower::Lowering;
 use super::maps::{cut, last, mergeable, merged, rewrite, scope_of, with_axis, without_axis};
+use crate::blocks::Storage;
 use crate::dtype::DType;
 use crate::fast_hash::{FastMap, hash_of};
 use crate::graph::{GraphNode, NodeIdx, Op};
@@ -44,7 +45,7 @@ pub struct MovedBy {
 #[derive(Clone, Copy, PartialEq)]
 struct BoundInput {
     value: ValueId,
-    dtype: DType,
+    storage: Storage,
     moved: Option<MovedBy>,
 }
 
@@ -161,9 +162,9 @@ impl BodyBuilder {
     }
 
     /// Binds an input.
-    pub fn bind(&mut self, value: ValueId, dtype: DType) -> u16 {
+    pub fn bind(&mut self, (value, storage): (ValueId, Storage)) -> u16 {
         // A matmul's operands keep their places, even if both are the same value.
-        self.inputs.push(BoundInput { value, dtype, moved: None });
+        self.inputs.push(BoundInput { value, storage, moved: None });
         self.inputs.len() as u16 - 1
     }
 
@@ -174,20 +175,20 @@ impl BodyBuilder {
     }
 
     /// Loads an element of a value.
-    pub fn load(&mut self, value: ValueId, dtype: DType, map: IndexMap) -> Reg {
-        self.load_moved(value, dtype, map, None)
+    pub fn load(&mut self, source: (ValueId, Storage), map: IndexMap) -> Reg {
+        self.load_moved(source, map, None)
     }
 
     /// Loads an element of a value, from a position on that is known when the kernel runs.
-    fn load_moved(&mut self, value: ValueId, dtype: DType, map: IndexMap, moved: Option<MovedBy>) -> Reg {
+    fn load_moved(&mut self, (value, storage): (ValueId, Storage), map: IndexMap, moved: Option<MovedBy>) -> Reg {
         let scope = scope_of(&map, self.n_outer);
         let access = self.access_in(map, scope, moved);
         if let Some((_, reg)) = self.loads.iter().find(|(load, _)| *load == (value, access)) {
             return *reg;
         }
-        let input = self.input(BoundInput { value, dtype, moved });
+        let input = self.input(BoundInput { value, storage, moved });
         let scope = self.accesses[access as usize].scope;
-        let reg = self.push(InstOp::Load { input, access }, dtype, scope);
+        let reg = self.push(InstOp::Load { input, access }, storage.dtype(), scope);
         self.loads.push(((value, access), reg));
         reg
     }
@@ -280,10 +281,10 @@ impl BodyBuilder {
     /// An element of what is stored elsewhere.
     fn load_stored(&mut self, lowering: &mut Lowering, idx: NodeIdx, map: MapId) -> Option<Reg> {
         let node = &lowering.graph.nodes[idx as usize];
-        let is_memory = matches!(node.op, Op::Data) || lowering.groups.is_memory_for(self.group, idx);
+        let is_memory = matches!(node.op, Op::Data | Op::Widen(_)) || lowering.groups.is_memory_for(self.group, idx);
         is_memory.then(|| {
-            let value = lowering.value(idx);
-            self.load(value, node.dtype, self.maps[map as usize].clone())
+            let source = lowering.source(self.group, idx);
+            self.load(source, self.maps[map as usize].clone())
         })
     }
 
@@ -373,7 +374,9 @@ impl BodyBuilder {
             }
             Op::Gather(axis, _) => self.emit_gather(lowering, idx, map, regs[0], *axis),
             Op::RowsAt(axis) => self.emit_rows_at(lowering, idx, map, *axis),
-            Op::Data | Op::Cat(_) | Op::WriteRows(_) | Op::Routine(..) => unreachable!("{} is memory", node.op.name()),
+            Op::Data | Op::Widen(_) | Op::Cat(_) | Op::WriteRows(_) | Op::Routine(..) => {
+                unreachable!("{} is memory", node.op.name())
+            }
         }
     }
 
@@ -398,8 +401,8 @@ impl BodyBuilder {
             stride: lies.strides[axis],
             n_positions: lies.shape[axis] - node.shape[axis] + 1,
         };
-        let value = lowering.value(source);
-        self.load_moved(value, node.dtype, seen, Some(moved))
+        let source = lowering.source(self.group, source);
+        self.load_moved(source, seen, Some(moved))
     }
 
     fn emit_gather(&mut self, lowering: &mut Lowering, idx: NodeIdx, map: MapId, index: Reg, axis: usize) -> Reg {
@@ -417,8 +420,8 @@ impl BodyBuilder {
         let seen = self.maps[map as usize].of(&place);
         let scope = self.scope(index).max(scope_of(&seen, self.n_outer));
         let access = self.access_in(seen, scope, None);
-        let value = lowering.value(source);
-        let input = self.input(BoundInput { value, dtype: node.dtype, moved: None });
+        let (value, storage) = lowering.source(self.group, source);
+        let input = self.input(BoundInput { value, storage, moved: None });
         self.gathers.push(GatherArgs { stride, bound, check: lowering.check(idx) });
         let gather = self.gathers.len() as u16 - 1;
         self.push(InstOp::Gather { input, access, index, gather }, node.dtype, scope)
@@ -503,7 +506,7 @@ impl BodyBuilder {
             inner_rank: n_inner as u8,
             order,
             ragged: false,
-            inputs: self.inputs.iter().map(|i| i.dtype).collect(),
+            inputs: self.inputs.iter().map(|i| i.storage).collect(),
             outputs: self.stores.iter().map(|s| s.dtype).collect(),
             accesses: forms,
             insts: self.insts,

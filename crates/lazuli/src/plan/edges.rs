@@ -53,6 +53,8 @@ pub enum Edge {
 pub enum OperandOf {
     /// A lookup, which goes by strides alone.
     Gather,
+    /// Rows from a position on that is known when the kernel runs, by strides alone.
+    RowsAt,
     /// The left side of a product of this type.
     Left(DType),
     /// The right side of a product of this type.
@@ -91,7 +93,7 @@ impl Edge {
             Edge::Strided { node, source } => seen_from(graph, node, source).strided().is_some(),
             Edge::Operand { node, source, side } => {
                 let forms = match side {
-                    OperandOf::Gather | OperandOf::Chained => OperandForms::default(),
+                    OperandOf::Gather | OperandOf::RowsAt | OperandOf::Chained => OperandForms::default(),
                     OperandOf::Left(dtype) => limits.operand_forms(dtype)[0],
                     OperandOf::Right(dtype) => limits.operand_forms(dtype)[1],
                 };

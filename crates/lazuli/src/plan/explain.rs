@@ -266,8 +266,8 @@ fn body_flops(body: &Body, outer: &[usize], inner: &[usize]) -> usize {
 
 /// Bytes a launch reads of one input: each element it touches once.
 fn read_bytes(plan: &Plan, launch: &Launch, input: usize) -> usize {
-    let dtype = launch.kernel.bindings().0[input];
-    let whole = plan.value_elems[launch.read_values[input] as usize] * dtype.size();
+    let storage = launch.kernel.bindings().0[input];
+    let whole = plan.value_elems[launch.read_values[input] as usize] * storage.unit_bytes();
     let touched = match (&launch.kernel, &launch.args.attention) {
         (Kernel::Loop(body), _) => touched(body, &launch.args, input),
         (Kernel::Matmul(body), _) if input >= 2 => touched(body, &launch.args, input),
@@ -277,7 +277,7 @@ fn read_bytes(plan: &Plan, launch: &Launch, input: usize) -> usize {
         }
         _ => return whole,
     };
-    (touched * dtype.size()).min(whole)
+    storage.bytes_of(touched).min(whole)
 }
 
 /// Elements of an input that the instructions of a body name.

@@ -113,7 +113,7 @@ fn source(
         let node = &graph.nodes[idx as usize];
         match &node.op {
             _ if is_stored(idx) => break,
-            Op::Data => break,
+            Op::Data | Op::Widen(_) => break,
             Op::Cast if looks_through(idx) => idx = node.inputs[0],
             Op::View(view) => {
                 map = map.of(view);
@@ -129,5 +129,7 @@ fn source(
 pub fn memory_of(graph: &Graph, stored: &[bool], idx: NodeIdx) -> Option<NodeIdx> {
     let (source, view) = strided_source(graph, |i| stored[i as usize], idx)?;
     let n_elems = |i: NodeIdx| graph.nodes[i as usize].shape.n_elems();
-    (view.is_linear() && n_elems(source) == n_elems(idx)).then_some(source)
+    // Blocks are not what they are widened to.
+    let is_memory = stored[source as usize] || matches!(graph.nodes[source as usize].op, Op::Data);
+    (is_memory && view.is_linear() && n_elems(source) == n_elems(idx)).then_some(source)
 }

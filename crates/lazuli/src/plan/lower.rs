@@ -14,6 +14,7 @@ use super::checks::Checks;
 use super::groups::{Form, Group, Groups, StoredNode, memory_of, operand_source};
 use super::operand::OperandForms;
 use super::{Limits, ValueId};
+use crate::blocks::{BlockStorage, Storage};
 use crate::dtype::DType;
 use crate::graph::{Graph, NodeIdx, Op};
 use crate::kernel::{Args, AxisList, Body, Kernel, MatmulArgs, Reg, RoutineArgs, RoutineKernel};
@@ -171,6 +172,19 @@ impl Lowering<'_> {
         value
     }
 
+    /// Where a group finds a node that counts as memory, and how it is stored there: blocks where they were entered, if
+    /// the node is what they are widened to and nobody has stored that.
+    pub fn source(&mut self, group: u32, idx: NodeIdx) -> (ValueId, Storage) {
+        let node = &self.graph.nodes[idx as usize];
+        match node.op {
+            Op::Widen(format) if !self.groups.is_memory_for(group, idx) => {
+                let row_len = node.shape.last().copied().unwrap_or(0);
+                (self.value(node.inputs[0]), Storage::Blocks(BlockStorage { format, row_len }))
+            }
+            _ => (self.value(idx), Storage::Plain(node.dtype)),
+        }
+    }
+
     fn add_value(&mut self, value: PlanValue) -> ValueId {
         self.values.push(value);
         self.nodes_of_values.push(None);
@@ -311,13 +325,13 @@ impl Lowering<'_> {
         let operand = |this: &mut Self, input: NodeIdx, forms: OperandForms| {
             let is_stored = |i| this.groups.is_memory_for(number, i);
             let (source, lies, panels) = operand_source(this.graph, is_stored, input, forms).expect("fusing saw to it");
-            (this.value(source), lies, panels)
+            (this.source(number, source), lies, panels)
         };
         let [a_forms, b_forms] = self.limits.operand_forms(node.dtype);
-        let (a_value, a, _) = operand(self, node.inputs[0], a_forms);
-        let (b_value, b, panels) = operand(self, node.inputs[1], b_forms);
-        body.bind(a_value, self.values[a_value as usize].dtype);
-        body.bind(b_value, self.values[b_value as usize].dtype);
+        let (a_source, a, _) = operand(self, node.inputs[0], a_forms);
+        let (b_source, b, panels) = operand(self, node.inputs[1], b_forms);
+        body.bind(a_source);
+        body.bind(b_source);
         self.store_all(&mut body, &group.stores, |_| map);
 
         let rank = node.shape.rank();
@@ -371,7 +385,7 @@ impl Lowering<'_> {
             output_shape: node.shape,
             check: self.check(idx),
         };
-        let inputs = reads.iter().map(|v| self.values[*v as usize].dtype).collect();
+        let inputs = reads.iter().map(|v| self.values[*v as usize].dtype.into()).collect();
         self.steps.push(LaunchDraft {
             kernel: Kernel::Routine(RoutineKernel { row, inputs, outputs: vec![node.dtype] }),
             args: Args { routine: Some(routine), ..Args::default() },

@@ -187,6 +187,7 @@ fn reads_then_writes(step: &LaunchDraft, read: ValueId, written: ValueId) -> boo
     // A reduction may look at its rows several times, so what it writes must not lie over them.
     covers
         && body.inner_rank == 0
+        && body.inputs[input].plain().is_some()
         && body.insts.iter().all(|inst| match inst.op {
             InstOp::Load { input: i, access } => i as usize != input || access == store.access,
             InstOp::Gather { input: i, .. } => i as usize != input,

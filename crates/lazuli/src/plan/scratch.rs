@@ -97,16 +97,17 @@ fn stays(plan: &Plan) -> Vec<Vec<Stay>> {
     let mut stays: Vec<Vec<Stay>> = plan.slots.iter().map(|_| Vec::new()).collect();
     for (at, launch) in plan.launches.iter().enumerate() {
         let (read, written) = launch.kernel.bindings();
-        let reads = launch.reads.iter().zip(&launch.read_values).zip(read);
-        let writes = launch.writes.iter().zip(&launch.write_values).zip(written);
+        let reads = launch.reads.iter().zip(&launch.read_values).zip(read.iter().map(|storage| storage.unit_bytes()));
+        let written: Vec<usize> = written.iter().map(|dtype| dtype.size()).collect();
+        let writes = launch.writes.iter().zip(&launch.write_values).zip(written.iter().copied());
         let bases = launch.bases.iter().map(|(output, base)| (*output as usize, base));
-        let bases = bases.map(|(output, base)| ((&launch.writes[output], base), &written[output]));
-        for ((slot, value), dtype) in reads.chain(bases).chain(writes) {
+        let bases = bases.map(|(output, base)| ((&launch.writes[output], base), written[output]));
+        for ((slot, value), unit_bytes) in reads.chain(bases).chain(writes) {
             let in_slot = &mut stays[slot.0 as usize];
             match in_slot.iter_mut().find(|stay| stay.value == *value) {
                 Some(stay) => stay.last = at,
                 None => {
-                    let size_bytes = plan.value_elems[*value as usize] * dtype.size();
+                    let size_bytes = plan.value_elems[*value as usize] * unit_bytes;
                     in_slot.push(Stay { value: *value, first: at, last: at, size_bytes });
                 }
             }

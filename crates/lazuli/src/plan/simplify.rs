@@ -124,6 +124,7 @@ fn hash(node: &GraphNode) -> u64 {
     match &node.op {
         Op::Unary(row) => row.hash(&mut hasher),
         Op::Binary(row) => row.hash(&mut hasher),
+        Op::Widen(format) => format.hash(&mut hasher),
         Op::Custom(op) => op.hash(&mut hasher),
         Op::View(view) | Op::Pad(view) => view.hash(&mut hasher),
         Op::Reduce(row, axes) => (row, axes).hash(&mut hasher),
@@ -142,6 +143,7 @@ fn equal(a: &GraphNode, b: &GraphNode) -> bool {
         (Op::Commit, Op::Commit) => true,
         (Op::Unary(a), Op::Unary(b)) => a == b,
         (Op::Binary(a), Op::Binary(b)) => a == b,
+        (Op::Widen(a), Op::Widen(b)) => a == b,
         (Op::Custom(a), Op::Custom(b)) => a == b,
         (Op::View(a), Op::View(b)) | (Op::Pad(a), Op::Pad(b)) => a == b,
         (Op::Reduce(a, x), Op::Reduce(b, y)) => (a, x) == (b, y),

@@ -21,6 +21,7 @@ pub fn structure_of(graph: &Graph) -> Key {
             Op::Data | Op::Const(_) => words.push(node.slot as u64),
             Op::Unary(row) => words.push(std::ptr::from_ref(*row) as u64),
             Op::Binary(row) => words.push(std::ptr::from_ref(*row) as u64),
+            Op::Widen(format) => words.push(std::ptr::from_ref(*format) as u64),
             Op::Custom(op) => {
                 words.push(op.address() as u64);
                 customs.push(op.clone());
@@ -69,5 +70,6 @@ fn family(op: &Op) -> u64 {
         Op::WithRule(..) => 16,
         Op::RowsAt(_) => 17,
         Op::WriteRows(_) => 18,
+        Op::Widen(_) => 19,
     }
 }

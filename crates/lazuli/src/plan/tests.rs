@@ -105,7 +105,7 @@ fn a_product_reads_small_floats_as_they_are_stored() {
         let w = Tensor::ones([16, 8], dtype, &Device::cpu()).compute().expect("enough memory");
         let plan = plan_with(&[&data([5, 8]).matmul(&w.to_dtype(DType::F32).t())], &limits());
         assert_eq!(plan.launches.len(), 1, "\n{plan}");
-        assert_eq!(plan.launches[0].kernel.bindings().0, [DType::F32, dtype]);
+        assert_eq!(plan.launches[0].kernel.bindings().0, [DType::F32.into(), dtype.into()]);
     }
 }
 

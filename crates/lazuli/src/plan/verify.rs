@@ -406,7 +406,7 @@ fn in_place(launch: &Launch, input: usize, output: usize) -> Result<(), String> 
         InstOp::Gather { input: i, .. } => i as usize == input,
         _ => false,
     });
-    let same_size = body.inputs[input].size() == body.outputs[output].size();
+    let same_size = body.inputs[input].plain().is_some_and(|dtype| dtype.size() == body.outputs[output].size());
     // By strides only parts of a kernel do, which together write every element once: that is checked where they write.
     let is_plain = matches!(form(stored), AccessForm::Linear | AccessForm::Strided);
     if body.inner_rank > 0 || other_way || !is_plain || !same_size {

@@ -7,7 +7,7 @@ use super::index::Accesses;
 use super::keep;
 use super::memory::{LaunchMemory, StatusUse, Use};
 use super::schedule::VecLoad;
-use crate::dtype::DType;
+use crate::blocks::Storage;
 use crate::kernel::{AccessForm, Args, Body, InstOp};
 use crate::plan::{Launch, Slot, SlotId};
 use crate::target::GpuTarget;
@@ -85,16 +85,16 @@ impl<'a> Context<'a> {
         if idx < n_inputs { self.launch.reads[idx] } else { self.launch.writes[idx - n_inputs] }
     }
 
-    fn dtype(&self, idx: usize) -> DType {
+    fn storage(&self, idx: usize) -> Storage {
         let n_inputs = self.launch.reads.len();
-        if idx < n_inputs { self.body.inputs[idx] } else { self.body.outputs[idx - n_inputs] }
+        if idx < n_inputs { self.body.inputs[idx] } else { self.body.outputs[idx - n_inputs].into() }
     }
 
     /// The bytes where the first and the last of these elements start, within the slot.
-    fn bytes(&self, idx: usize, (low, high): (usize, usize)) -> (usize, usize) {
+    fn bytes(&self, idx: usize, range: (usize, usize)) -> (usize, usize) {
         let last = self.slots[self.slot(idx).0 as usize].size_bytes.saturating_sub(1);
-        let byte = |element: usize| element.saturating_mul(self.dtype(idx).size()).min(last);
-        (byte(low), byte(high))
+        let (low, high) = self.storage(idx).byte_range(range);
+        (low.min(last), high.min(last))
     }
 
     fn one_use(&self, idx: usize, span: Option<(usize, usize)>) -> Use {
@@ -103,11 +103,11 @@ impl<'a> Context<'a> {
             Some(output) => format!("out{output}"),
             None => format!("in{idx}"),
         };
-        let dtype = self.dtype(idx);
+        let storage = self.storage(idx);
         let size_bytes = self.slots[slot.0 as usize].size_bytes;
         let touched = span.map_or((0, 0), |span| self.bytes(idx, span));
         let (writes, place) = (idx >= n_inputs, PassMemory::Slot(slot));
-        Use { place, name, dtype, by_one: false, by_four: false, writes, size_bytes, touched }
+        Use { place, name, storage, by_one: false, by_four: false, writes, size_bytes, touched }
     }
 
     /// Per input and output, the first and last element that may be touched.

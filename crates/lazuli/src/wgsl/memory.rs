@@ -6,6 +6,7 @@ use super::convert::{self, pack, unpack};
 use super::shader::{Bindings, Shader};
 use super::tree::{ShaderExpr, ShaderFn, ShaderType, Statement, Statements, call, literal, named, word};
 use super::{Bind, PassMemory};
+use crate::blocks::Storage;
 use crate::dtype::{DType, Lane};
 use crate::target::GpuTarget;
 
@@ -15,7 +16,7 @@ pub struct Use {
     pub place: PassMemory,
     /// What it is called if it is the first use of its memory.
     pub name: String,
-    pub dtype: DType,
+    pub storage: Storage,
     /// Whether it is read or written one element at a time, and four at a time from a multiple of four on.
     pub by_one: bool,
     pub by_four: bool,
@@ -30,7 +31,7 @@ pub struct LaunchMemory {
     buffers: Vec<SlotMemory>,
     /// Per use, its buffer.
     buffer_of: Vec<usize>,
-    dtypes: Vec<DType>,
+    storages: Vec<Storage>,
     status: StatusUse,
 }
 
@@ -45,9 +46,9 @@ pub enum StatusUse {
 }
 
 /// One piece of memory: a slot, whoever uses it.
-struct SlotMemory {
+pub(super) struct SlotMemory {
     place: PassMemory,
-    name: String,
+    pub name: String,
     size: usize,
     /// What an element of 32 bits is declared as; u32 if uses differ.
     word: Lane,
@@ -75,7 +76,7 @@ impl LaunchMemory {
         let mut memory = LaunchMemory {
             buffers: Vec::new(),
             buffer_of: Vec::new(),
-            dtypes: uses.iter().map(|u| u.dtype).collect(),
+            storages: uses.iter().map(|u| u.storage).collect(),
             status,
         };
         for one in uses {
@@ -99,14 +100,16 @@ impl LaunchMemory {
             self.buffer_of.push(usize::MAX);
             return;
         }
-        let word = if one.dtype.size() == 4 { one.dtype.lane() } else { Lane::U32 };
+        // Blocks are read as words.
+        let size = one.storage.plain().map_or(4, DType::size);
+        let word = if one.storage.is_lane() { one.storage.lane() } else { Lane::U32 };
         let windows = (one.touched.0 / target.max_binding_bytes, one.touched.1 / target.max_binding_bytes);
         let at = self.buffers.iter().position(|b| b.place == one.place);
         let at = at.unwrap_or_else(|| {
             self.buffers.push(SlotMemory {
                 place: one.place,
                 name: one.name.clone(),
-                size: one.dtype.size(),
+                size,
                 word,
                 narrow: false,
                 wide: false,
@@ -122,11 +125,12 @@ impl LaunchMemory {
         self.buffer_of.push(at);
         let buffer = &mut self.buffers[at];
         buffer.word = if buffer.word == word { word } else { Lane::U32 };
-        buffer.narrow |= one.by_one;
-        buffer.wide |= one.by_four;
+        let in_blocks = one.storage.blocks().is_some();
+        buffer.narrow |= one.by_one || in_blocks;
+        buffer.wide |= one.by_four && !in_blocks;
         buffer.writes |= one.writes;
         // Neighbours in one word may be written by different invocations.
-        buffer.atomic |= one.writes && one.by_one && one.dtype.size() < 4;
+        buffer.atomic |= one.writes && one.by_one && size < 4;
         buffer.touched.push((self.buffer_of.len() - 1, vec![windows]));
         buffer.windows = (buffer.windows.0.min(windows.0), buffer.windows.1.max(windows.1));
     }
@@ -181,7 +185,11 @@ impl LaunchMemory {
 
     /// The element at an index, as a lane.
     pub fn load(&self, shader: &mut Shader, idx: usize, at: impl Into<ShaderExpr>) -> ShaderExpr {
-        let (buffer, dtype) = (&self.buffers[self.buffer_of[idx]], self.dtypes[idx]);
+        let buffer = &self.buffers[self.buffer_of[idx]];
+        let dtype = match self.storages[idx] {
+            Storage::Plain(dtype) => dtype,
+            Storage::Blocks(blocks) => return buffer.widened(shader, blocks, at.into()),
+        };
         if let (Some(memory), 4) = (buffer.plain(VecAccess(false)), dtype.size()) {
             return memory.at(at).reinterpreted(dtype.lane());
         }
@@ -198,7 +206,11 @@ impl LaunchMemory {
 
     /// Four elements from an index on that is a multiple of four.
     pub fn load4(&self, shader: &mut Shader, idx: usize, at: impl Into<ShaderExpr>) -> ShaderExpr {
-        let (buffer, dtype) = (&self.buffers[self.buffer_of[idx]], self.dtypes[idx]);
+        let buffer = &self.buffers[self.buffer_of[idx]];
+        let dtype = match self.storages[idx] {
+            Storage::Plain(dtype) => dtype,
+            Storage::Blocks(blocks) => return buffer.widened_four(shader, blocks, at.into()),
+        };
         let (at, four) = (at.into(), ShaderType::four(dtype.lane()));
         if !buffer.is_declared(true) && buffer.size > 1 {
             return four.make([0, 1, 2, 3].map(|k| self.load(shader, idx, at.plus(k))));
@@ -222,8 +234,8 @@ impl LaunchMemory {
 
     /// The same for an index that counts fours.
     pub fn load_four(&self, shader: &mut Shader, idx: usize, at: ShaderExpr) -> ShaderExpr {
-        let (buffer, dtype) = (&self.buffers[self.buffer_of[idx]], self.dtypes[idx]);
-        match (buffer.plain(VecAccess(true)), dtype.size()) {
+        let (buffer, dtype) = (&self.buffers[self.buffer_of[idx]], self.storages[idx].dtype());
+        match (buffer.plain(VecAccess(true)), self.storages[idx].unit_bytes()) {
             (Some(memory), 4) if buffer.is_declared(true) => memory.at(at).reinterpreted(dtype.lane()),
             _ => self.load4(shader, idx, at * 4),
         }
@@ -231,7 +243,7 @@ impl LaunchMemory {
 
     /// Writes an element.
     pub fn store(&self, shader: &mut Shader, idx: usize, at: impl Into<ShaderExpr>, value: impl Into<ShaderExpr>) {
-        let (buffer, dtype) = (&self.buffers[self.buffer_of[idx]], self.dtypes[idx]);
+        let (buffer, dtype) = (&self.buffers[self.buffer_of[idx]], self.storages[idx].dtype());
         let value = value.into();
         if let (Some(memory), 4) = (buffer.plain(VecAccess(false)), dtype.size()) {
             return shader.assign(&memory.at(at), value.reinterpreted(buffer.word));
@@ -265,7 +277,7 @@ impl LaunchMemory {
 
     /// Writes four elements to an index that counts fours.
     pub fn store_four(&self, shader: &mut Shader, idx: usize, at: &ShaderExpr, value: ShaderExpr) {
-        let (buffer, dtype) = (&self.buffers[self.buffer_of[idx]], self.dtypes[idx]);
+        let (buffer, dtype) = (&self.buffers[self.buffer_of[idx]], self.storages[idx].dtype());
         match (buffer.plain(VecAccess(true)), dtype.size()) {
             (Some(memory), 4) if buffer.is_declared(true) => {
                 shader.assign(&memory.at(at), value.reinterpreted(buffer.word));
@@ -276,7 +288,7 @@ impl LaunchMemory {
 
     /// Writes four elements from a multiple of four on.
     pub fn store4(&self, shader: &mut Shader, idx: usize, at: impl Into<ShaderExpr>, value: ShaderExpr) {
-        let (buffer, dtype) = (&self.buffers[self.buffer_of[idx]], self.dtypes[idx]);
+        let (buffer, dtype) = (&self.buffers[self.buffer_of[idx]], self.storages[idx].dtype());
         let at = at.into();
         if !buffer.is_declared(true) && (buffer.size > 1 || buffer.atomic) {
             return (0..4).for_each(|k| self.store(shader, idx, at.plus(k), value.component(k)));
@@ -299,7 +311,7 @@ impl LaunchMemory {
 }
 
 /// Adds a function through which packed elements, or windows, are reached.
-fn accessor<const N: usize>(
+pub(super) fn accessor<const N: usize>(
     shader: &mut Shader,
     name: String,
     arguments: [(&str, ShaderType); N],
@@ -311,7 +323,7 @@ fn accessor<const N: usize>(
     shader.function(ShaderFn { name, arguments, gives, body });
 }
 
-fn returned(value: ShaderExpr) -> Statements {
+pub(super) fn returned(value: ShaderExpr) -> Statements {
     vec![Statement::Return(Some(value))]
 }
 
@@ -337,7 +349,7 @@ fn part(words: &ShaderExpr, size: usize, k: usize) -> ShaderExpr {
 
 /// Four elements at a time rather than one word.
 #[derive(Clone, Copy)]
-struct VecAccess(bool);
+pub(super) struct VecAccess(pub bool);
 
 impl SlotMemory {
     fn n_windows(&self) -> usize {
@@ -405,7 +417,7 @@ impl SlotMemory {
     }
 
     /// The word (or vector) that holds the element at an index.
-    fn read_word(&self, shader: &mut Shader, wide: VecAccess, at: &ShaderExpr) -> ShaderExpr {
+    pub fn read_word(&self, shader: &mut Shader, wide: VecAccess, at: &ShaderExpr) -> ShaderExpr {
         let declared = self.declared(wide).0;
         let read = |place: ShaderExpr| match self.atomic && !declared {
             true => call("atomicLoad", [place.pointer()], ShaderType::One(Lane::U32)),

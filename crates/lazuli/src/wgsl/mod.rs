@@ -5,6 +5,7 @@ mod tree;
 mod shader;
 mod convert;
 mod memory;
+mod blocks;
 mod schedule;
 mod keep;
 mod index;

@@ -29,9 +29,11 @@ impl GpuSchedule {
             return GpuSchedule::Attention(AttentionTiles::choose(kernel, numbers, target));
         }
         match (&launch.kernel, &args.matmul) {
-            (Kernel::Matmul(body), Some(matmul)) => {
-                GpuSchedule::Matmul(ProductSchedule::new(matmul, [body.inputs[0], body.inputs[1]], target))
-            }
+            (Kernel::Matmul(body), Some(matmul)) => GpuSchedule::Matmul(ProductSchedule::new(
+                matmul,
+                [body.inputs[0].dtype(), body.inputs[1].dtype()],
+                target,
+            )),
             (Kernel::Loop(body), _) if body.inner_rank > 0 => GpuSchedule::Reduce(reduce_shape(body, args, target)),
             (Kernel::Loop(body), _) => GpuSchedule::Map(map_shape(body, args, target)),
             _ => GpuSchedule::Routine,

@@ -1,6 +1,7 @@
 //! The engine's promises, each as a test named after it, through the public API on the device under test.
 
 mod accuracy;
+mod blocks;
 mod composed;
 mod convolution;
 mod attention;

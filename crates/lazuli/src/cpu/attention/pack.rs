@@ -4,6 +4,7 @@
 use std::ops::Range;
 
 use super::{AttentionRun, ScoreBlock, TaskRoom};
+use crate::blocks::Storage;
 use crate::cpu::gemm::{PackedMatrix, turn};
 use crate::cpu::load;
 use crate::cpu::runs::ElementRuns;
@@ -42,7 +43,7 @@ impl AttentionRun<'_> {
     /// As for [`pack_columns`](AttentionRun::pack_columns).
     pub unsafe fn pack_rows(&self, block: ScoreBlock, room: TaskRoom) {
         for (i, inner) in self.args().inner.iter().enumerate() {
-            if self.work.dtypes[2 * i] != DType::F32 || inner.a.along != 1 {
+            if self.work.storages[2 * i] != Storage::Plain(DType::F32) || inner.a.along != 1 {
                 let from = self.at(&inner.a, block.batch, block.row);
                 let (steps, size) = ((inner.a.place, inner.a.along), (block.n_rows, inner.depth));
                 // SAFETY: as promised by the caller.
@@ -54,7 +55,7 @@ impl AttentionRun<'_> {
     /// The rows of a block, and from one to the next.
     pub fn row_operand(&self, i: usize, block: ScoreBlock, room: TaskRoom) -> (*const f32, isize) {
         let inner = &self.args().inner[i];
-        if self.work.dtypes[2 * i] != DType::F32 || inner.a.along != 1 {
+        if self.work.storages[2 * i] != Storage::Plain(DType::F32) || inner.a.along != 1 {
             return (room.rows[i].cast_const(), inner.depth as isize);
         }
         let at = self.at(&inner.a, block.batch, block.row);
@@ -81,22 +82,24 @@ impl AttentionRun<'_> {
         (to, pitch): (*mut f32, usize),
         room: TaskRoom,
     ) {
-        let (base, dtype) = (self.bound[0].inputs[operand], self.work.dtypes[operand]);
+        let (base, storage) = (self.bound[0].inputs[operand], self.work.storages[operand]);
         // SAFETY: as promised by the caller.
         unsafe {
-            match dtype {
-                DType::F32 if steps.1 == 1 => {
+            match storage {
+                Storage::Plain(DType::F32) if steps.1 == 1 => {
                     for row in 0..n_rows {
                         let from = base.cast::<f32>().offset(from + row as isize * steps.0);
                         from.copy_to_nonoverlapping(to.add(row * pitch), n_columns);
                     }
                 }
-                DType::F32 => turn(base.cast::<f32>().offset(from), steps, (n_rows, n_columns), to, pitch),
+                Storage::Plain(DType::F32) => {
+                    turn(base.cast::<f32>().offset(from), steps, (n_rows, n_columns), to, pitch)
+                }
                 _ if steps.1 == 1 => {
                     for row in 0..n_rows {
                         let walk = ElementRuns::strided([(n_columns, 1)].into_iter(), from + row as isize * steps.0);
                         let lanes = std::slice::from_raw_parts_mut(to.add(row * pitch).cast(), n_columns);
-                        load::fill(&walk, base, dtype, 0, lanes);
+                        load::fill(&walk, base, storage, 0, lanes);
                     }
                 }
                 _ => {
@@ -107,7 +110,7 @@ impl AttentionRun<'_> {
                             let at = from + (column + j) as isize * steps.1;
                             let walk = ElementRuns::strided([(n_rows, steps.0)].into_iter(), at);
                             let lanes = std::slice::from_raw_parts_mut(room.wide.add(j * n_rows).cast(), n_rows);
-                            load::fill(&walk, base, dtype, 0, lanes);
+                            load::fill(&walk, base, storage, 0, lanes);
                         }
                         turn(room.wide, (1, n_rows as isize), (n_rows, n), to.add(column), pitch);
                     }

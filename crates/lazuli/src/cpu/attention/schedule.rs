@@ -4,6 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::blocks::Storage;
 use crate::cpu::gemm::{PackedMatrix, TASK, TASKS_PER_THREAD};
 use crate::cpu::gemv;
 use crate::cpu::program::{AttentionCode, Code};
@@ -63,7 +64,8 @@ impl AttentionSchedule {
         let rows_per_task = rows_per_task.min(n_rows.max(1));
         let inner = || args.inner.iter().flat_map(|inner| [inner.a.along, inner.b.along]);
         let is_dense = inner().chain([args.values.along]).all(|along| along == 1);
-        let is_float = code.kernel.inputs[..2 * args.inner.len() + 1].iter().all(|dtype| *dtype == DType::F32);
+        let is_float =
+            code.kernel.inputs[..2 * args.inner.len() + 1].iter().all(|storage| *storage == Storage::Plain(DType::F32));
         let work = (n_batch * n_rows * n_columns).saturating_mul(args.depth());
         AttentionSchedule {
             n_batch,
@@ -104,7 +106,7 @@ impl fmt::Display for AttentionSchedule {
 /// A launch of a chained product, ready for memory.
 pub struct ChainedProductWork {
     pub(super) args: AttentionArgs,
-    pub(super) dtypes: Vec<DType>,
+    pub(super) storages: Vec<Storage>,
     pub(super) masks: Vec<AffineMask>,
     pub(super) is_softmax: bool,
     /// Without a softmax, the constant that scores are where they are masked, if they are at all.
@@ -140,7 +142,7 @@ impl ChainedProductWork {
             _ => None,
         };
         ChainedProductWork {
-            dtypes: code.kernel.inputs.clone(),
+            storages: code.kernel.inputs.clone(),
             masks: code.kernel.masks.clone(),
             is_softmax: code.kernel.softmax.is_some(),
             masked_by,

@@ -52,7 +52,7 @@ impl GemmTiling<'_> {
         let run = |at: isize, step: isize, n: usize, to: *mut f32| {
             let walk = ElementRuns::strided([(n, step)].into_iter(), at);
             // SAFETY: as promised by the caller.
-            unsafe { load::fill(&walk, b, b_dtype, 0, std::slice::from_raw_parts_mut(to.cast(), n)) };
+            unsafe { load::fill(&walk, b, b_dtype.into(), 0, std::slice::from_raw_parts_mut(to.cast(), n)) };
         };
         // SAFETY: as promised by the caller.
         unsafe {

@@ -2,6 +2,7 @@
 //! kept, and for how long, is `packed.rs`'s business.
 
 use super::{Matmul, ProductMethod};
+use crate::blocks::Storage;
 use crate::cpu::gemm::{Gemm, GemmLists, ListedMatrix, MAX_USES_PACKED_FIRST};
 use crate::cpu::packed::PackedKey;
 use crate::dtype::DType;
@@ -30,7 +31,7 @@ impl Matmul {
         let (low, high) = if idx == 0 { lies.extent(&[], n, k) } else { lies.extent(&[], k, n) }?;
         let is_dense = (high - low + 1) as usize >= k.saturating_mul(n);
         let is_worth_it = n_uses.saturating_mul(self.n_batch()) <= max_uses;
-        let is_plain = self.nest.code.body.inputs[idx] == DType::F32 && lies.is_shared(batch);
+        let is_plain = self.nest.code.body.inputs[idx] == Storage::Plain(DType::F32) && lies.is_shared(batch);
         (is_plain && is_dense && is_worth_it).then(|| PackableOperand {
             idx,
             key: PackedKey { k, n, rows: rows.clone(), cols: cols.clone(), offset: lies.offset },

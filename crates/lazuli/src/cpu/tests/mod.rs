@@ -55,7 +55,7 @@ impl Case {
         let mut bytes = vec![0; lanes.len() * dtype.size()];
         reference::write(&mut bytes, dtype, lanes);
         self.inputs.push(bytes);
-        self.body.inputs.push(dtype);
+        self.body.inputs.push(dtype.into());
         self.inputs.len() as u16 - 1
     }
 
@@ -91,7 +91,7 @@ impl Case {
 
     pub fn load(&mut self, input: u16, map: impl Into<IndexMap>, scope: Scope) -> Reg {
         let access = self.access(map);
-        self.push(InstOp::Load { input, access }, self.body.inputs[input as usize], scope)
+        self.push(InstOp::Load { input, access }, self.body.inputs[input as usize].dtype(), scope)
     }
 
     pub fn constant(&mut self, dtype: DType, value: f64) -> Reg {
@@ -127,7 +127,7 @@ impl Case {
         self.args.gathers.push(args);
         let gather = self.args.gathers.len() as u16 - 1;
         let scope = if self.body.inner_rank > 0 { Scope::Inner } else { Scope::Outer };
-        self.push(InstOp::Gather { input, access, index, gather }, self.body.inputs[input as usize], scope)
+        self.push(InstOp::Gather { input, access, index, gather }, self.body.inputs[input as usize].dtype(), scope)
     }
 
     /// Stores through a map into an output of `n` elements.

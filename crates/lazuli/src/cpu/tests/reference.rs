@@ -84,7 +84,7 @@ impl Evaluation<'_> {
         let inst = &body.insts[reg];
         let operand = |r: &Reg| self.value(*r, outer, inner);
         let lane_of = |r: &Reg| body.insts[*r as usize].dtype.lane();
-        let element = |input: &u16, at: usize| read(&inputs[*input as usize], body.inputs[*input as usize], at);
+        let element = |input: &u16, at: usize| read(&inputs[*input as usize], body.inputs[*input as usize].dtype(), at);
         match &inst.op {
             InstOp::Load { input, access } => {
                 self.at(&args.accesses[*access as usize], outer, inner).map_or(0, |at| element(input, at))
@@ -146,7 +146,7 @@ impl Evaluation<'_> {
         let element = |input: usize, lies: &OperandArgs, row: usize, col: usize| {
             let at = lies.offset + lies.rows.at(row) + lies.cols.at(col);
             let at = at + batch_idx.iter().zip(&lies.batch).map(|(c, list)| list.at(*c)).sum::<isize>();
-            read(&case.inputs[input], case.body.inputs[input], at as usize)
+            read(&case.inputs[input], case.body.inputs[input].dtype(), at as usize)
         };
         let (b, col) = match panels {
             Some(panels) => {
@@ -156,7 +156,7 @@ impl Evaluation<'_> {
             None => (b, col),
         };
         let pairs = (0..*k).map(|l| (element(0, a, row, l), element(1, b, l, col)));
-        if case.body.inputs[0].is_float() {
+        if case.body.inputs[0].dtype().is_float() {
             let sum = pairs.fold(0.0, |sum, (x, y)| sum + f32::from_bits(x) as f64 * f32::from_bits(y) as f64);
             return (sum as f32).to_bits();
         }

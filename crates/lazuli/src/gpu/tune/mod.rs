@@ -107,7 +107,7 @@ pub fn first_use(live: &Arc<OpenDevice>, plan: &Plan) {
     let mut is_new = false;
     for launch in &plan.launches {
         let (Kernel::Matmul(body), Some(matmul)) = (&launch.kernel, &launch.args.matmul) else { continue };
-        let Some(class) = Class::of(matmul, [body.inputs[0], body.inputs[1]]) else { continue };
+        let Some(class) = Class::of(matmul, [body.inputs[0].dtype(), body.inputs[1].dtype()]) else { continue };
         if live.tuning.knows(&class) {
             continue;
         }

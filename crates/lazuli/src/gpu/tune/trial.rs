@@ -230,7 +230,7 @@ pub fn plan(class: &Class) -> Plan {
     let n_elems = [n_batch * matmul.m * matmul.k, n_batch * matmul.k * matmul.n, n_batch * matmul.m * matmul.n];
     let body = Body {
         outer_rank: outer.len() as u8,
-        inputs: vec![class.a.dtype, class.b.dtype],
+        inputs: vec![class.a.dtype.into(), class.b.dtype.into()],
         outputs: vec![DType::F32],
         accesses: vec![AccessForm::Linear],
         insts: vec![Inst { op: InstOp::Acc(0), dtype: DType::F32, scope: Scope::Outer }],

@@ -50,7 +50,7 @@ impl Fuser<'_> {
             match self.graph.op(source) {
                 // What a group sees through a view it cannot store any more.
                 Op::View(_) if is_free || self.graph.ask(Edge::Reshape(source)) => {}
-                Op::Cast if is_free && side != OperandOf::Gather && self.graph.widens(source) => {}
+                Op::Cast if is_free && goes_by_operand(side) && self.graph.widens(source) => {}
                 _ => break,
             }
             source = self.graph.inputs(source)[0];
@@ -62,6 +62,16 @@ impl Fuser<'_> {
             }
         }
         let in_place = source == stored || self.graph.ask(Edge::Operand { node: idx, source, side });
+        // Lookups and products read blocks where they are.
+        let reads_blocks = matches!(side, OperandOf::Gather | OperandOf::Left(_) | OperandOf::Right(_));
+        let is_blocks = matches!(self.graph.op(source), Op::Widen(_)) && !self.stored[source as usize];
+        if let Availability::Inline { level, .. } = self.states[source as usize]
+            && in_place
+            && is_blocks
+            && reads_blocks
+        {
+            return level;
+        }
         self.load_whole(if in_place { source } else { stored })
     }
 
@@ -76,4 +86,9 @@ impl Fuser<'_> {
         }
         (source == idx || self.graph.ask(Edge::Whole { node: idx, source })).then_some(source)
     }
+}
+
+/// Whether small floats are widened by whoever reads them.
+fn goes_by_operand(side: OperandOf) -> bool {
+    !matches!(side, OperandOf::Gather | OperandOf::RowsAt)
 }

@@ -205,6 +205,8 @@ impl Fuser<'_> {
                 let is_many = self.graph.n_axes(idx) > 0 && !self.graph.is_empty(idx);
                 Availability::Inline { cost: 0, n_loads: is_many as u32, level: 0 }
             }
+            // Blocks are widened while they are read.
+            Op::Widen(_) => Availability::Inline { cost: 0, n_loads: 1, level: 0 },
             Op::View(_) => self.place_view(idx),
             Op::Reduce(..) => self.place_reduce(idx),
             Op::Matmul => {
@@ -220,7 +222,7 @@ impl Fuser<'_> {
             Op::Cat(_) => self.place_cat(idx),
             // Memory seen from another place on.
             Op::RowsAt(_) => {
-                let level = self.load_strided(inputs[0]);
+                let level = self.load_operand(inputs[0], OperandOf::RowsAt);
                 Availability::Inline { cost: 0, n_loads: 1, level }
             }
             Op::WriteRows(_) => self.place_write(idx),

@@ -112,7 +112,7 @@ impl Lowering<'_> {
         let mut operand = |idx: NodeIdx, is_left: bool| {
             let is_stored = |i| self.groups.is_memory_for(number, i);
             let (source, view) = widened_source(self.graph, is_stored, idx).expect("fusing saw to it");
-            let value = self.value(source);
+            let source = self.source(number, source);
             // Axis `m` of the product is one of the left operand alone, axis `n` of the right one.
             let (place, along) = if is_left { (m, n) } else { (n, m) };
             let stride = |axis: usize| match axis {
@@ -128,17 +128,17 @@ impl Lowering<'_> {
                 along: view.strides[along],
                 offset: view.offset + start,
             };
-            (value, self.values[value as usize].dtype, lies, view.shape[along], space_axis)
+            (source, lies, view.shape[along], space_axis)
         };
         let left = operand(product.inputs[0], true);
         let right = operand(product.inputs[1], false);
-        let (a, b) = if left.4 == row_axis { (left, right) } else { (right, left) };
-        let acc = scores.bind(a.0, a.1) / 2;
-        scores.bind(b.0, b.1);
+        let (a, b) = if left.3 == row_axis { (left, right) } else { (right, left) };
+        let acc = scores.bind(a.0) / 2;
+        scores.bind(b.0);
         let reg = scores.push(InstOp::Acc(acc as u8), DType::F32, Scope::Outer);
         let everywhere = scores.map(seen.into());
         scores.know(node.seen, everywhere, reg);
-        InnerProduct { depth: a.3, a: a.2, b: b.2 }
+        InnerProduct { depth: a.2, a: a.1, b: b.1 }
     }
 
     /// Binds the values, and how they lie as `[batch…, columns, values]`.
@@ -157,8 +157,8 @@ impl Lowering<'_> {
         // The batch of the outer product may be the same axes in another shape.
         let map = IndexMap::from(View::contiguous(seen)).of(&view);
         let view = *map.strided().expect("found only where strides say it");
-        let value = self.value(source);
-        scores.bind(value, self.values[value as usize].dtype);
+        let source = self.source(number, source);
+        scores.bind(source);
         AttentionOperand {
             batch: view.strides[..rank - 2].to_vec(),
             place: view.strides[rank - 2],

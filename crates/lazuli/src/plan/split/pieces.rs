@@ -341,7 +341,7 @@ impl SplitSteps<'_> {
         let body = Body {
             outer_rank: 1,
             inner_rank: 1,
-            inputs: vec![dtype],
+            inputs: vec![dtype.into()],
             outputs: vec![dtype],
             accesses: vec![AccessForm::Strided; 2],
             insts: vec![
@@ -379,14 +379,15 @@ impl SplitSteps<'_> {
         let Some(from) = lists.map(|list| list.stride()).collect::<Option<Vec<isize>>>() else { return };
         // What is the same for all is copied once.
         let sizes: Vec<usize> = sizes.iter().zip(&from).map(|(n, stride)| if *stride == 0 { 1 } else { *n }).collect();
-        let dtype = body.inputs[idx];
+        let storage = body.inputs[idx];
+        let dtype = storage.dtype();
         let copied: DType = stored_as(dtype.lane());
         let to = contiguous(&sizes);
         let source = View::from_axes(sizes.iter().copied().zip(from.iter().copied()), lies.offset);
         let accesses = vec![source.into(), View::from_axes(to.iter().copied(), 0).into()];
         let copy = Body {
             outer_rank: sizes.len() as u8,
-            inputs: vec![dtype],
+            inputs: vec![storage],
             outputs: vec![copied],
             accesses: vec![AccessForm::Strided; 2],
             insts: vec![Inst { op: InstOp::Load { input: 0, access: 0 }, dtype, scope: Scope::Outer }],
@@ -397,7 +398,7 @@ impl SplitSteps<'_> {
             to.iter().zip(&from).map(|(to, from)| (to.0, if *from == 0 { 0 } else { to.1 })).collect();
         let (cols, rows) = (axes.pop().unwrap_or((1, 0)), axes.pop().unwrap_or((1, 0)));
         *lies = OperandArgs::plain(axes.into_iter(), rows, cols);
-        body.inputs[idx] = copied;
+        body.inputs[idx] = copied.into();
         let read = step.reads[idx];
         let value = self.scratch(sizes.iter().product(), dtype.lane());
         step.reads[idx] = value;

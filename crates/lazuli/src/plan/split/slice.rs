@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 
+use crate::blocks::Storage;
 use crate::dtype::{DType, Lane};
 use crate::kernel::{Args, Body, Inst, InstOp, Kernel, Reg, RuntimeOffset, Scope, Store};
 use crate::plan::lower::LaunchDraft;
@@ -139,9 +140,9 @@ impl<'a> KernelSlice<'a> {
     }
 
     /// Binds an input: that of the kernel, or another one.
-    fn bind(&mut self, value: ValueId, dtype: DType, input: Option<u16>) -> u16 {
+    fn bind(&mut self, value: ValueId, storage: Storage, input: Option<u16>) -> u16 {
         self.draft.reads.push(value);
-        self.body.inputs.push(dtype);
+        self.body.inputs.push(storage);
         self.inputs.push(input);
         self.inputs.len() as u16 - 1
     }
@@ -181,7 +182,7 @@ impl<'a> KernelSlice<'a> {
 
     /// Loads a value that is stored as the first of these types, as the second of them.
     pub fn load(&mut self, value: ValueId, (stored, dtype): (DType, DType), scope: Scope, map: IndexMap) -> Reg {
-        let (input, access) = (self.bind(value, stored, None), self.map(map));
+        let (input, access) = (self.bind(value, stored.into(), None), self.map(map));
         self.push(Inst { op: InstOp::Load { input, access }, dtype, scope })
     }
 

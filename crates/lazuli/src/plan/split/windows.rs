@@ -2,6 +2,7 @@
 //! outer axes, so that each part touches few windows: pieces of memory as large as a binding. Knows sizes and strides.
 
 use super::slice::body_of;
+use crate::blocks::Storage;
 use crate::kernel::{AccessForm, Args, Body, InstOp, Kernel, coordinates_between, reach_of};
 use crate::plan::lower::{LaunchDraft, PlanValue};
 use crate::plan::{Limits, ValueId};
@@ -134,9 +135,11 @@ impl<'a> Footprint<'a> {
     /// touches, counted per value; words of checks count as one.
     pub fn takes(&self, args: &Args) -> (usize, usize) {
         let mut touched: Vec<(ValueId, Vec<(usize, usize)>)> = Vec::new();
-        let values = self.step.reads.iter().chain(&self.step.writes);
-        for (value, ranges) in values.zip(self.step.kernel.touched(args)) {
-            let windows = ranges.into_iter().map(|range| self.windows(*value, range));
+        let (inputs, outputs) = self.step.kernel.bindings();
+        let storages = inputs.iter().copied().chain(outputs.iter().map(|dtype| Storage::Plain(*dtype)));
+        let values = self.step.reads.iter().chain(&self.step.writes).zip(storages);
+        for ((value, storage), ranges) in values.zip(self.step.kernel.touched(args)) {
+            let windows = ranges.into_iter().map(|range| self.windows(*value, storage.byte_range(range)));
             match touched.iter_mut().find(|(known, _)| known == value) {
                 Some((_, known)) => known.extend(windows),
                 None => touched.push((*value, windows.collect())),
@@ -160,12 +163,11 @@ impl<'a> Footprint<'a> {
         (too_far, n_windows)
     }
 
-    /// The first and last window that some elements of a value are in.
+    /// The first and last window that some bytes of a value are in.
     fn windows(&self, value: ValueId, (low, high): (usize, usize)) -> (usize, usize) {
         let value = &self.values[value as usize];
         let last = value.size_bytes().saturating_sub(1);
-        let window =
-            |element: usize| element.saturating_mul(value.dtype.size()).min(last) / self.limits.max_binding_bytes;
+        let window = |byte: usize| byte.min(last) / self.limits.max_binding_bytes;
         (window(low), window(high))
     }
 
@@ -174,19 +176,19 @@ impl<'a> Footprint<'a> {
         let Some(axis) = args.outer.iter().position(|size| *size > 1) else { return vec![args.clone()] };
         let window = self.limits.max_binding_bytes;
         let mut rows = usize::MAX;
-        let mut fit = |access: u16, size: usize| {
+        let mut fit = |access: u16, storage: Storage| {
             let Some(view) = args.accesses[access as usize].views().last() else { return };
             let stride = if view.shape.rank() > axis { view.strides[axis].unsigned_abs() } else { 0 };
             if stride > 0 {
-                rows = rows.min((window / (stride * size)).max(1));
+                rows = rows.min((window / storage.bytes_of(stride)).max(1));
             }
         };
         for inst in &self.body.insts {
             if let InstOp::Load { input, access } = inst.op {
-                fit(access, self.body.inputs[input as usize].size());
+                fit(access, self.body.inputs[input as usize]);
             }
         }
-        self.body.stores.iter().for_each(|s| fit(s.access, self.body.outputs[s.output as usize].size()));
+        self.body.stores.iter().for_each(|s| fit(s.access, self.body.outputs[s.output as usize].into()));
         let size = args.outer[axis];
         let starts = (0..size).step_by(rows.min(size));
         starts.map(|start| part(args, self.body, axis, start, rows.min(size - start))).collect()

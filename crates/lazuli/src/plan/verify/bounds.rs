@@ -13,8 +13,10 @@ pub fn verify_bounds(plan: &Plan, limits: &Limits) -> Result<(), String> {
             return Err("more bindings than there may be".into());
         }
         let bound = launch.reads.iter().zip(&launch.read_values).zip(reads);
-        for ((slot, value), dtype) in bound.chain(launch.writes.iter().zip(&launch.write_values).zip(writes)) {
-            if plan.slots[slot.0 as usize].size_bytes < plan.value_elems[*value as usize] * dtype.size() {
+        let bound = bound.map(|(at, storage)| (at, storage.unit_bytes()));
+        let written = launch.writes.iter().zip(&launch.write_values).zip(writes.iter().map(|dtype| dtype.size()));
+        for ((slot, value), unit_bytes) in bound.chain(written) {
+            if plan.slots[slot.0 as usize].size_bytes < plan.value_elems[*value as usize] * unit_bytes {
                 return Err(format!("value {value} does not fit slot {}", slot.0));
             }
         }
@@ -38,6 +40,11 @@ pub fn maps(plan: &Plan, launch: &Launch) -> Result<(), String> {
     }
 }
 
+/// The elements of an input.
+fn n_elems(plan: &Plan, launch: &Launch, input: usize) -> usize {
+    launch.kernel.bindings().0[input].n_elems(plan.value_elems[launch.read_values[input] as usize])
+}
+
 /// Every access of every instruction stays inside what it reads or writes; the body's outputs are those from `first` on.
 fn inside(plan: &Plan, launch: &Launch, (body, args): (&Body, &Args), first: usize) -> Result<(), String> {
     for (i, inst) in body.insts.iter().enumerate() {
@@ -48,12 +55,12 @@ fn inside(plan: &Plan, launch: &Launch, (body, args): (&Body, &Args), first: usi
         }
         match inst.op {
             InstOp::Load { input, access } => {
-                let n_elems = plan.value_elems[launch.read_values[input as usize] as usize];
+                let n_elems = n_elems(plan, launch, input as usize);
                 let more = moved(body, args, access)?;
                 reach(launch, args, access, n_elems, more).map_err(|e| format!("load {i}: {e}"))?;
             }
             InstOp::Gather { input, access, gather, .. } => {
-                let n_elems = plan.value_elems[launch.read_values[input as usize] as usize];
+                let n_elems = n_elems(plan, launch, input as usize);
                 let lookup = args.gathers[gather as usize];
                 let more = lookup.stride * (lookup.bound as isize - 1).max(0);
                 reach(launch, args, access, n_elems, more).map_err(|e| format!("gather {i}: {e}"))?;
@@ -136,7 +143,7 @@ fn chained(plan: &Plan, launch: &Launch, kernel: &AttentionKernel, args: &Attent
             low += (stride * (size as isize - 1)).min(0);
             high += (stride * (size as isize - 1)).max(0);
         }
-        let n_elems = plan.value_elems[launch.read_values[input] as usize];
+        let n_elems = n_elems(plan, launch, input);
         if low < 0 || high >= n_elems as isize {
             return Err(format!("operand {input} reaches elements {low} to {high} of {n_elems}"));
         }
@@ -182,7 +189,7 @@ pub fn operands(plan: &Plan, launch: &Launch, matmul: &MatmulArgs) -> Result<(),
             low += (stride * (size as isize - 1)).min(0);
             high += (stride * (size as isize - 1)).max(0);
         }
-        let n_elems = plan.value_elems[launch.read_values[input] as usize];
+        let n_elems = n_elems(plan, launch, input);
         if low < 0 || high >= n_elems as isize {
             return Err(format!("operand {input} reaches elements {low} to {high} of {n_elems}"));
         }

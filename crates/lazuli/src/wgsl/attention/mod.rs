@@ -19,6 +19,7 @@ use super::schedule::{self, VecAxis, VecLoad};
 use super::shader::Shader;
 use super::tree::{ShaderExpr, ShaderType, literal, min, named, word};
 use super::{Pass, PassMemory, ShaderProgram};
+use crate::blocks::Storage;
 use crate::dtype::{DType, Lane};
 use crate::kernel::{
     AccessForm, Args, AttentionArgs, AttentionKernel, AttentionOperand, Body, Inst, InstOp, Reg, Scope,
@@ -328,14 +329,15 @@ impl<'a> ChainedShader<'a> {
     fn memory(&self, slots: &[Slot], is_first: bool) -> LaunchMemory {
         let n_inputs = self.kernel.inputs.len();
         let mut uses: Vec<Use> = Vec::new();
-        let dtypes = self.kernel.inputs.iter().chain(&self.kernel.outputs);
+        let outputs = self.kernel.outputs.iter().map(|dtype| Storage::Plain(*dtype));
+        let storages = self.kernel.inputs.iter().copied().chain(outputs);
         let slot_ids = self.launch.reads.iter().chain(&self.launch.writes);
-        for (idx, (dtype, slot)) in dtypes.zip(slot_ids).enumerate() {
+        for (idx, (storage, slot)) in storages.zip(slot_ids).enumerate() {
             let name = if idx < n_inputs { format!("in{idx}") } else { format!("out{}", idx - n_inputs) };
             let size_bytes = slots[slot.0 as usize].size_bytes;
             let (place, writes) = (PassMemory::Slot(*slot), idx >= n_inputs);
             let touched = (0, size_bytes.saturating_sub(1));
-            uses.push(Use { place, name, dtype: *dtype, by_one: false, by_four: false, writes, size_bytes, touched });
+            uses.push(Use { place, name, storage, by_one: false, by_four: false, writes, size_bytes, touched });
         }
         let mut reads = |idx: usize, by_four: bool| {
             uses[idx].by_four |= by_four;
@@ -360,7 +362,7 @@ impl<'a> ChainedShader<'a> {
             uses.push(Use {
                 place: PassMemory::Scratch(0),
                 name: "parts".to_string(),
-                dtype: DType::F32,
+                storage: DType::F32.into(),
                 by_one: true,
                 by_four: false,
                 writes: true,

@@ -391,7 +391,7 @@ fn scratch(args: &Args, shape: &MatmulShape, lane: Lane) -> Use {
     Use {
         place: PassMemory::Scratch(0),
         name: "sums".to_string(),
-        dtype,
+        storage: dtype.into(),
         by_one: !by_four,
         by_four,
         writes: true,

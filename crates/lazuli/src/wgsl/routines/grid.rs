@@ -59,7 +59,7 @@ impl<'a> GridAccess<'a> {
 
     /// Where the first and the last element that a part reaches start, in bytes.
     fn bytes(&self, part: &GridPart) -> (usize, usize) {
-        let size = self.memory.dtype.size();
+        let size = self.memory.storage.unit_bytes();
         let last = (self.memory.size_bytes / size).saturating_sub(1) as isize;
         let (mut low, mut high) = (0, self.len - 1);
         for (idx, (axis, stride)) in part.axes.iter().zip(&self.strides).enumerate() {

@@ -58,7 +58,7 @@ impl RoutineLaunch<'_> {
     /// An input, as the passes read it.
     fn input(&self, idx: usize, name: &str) -> Use {
         let place = PassMemory::Slot(self.launch.reads[idx]);
-        whole(place, name, self.routine.inputs[idx], self.args.input_shapes[idx].n_elems(), false)
+        whole(place, name, self.routine.inputs[idx].dtype(), self.args.input_shapes[idx].n_elems(), false)
     }
 
     /// The output, as the passes write it.
@@ -78,7 +78,7 @@ fn whole(place: PassMemory, name: &str, dtype: DType, n: usize, writes: bool) ->
     Use {
         place,
         name: name.to_string(),
-        dtype,
+        storage: dtype.into(),
         by_one: true,
         by_four: false,
         writes,

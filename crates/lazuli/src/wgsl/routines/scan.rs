@@ -53,7 +53,7 @@ impl Scan {
         let n_windows = |one: Use| one.size_bytes.div_ceil(window);
         if n_windows(job.input(0, "x")) + n_windows(job.output()) + n_windows(scan.kept(true)) > job.target.max_bindings
         {
-            let size = job.routine.inputs[0].size().max(job.routine.outputs[0].size());
+            let size = job.routine.inputs[0].unit_bytes().max(job.routine.outputs[0].size());
             scan.step = scan.step.min(window / (lines.inner * size).max(1)).max(1);
         }
         scan

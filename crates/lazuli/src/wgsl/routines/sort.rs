@@ -43,7 +43,7 @@ fn put_in_order(job: &RoutineLaunch, results: impl Fn(&SortBatch, PingPong) -> V
     let mut passes = Vec::new();
     for batch in &batches {
         passes.extend(
-            batch.fill(job, job.input(0, "x"), |shader, x| order(shader, job.routine.inputs[0], descending, x)),
+            batch.fill(job, job.input(0, "x"), |shader, x| order(shader, job.routine.inputs[0].dtype(), descending, x)),
         );
         let (sorted, side) = batch.radix_sort(job, 32);
         passes.extend(sorted);
