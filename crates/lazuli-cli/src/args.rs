@@ -4,8 +4,8 @@ use std::iter::Peekable;
 use std::vec::IntoIter;
 
 #[cfg(feature = "onnx")]
-use crate::inspect;
-use crate::{train, tune};
+use crate::{embed, run, transcribe};
+use crate::{inspect, train, tune};
 
 /// What `lazuli help` prints.
 pub const HELP: &str = "\
@@ -14,12 +14,17 @@ Lazuli, a lazy tensor engine.
 Usage: lazuli [COMMAND] [OPTIONS]
 
 Commands:
-  tour      Devices, plans and speed in a few seconds (the default)
-  devices   The devices that were found
-  train     Trains a model; `lazuli help train` says how
-  tune      Finds the fastest matrix products for a GPU and keeps them; `lazuli help tune` says how
-  inspect   What an ONNX model holds: inputs, outputs, operators; `lazuli help inspect` says more
-  help      This text, or that of a command: `lazuli help train`
+  tour        Devices, plans and speed in a few seconds (the default)
+  devices     The devices that were found
+  train       Trains a model; `lazuli help train` says how
+  tune        Finds the fastest matrix products for a GPU and keeps them; `lazuli help tune` says how
+  inspect     What a file holds: ONNX, safetensors, GGUF, npy, npz
+  help        This text, or that of a command: `lazuli help train`
+
+Commands that a build without the feature `onnx` does not have:
+  run         Runs an ONNX model on arrays, pictures, recordings or numbers
+  transcribe  Speech to text with a Moonshine model
+  embed       Texts as vectors, and how similar they are
 
 Options:
   --device NAME   A device by name, by part of its name, or by its index in `devices`
@@ -51,16 +56,26 @@ const COMMANDS: &[(&str, &str)] = &[
     ("devices", DEVICES_HELP),
     ("train", train::HELP),
     ("tune", tune::HELP),
-    #[cfg(feature = "onnx")]
     ("inspect", inspect::HELP),
+    #[cfg(feature = "onnx")]
+    ("run", run::HELP),
+    #[cfg(feature = "onnx")]
+    ("transcribe", transcribe::HELP),
+    #[cfg(feature = "onnx")]
+    ("embed", embed::HELP),
 ];
 /// Commands that come first and read the rest themselves.
 pub const OWN: &[&str] = &[
     "train",
     "tune",
     "help",
-    #[cfg(feature = "onnx")]
     "inspect",
+    #[cfg(feature = "onnx")]
+    "run",
+    #[cfg(feature = "onnx")]
+    "transcribe",
+    #[cfg(feature = "onnx")]
+    "embed",
 ];
 const OPTIONS: [&str; 6] = ["--device", "--quick", "--help", "-h", "--version", "-V"];
 
@@ -213,9 +228,11 @@ pub fn number<T: std::str::FromStr>(
 
 /// Says what there is, and which of it was probably meant.
 pub fn unknown(what: &str, word: &str, known: &[&str]) -> String {
-    let nearest = known.iter().map(|k| (distance(word, k), k)).min();
+    // Of names that are equally near, the one with the same first letter was probably meant.
+    let nearest =
+        known.iter().map(|k| (distance(word, k), !k.starts_with(word.chars().next().unwrap_or(' ')), k)).min();
     match nearest {
-        Some((steps, meant)) if steps <= 2 && meant.len() > 2 => {
+        Some((steps, _, meant)) if steps <= 2 && meant.len() > 2 => {
             format!("there is no {what} `{word}`; did you mean `{meant}`?")
         }
         _ => format!("there is no {what} `{word}`; there are: {}", known.join(", ")),
@@ -292,7 +309,10 @@ mod tests {
         check("tuor", Err("there is no command `tuor`; did you mean `tour`?"));
         check("--devise cpu", Err("there is no option `--devise`; did you mean `--device`?"));
         check("tuen", Err("there is no command `tuen`; did you mean `tune`?"));
-        check("paint", Err("there is no command `paint`; there are: tour, devices, train, tune, inspect"));
+        check(
+            "paint",
+            Err("there is no command `paint`; there are: tour, devices, train, tune, inspect, run, transcribe, embed"),
+        );
         check("--quick tune", Err("`tune` comes first, and reads what follows: `lazuli tune …`"));
         check("--quick help", Err("`help` comes first, and reads what follows: `lazuli help …`"));
         check("-x", Err("there is no option `-x`; there are: --device, --quick, --help, -h, --version, -V"));

@@ -1,11 +1,20 @@
-//! The `lazuli` command: the tour, what devices there are, training, tuning, and what models hold. Reads arguments and prints; all maths is
-//! the engine's.
+//! The `lazuli` command: the tour, what devices there are, training, tuning, and models: what they hold and what they give. Reads
+//! arguments and files and prints; all maths is the engine's.
 
 mod args;
 #[cfg(feature = "onnx")]
+mod embed;
 mod inspect;
+#[cfg(feature = "onnx")]
+mod loading;
+#[cfg(feature = "onnx")]
+mod run;
+#[cfg(feature = "onnx")]
+mod sound;
 mod tour;
 mod train;
+#[cfg(feature = "onnx")]
+mod transcribe;
 mod tune;
 
 use std::io::{self, Write};
@@ -22,13 +31,29 @@ fn main() -> ExitCode {
     let mut words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).peekable();
     let out = &mut io::stdout();
     let own = words.next_if(|word| args::OWN.contains(&&**word));
+    let rest = words;
     let outcome = match own.as_deref() {
-        Some("train") => trained(words.collect(), out),
+        Some("train") => {
+            own_options(rest, train::HELP, out, |rest, out| Ok(train::run(train::Options::parse(rest)?, out)))
+        }
+        Some("tune") => {
+            own_options(rest, tune::HELP, out, |rest, out| Ok(tune::run(&tune::Options::parse(rest)?, out)))
+        }
+        Some("inspect") => {
+            own_options(rest, inspect::HELP, out, |rest, out| Ok(inspect::run(&inspect::Options::parse(rest)?, out)))
+        }
         #[cfg(feature = "onnx")]
-        Some("inspect") => inspected(words.collect(), out),
-        Some("help") => args::help(words.collect()).map(|text| Ok(out.write_all(text.as_bytes())?)),
-        Some(_) => tuned(words.collect(), out),
-        None => args::parse(words).map(|args| run(&args, out)),
+        Some("run") => own_options(rest, run::HELP, out, |rest, out| Ok(run::run(&run::Options::parse(rest)?, out))),
+        #[cfg(feature = "onnx")]
+        Some("transcribe") => own_options(rest, transcribe::HELP, out, |rest, out| {
+            Ok(transcribe::run(&transcribe::Options::parse(rest)?, out))
+        }),
+        #[cfg(feature = "onnx")]
+        Some("embed") => {
+            own_options(rest, embed::HELP, out, |rest, out| Ok(embed::run(&embed::Options::parse(rest)?, out)))
+        }
+        Some(_) => args::help(rest.collect()).map(|text| Ok(out.write_all(text.as_bytes())?)),
+        None => args::parse(rest).map(|args| shown(&args, out)),
     };
     let done = match outcome {
         Ok(done) => done,
@@ -49,32 +74,21 @@ fn main() -> ExitCode {
     }
 }
 
-/// `train` has options of its own.
-fn trained(words: Vec<String>, out: &mut dyn Write) -> Result<Outcome, String> {
+/// Starts a command that reads the words after its name itself; of help among them there is its text.
+fn own_options(
+    words: impl Iterator<Item = String>,
+    help: &str,
+    out: &mut dyn Write,
+    start: impl FnOnce(Vec<String>, &mut dyn Write) -> Result<Outcome, String>,
+) -> Result<Outcome, String> {
+    let words: Vec<String> = words.collect();
     if words.iter().any(|word| word == "--help" || word == "-h") {
-        return Ok(out.write_all(train::HELP.as_bytes()).map_err(Into::into));
+        return Ok(out.write_all(help.as_bytes()).map_err(Into::into));
     }
-    Ok(train::run(train::Options::parse(words)?, out))
+    start(words, out)
 }
 
-/// So has `inspect`.
-#[cfg(feature = "onnx")]
-fn inspected(words: Vec<String>, out: &mut dyn Write) -> Result<Outcome, String> {
-    if words.iter().any(|word| word == "--help" || word == "-h") {
-        return Ok(out.write_all(inspect::HELP.as_bytes()).map_err(Into::into));
-    }
-    Ok(inspect::run(&inspect::Options::parse(words)?, out))
-}
-
-/// So has `tune`.
-fn tuned(words: Vec<String>, out: &mut dyn Write) -> Result<Outcome, String> {
-    if words.iter().any(|word| word == "--help" || word == "-h") {
-        return Ok(out.write_all(tune::HELP.as_bytes()).map_err(Into::into));
-    }
-    Ok(tune::run(&tune::Options::parse(words)?, out))
-}
-
-fn run(args: &args::Args, out: &mut dyn Write) -> Outcome {
+fn shown(args: &args::Args, out: &mut dyn Write) -> Outcome {
     match args.command {
         Command::Tour => {
             let device = match &args.device {

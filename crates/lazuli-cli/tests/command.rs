@@ -33,7 +33,12 @@ fn wrong_arguments_end_with_2_and_a_hint() {
     check(&["--devise", "cpu"], 2, &[], &["did you mean `--device`?"]);
     check(&["devices", "extra"], 2, &[], &["`devices` takes no `extra`"]);
     check(&["devices", "--quick"], 2, &[], &["`devices` has no option `--quick`"]);
-    check(&["help", "extra"], 2, &[], &["there is no command `extra`; there are: tour, devices, train, tune, inspect"]);
+    check(
+        &["help", "extra"],
+        2,
+        &[],
+        &["there is no command `extra`; there are: tour, devices, train, tune, inspect, run, transcribe, embed"],
+    );
     check(
         &["train", "mnist", "--batch", "0"],
         2,
@@ -193,7 +198,58 @@ fn inspecting_lists_inputs_outputs_and_operators() {
     check(&["inspect", "no such.onnx"], 1, &[], &["no such.onnx: "]);
     let other = folder.path().join("model.bin");
     std::fs::write(&other, b"abc").expect("is written");
-    check(&["inspect", other.to_str().expect("is text")], 1, &[], &["files of models end with .onnx"]);
+    check(&["inspect", other.to_str().expect("is text")], 1, &[], &["files end with .onnx"]);
     std::fs::write(path, b"no model").expect("is written");
     check(&["inspect", path], 1, &[], &["this is no ONNX file"]);
+}
+
+#[cfg(feature = "onnx")]
+#[test]
+fn a_model_is_run_on_files_and_numbers() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+    // y = x + x
+    let (model, npy, json, labels) = (file("double.onnx"), file("x.npy"), file("x.json"), file("labels.txt"));
+    std::fs::write(&model, lazuli_onnx::example_bytes()).expect("is written");
+    let x = lazuli::Tensor::from_slice(&[1.0f32, 4.0, 2.0], [3], &lazuli::Device::cpu());
+    lazuli_io::save_npy(&npy, &x).expect("is written");
+    std::fs::write(&json, r#"{"x": [1, 4, 2]}"#).expect("is written");
+    std::fs::write(&labels, "one\nfour\ntwo\n").expect("is written");
+    for input in [npy.as_str(), &json, "x=[1, 4, 2]", "[1, 4, 2]"] {
+        check(&["run", &model, "--input", input, "--device", "cpu"], 0, &["y: float[3]", "[2. 8. 4.]"], &[]);
+    }
+    let start = ["run", &model, "--input", &npy, "--device", "cpu"];
+    fn given<'w>(start: &[&'w str], words: &[&'w str]) -> Vec<&'w str> {
+        [start, words].concat()
+    }
+    let data = r#"{"outputs":[{"data":[2.0,8.0,4.0],"name":"y","shape":[3],"type":"float"}]}"#;
+    check(&given(&start, &["--json"]), 0, &[data], &[]);
+    check(
+        &given(&start, &["--labels", &labels, "--top", "2"]),
+        0,
+        &["8.000000       1  four", "4.000000       2  two"],
+        &[],
+    );
+    check(&given(&start, &["--json", "--top", "1"]), 0, &[r#""top":[[{"index":1,"value":8.0}]]"#], &[]);
+    check(&given(&start, &["--input", &npy]), 1, &[], &["the model has 1 inputs, and each was given already"]);
+    check(&["run", &model], 1, &[], &["the model wants `x: float[n]`: give it with --input"]);
+    check(&["run", &model, "--input", "z=[1]"], 1, &[], &["there is no input `z`; the inputs are `x: float[n]`"]);
+    check(&["run", &model, "--input", "photo.gif"], 1, &[], &["ends with .npy, .png, .wav or .json"]);
+    check(&["run", &file("none.onnx")], 1, &[], &["there is no such file", "torch.onnx.export"]);
+    std::fs::write(&labels, "one\n").expect("is written");
+    check(&given(&start, &["--labels", &labels]), 1, &[], &["1 labels fit no output"]);
+    check(&["inspect", &model], 0, &["1 nodes of 1 operators", "x: float[n]", "1  Add"], &[]);
+    check(&["inspect", &npy], 0, &["npy,", "f32      [3]  array"], &[]);
+    check(&["inspect", &labels], 1, &[], &["files end with .onnx, .safetensors, .gguf, .npy or .npz"]);
+}
+
+#[cfg(feature = "onnx")]
+#[test]
+fn without_a_model_the_files_are_named_that_it_needs() {
+    check(&["embed", "a text"], 1, &[], &["--model DIR", "model.safetensors", "`cargo xtask data minilm`"]);
+    let wav = tempfile::tempdir().expect("a folder");
+    let folder = wav.path().to_string_lossy().into_owned();
+    let needs = ["has no encoder_model.onnx", "@moonshine-ai/moonshine-js", "`cargo xtask data moonshine`"];
+    check(&["transcribe", "a.wav", "--model", &folder], 1, &[], &needs);
+    check(&["transcribe"], 2, &[], &["transcribe what?", "`lazuli help transcribe`"]);
 }
