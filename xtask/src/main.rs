@@ -5,6 +5,7 @@ mod source;
 mod tidy;
 mod drivers;
 mod isa;
+mod mpi;
 mod test;
 mod sha256;
 mod package;

@@ -1,12 +1,15 @@
 //! The training step on many ranks. Gradients are computed in stages, the last layers' first; as soon as a stage is there, its
 //! bucket is handed to the thread that drives MPI, and the next stage is computed while it travels. Every rank then applies the
-//! same mean to the same parameters. Knows models and buckets; how numbers travel is the business of `reduce` and `progress`.
+//! same mean to the same parameters, or, sharded, to those that it owns. Knows models and buckets; how numbers travel is the
+//! business of `reduce` and `progress`.
 
-use lazuli::{Result, Tensor};
-use lazuli_nn::{Clip, Item, Module, Optimizer, parameters};
+use lazuli::{DType, Device, Result, Tensor};
+use lazuli_nn::{Clip, Item, Module, Optimizer, buffers, parameters};
 
+use crate::buckets::{self, Buckets};
 use crate::progress::{Give, Task};
 use crate::reduce::{Reduce, Reduction, Values, Wire};
+use crate::sharded::{self, Shard};
 use crate::world::{Wait, World, bytes_of, fault, of_words, words, words_of};
 
 /// An optimiser whose steps are those of all ranks together.
@@ -34,24 +37,69 @@ pub struct Distributed<'w> {
     /// The learning rate. May be set before every step, to the same value on all ranks.
     pub lr: f64,
     world: &'w World,
+    /// Of the parameters, or of this rank's pieces of them.
     optimizer: Optimizer,
     clip: Option<Clip>,
     wire: Wire,
     bucket_bytes: usize,
+    is_sharded: bool,
+    overlap: Overlap,
     is_agreed: bool,
+    sums: Option<Sums>,
+}
+
+/// When gradients begin to travel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Overlap {
+    /// As soon as they are computed, while the others are.
+    #[default]
+    On,
+    /// When all of them are computed: to see what the other is worth.
+    Off,
+}
+
+/// Gradients of losses since the last step, times the number of examples, and of how many examples in all.
+struct Sums {
+    grads: Vec<Tensor>,
+    n_examples: usize,
+}
+
+/// A model of this rank, and the mean loss of so many examples.
+struct Part<'m> {
+    model: &'m mut dyn Module,
+    loss: Tensor,
+    n_examples: usize,
+}
+
+/// A module by reference.
+struct By<'m, M: ?Sized>(&'m mut M);
+
+impl<M: Module + ?Sized> Module for By<'_, M> {
+    fn visit(&mut self, visit: &mut dyn FnMut(&str, Item)) {
+        self.0.visit(visit);
+    }
 }
 
 /// The largest bucket unless another size is asked for: large enough for the network, small enough to leave early.
 const BUCKET_BYTES: usize = 25 << 20;
-/// With fewer buckets than this, little would travel while the rest is computed.
-const FEWEST_BUCKETS: usize = 4;
 
 impl<'w> Distributed<'w> {
     /// One that makes the steps of `optimizer`, with the mean of all ranks' gradients.
     pub fn new(mut optimizer: Optimizer, world: &'w World) -> Distributed<'w> {
-        let clip = optimizer.take_clip();
-        let (lr, wire, bucket_bytes) = (optimizer.lr, Wire::F32, BUCKET_BYTES);
-        Distributed { lr, world, optimizer, clip, wire, bucket_bytes, is_agreed: false }
+        // A rank that is alone leaves everything to the optimiser.
+        let clip = if world.size() > 1 { optimizer.take_clip() } else { None };
+        Distributed {
+            lr: optimizer.lr,
+            world,
+            optimizer,
+            clip,
+            wire: Wire::F32,
+            bucket_bytes: BUCKET_BYTES,
+            is_sharded: false,
+            overlap: Overlap::On,
+            is_agreed: false,
+            sums: None,
+        }
     }
 
     /// With buckets of at most so many bytes, where no single parameter is larger.
@@ -64,14 +112,60 @@ impl<'w> Distributed<'w> {
         Distributed { wire, ..self }
     }
 
-    /// The optimiser, whose state is the same on all ranks: for saving.
-    pub fn optimizer(&self) -> &Optimizer {
-        &self.optimizer
+    /// With gradients that begin to travel then.
+    pub fn overlap(self, overlap: Overlap) -> Distributed<'w> {
+        Distributed { overlap, ..self }
     }
 
-    /// The optimiser, for loading its state.
-    pub fn optimizer_mut(&mut self) -> &mut Optimizer {
-        &mut self.optimizer
+    /// With the optimiser's state cut among ranks (ZeRO-1): each remembers only what belongs to its part of the parameters,
+    /// updates that part and sends it to the others. As many bytes travel, and the numbers are the same, bit for bit. For
+    /// rules that update every element by itself, and an optimiser that has not made a step yet.
+    ///
+    /// ```
+    /// # use lazuli::Tensor;
+    /// # use lazuli_mpi::{Distributed, World};
+    /// # use lazuli_nn::{Adam, Layer, Linear, Optimizer};
+    /// let world = World::init()?;
+    /// let mut model = Linear::new(4, 1, 1, &world.device()?);
+    /// let mut optimizer = Distributed::new(Optimizer::new(Adam::default(), 1e-2), &world).sharded();
+    /// let loss = model.forward(&Tensor::rand([8, 4], 1, &world.device()?)).mean(..);
+    /// optimizer.step(&mut model, loss)?;
+    /// assert_eq!(optimizer.named(&mut model)?[1].0, "adam.0.weight");
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    pub fn sharded(self) -> Distributed<'w> {
+        Distributed { is_sharded: self.world.size() > 1, ..self }
+    }
+
+    /// How many steps were made.
+    pub fn n_steps(&self) -> u64 {
+        self.optimizer.n_steps()
+    }
+
+    /// All that must be saved to go on later, under the names of [`Optimizer::named`]: with any number of ranks, sharded or not.
+    /// All ranks call it, and all get everything.
+    #[track_caller]
+    pub fn named(&mut self, model: &mut (impl Module + ?Sized)) -> Result<Vec<(String, Tensor)>> {
+        let parameters = parameters(model);
+        let device = parameters.first().map_or(Ok(Device::cpu()), |(_, w)| w.device().cloned())?;
+        if !self.is_sharded {
+            return Ok(self.optimizer.named(&device));
+        }
+        let gathered = self
+            .cut(&parameters)
+            .and_then(|buckets| self.world.gather_state(&self.optimizer, &parameters, &buckets, &device));
+        gathered.inspect_err(|error| self.world.fail(error))
+    }
+
+    /// Goes on from what was saved, of which every rank is given all.
+    #[track_caller]
+    pub fn load(&mut self, model: &mut (impl Module + ?Sized), find: impl Fn(&str) -> Option<Tensor>) -> Result<()> {
+        if !self.is_sharded {
+            return self.optimizer.load(model, find);
+        }
+        let parameters = parameters(model);
+        let pieces = self.cut(&parameters)?.pieces(self.world.rank());
+        sharded::load(&mut self.optimizer, &mut Shard::new(&parameters, &pieces), find)
     }
 
     /// One step with the mean of the ranks' gradients, each of which counts the same. Gives this rank's loss.
@@ -83,7 +177,8 @@ impl<'w> Distributed<'w> {
     }
 
     /// The same where ranks have different numbers of examples: `loss` is the mean over `n_examples` of them, and the step is the
-    /// one of all examples together. A rank without examples takes part with 0. Computes `more` on the way.
+    /// one of all examples together, those that were [accumulated](Distributed::accumulate) among them. A rank without
+    /// examples takes part with 0, and its loss and `more` are not computed. Computes `more` on the way.
     #[track_caller]
     pub fn step_of(
         &mut self,
@@ -92,13 +187,101 @@ impl<'w> Distributed<'w> {
         n_examples: usize,
         more: Vec<Tensor>,
     ) -> Result<(Tensor, Vec<Tensor>)> {
-        let stepped = self.reduced(model, &loss, n_examples, &more).and_then(|grads| {
-            let own = (loss.detach(), more.iter().map(Tensor::detach).collect());
-            drop((loss, more));
+        if self.world.size() == 1 && self.sums.is_none() && n_examples > 0 {
             self.optimizer.lr = self.lr;
-            self.optimizer.apply_gradients(model, grads).map(|()| own)
-        });
-        stepped.inspect_err(|error| self.world.fail(error))
+            return self.optimizer.step_with(model, loss, more).inspect_err(|error| self.world.fail(error));
+        }
+        let mut model = By(model);
+        let (own, more) = (loss.detach(), more.iter().map(Tensor::detach).collect::<Vec<_>>());
+        let part = Part { model: &mut model, loss, n_examples };
+        let stepped = self.step_parts(vec![part], &more);
+        stepped.inspect_err(|error| self.world.fail(error)).map(|()| (own, more))
+    }
+
+    /// One step of a rank that has several devices: a replica of the model on each, and of each the mean loss of so many
+    /// examples. The step is that of all examples of all devices and ranks; the first replica is updated, and the others
+    /// become equal to it. Devices that compute by themselves do so at the same time.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// # use lazuli_mpi::{Distributed, World};
+    /// # use lazuli_nn::{Adam, Layer, Linear, Optimizer};
+    /// let world = World::init()?;
+    /// let devices = [Device::cpu(), Device::cpu()];
+    /// let [mut a, mut b] = devices.map(|device| Linear::new(4, 1, 1, &device));
+    /// let mut optimizer = Distributed::new(Optimizer::new(Adam::default(), 1e-2), &world);
+    /// let losses = [&a, &b].map(|model| (model.forward(&Tensor::rand([8, 4], 1, &Device::cpu())).mean(..), 8));
+    /// optimizer.step_replicas(&mut [&mut a, &mut b], losses.into())?;
+    /// assert_eq!(a.weight.to_vec::<f32>()?, b.weight.to_vec::<f32>()?);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn step_replicas(
+        &mut self,
+        replicas: &mut [&mut dyn Module],
+        losses: Vec<(Tensor, usize)>,
+    ) -> Result<Vec<Tensor>> {
+        if replicas.is_empty() || replicas.len() != losses.len() {
+            let (n, m) = (replicas.len(), losses.len());
+            return Err(fault("step_replicas", format!("wants one loss for each replica, not {m} losses for {n}")));
+        }
+        let own: Vec<Tensor> = losses.iter().map(|(loss, _)| loss.detach()).collect();
+        let mut parts = Vec::new();
+        for (model, (loss, n_examples)) in replicas.iter_mut().zip(losses) {
+            parts.push(Part { model: &mut **model, loss, n_examples });
+        }
+        let stepped = self.step_parts(parts, &[]);
+        stepped.inspect_err(|error| self.world.fail(error)).map(|()| own)
+    }
+
+    /// Adds the gradients of `loss`, the mean over `n_examples`, to those of the next step and computes them. Nothing travels
+    /// until [`apply`](Distributed::apply) or a step reduces the sum, once.
+    ///
+    /// ```
+    /// # use lazuli::Tensor;
+    /// # use lazuli_mpi::{Distributed, World};
+    /// # use lazuli_nn::{Layer, Linear, Optimizer, Sgd};
+    /// let world = World::init()?;
+    /// let mut model = Linear::new(4, 1, 1, &world.device()?);
+    /// let mut optimizer = Distributed::new(Optimizer::new(Sgd::default(), 1e-2), &world);
+    /// for part in 0..4 {
+    ///     let loss = model.forward(&Tensor::rand([8, 4], part, &world.device()?)).mean(..);
+    ///     optimizer.accumulate(&mut model, loss, 8)?;
+    /// }
+    /// optimizer.apply(&mut model)?;
+    /// assert_eq!(optimizer.n_steps(), 1);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn accumulate(
+        &mut self,
+        model: &mut (impl Module + ?Sized),
+        loss: Tensor,
+        n_examples: usize,
+    ) -> Result<Tensor> {
+        let own = loss.detach();
+        if n_examples == 0 {
+            return Ok(own);
+        }
+        let mut added = || -> Result<()> {
+            let before = self.sums.as_ref();
+            let grads = weighted(&self.optimizer, model, &loss, n_examples, before)?;
+            let n_examples = n_examples + before.map_or(0, |sums| sums.n_examples);
+            let buffers = buffers(model);
+            lazuli::compute(&grads.iter().chain([&own]).chain(&buffers).collect::<Vec<_>>())?;
+            self.sums = Some(Sums { grads: grads.iter().map(Tensor::detach).collect(), n_examples });
+            Ok(())
+        };
+        added().inspect_err(|error| self.world.fail(error)).map(|()| own)
+    }
+
+    /// The step with the mean of all that was accumulated on all ranks. All ranks call it, also one that has nothing.
+    #[track_caller]
+    pub fn apply(&mut self, model: &mut (impl Module + ?Sized)) -> Result<()> {
+        let mut model = By(model);
+        let nothing = Tensor::scalar(0.0, &Device::cpu());
+        let part = Part { model: &mut model, loss: nothing, n_examples: 0 };
+        self.step_parts(vec![part], &[]).inspect_err(|error| self.world.fail(error))
     }
 
     /// The mean of the ranks' gradients, in the order of parameters, clipped: what [`step_of`](Distributed::step_of) applies.
@@ -121,48 +304,101 @@ impl<'w> Distributed<'w> {
         loss: &Tensor,
         n_examples: usize,
     ) -> Result<Vec<Tensor>> {
-        self.reduced(model, loss, n_examples, &[]).inspect_err(|error| self.world.fail(error))
+        let mut model = By(model);
+        let mut reduced = || {
+            let parameters = parameters(&mut model);
+            let buckets = self.cut(&parameters)?;
+            let mut parts = [Part { model: &mut model, loss: loss.clone(), n_examples }];
+            let means = self.reduced(&mut parts, &[], &buckets, Give::Whole)?;
+            whole(&parameters, &buckets, &means)
+        };
+        reduced().inspect_err(|error| self.world.fail(error))
     }
 
-    /// The mean of the ranks' gradients, in the order of parameters, clipped. Computes the loss, `more` and the model's buffers.
-    fn reduced(
-        &mut self,
-        model: &mut (impl Module + ?Sized),
-        loss: &Tensor,
-        n_examples: usize,
-        more: &[Tensor],
-    ) -> Result<Vec<Tensor>> {
-        self.agree(model)?;
-        let grads = self.optimizer.gradients(model, loss)?;
-        let buckets = self.cut(&grads)?;
-        let weight = n_examples as f32;
-        let begin = |bucket: &[usize]| -> Result<Wait> {
-            let mut values = Vec::new();
-            for at in bucket {
-                let n_elems: usize = grads[*at].shape()?.iter().product();
-                match n_examples {
-                    // The mean over nothing is NaN, and must not count.
-                    0 => values.resize(values.len() + n_elems, 0.0),
-                    _ => values.extend(grads[*at].to_vec::<f32>()?.into_iter().map(|g| g * weight)),
+    /// One step with what each replica of this rank has to add.
+    fn step_parts(&mut self, mut parts: Vec<Part>, more: &[Tensor]) -> Result<()> {
+        let old = parameters(parts[0].model);
+        let buckets = self.cut(&old)?;
+        self.optimizer.lr = self.lr;
+        if self.is_sharded {
+            let means = self.reduced(&mut parts, more, &buckets, Give::OwnChunk)?;
+            let mut shard = Shard::new(&old, &buckets.pieces(self.world.rank()));
+            let grads = shard.gradients(&means.concat())?;
+            self.optimizer.apply_gradients(&mut shard, grads)?;
+            let mut new = self.world.gather_parameters(&shard, &old, &buckets)?.into_iter();
+            set(parts[0].model, &mut |_| new.next());
+        } else {
+            let means = self.reduced(&mut parts, more, &buckets, Give::Whole)?;
+            let grads = whole(&old, &buckets, &means)?;
+            // Nothing else holds the old parameters when the new ones are computed, which may take their place.
+            drop(old);
+            self.optimizer.apply_gradients(parts[0].model, grads)?;
+        }
+        if let Some((first, others)) = parts.split_first_mut() {
+            let new = parameters(first.model);
+            for other in others {
+                let mut new = new.iter();
+                set(other.model, &mut |w| {
+                    w.device().ok().zip(new.next()).map(|(there, (_, w))| w.detach().to_device(there))
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The mean of the gradients of all parts on all ranks, a vector a bucket, clipped; whole, or this rank's chunks. Computes
+    /// losses, `more` and the models' buffers, and lets go of the losses.
+    fn reduced(&mut self, parts: &mut [Part], more: &[Tensor], buckets: &Buckets, give: Give) -> Result<Vec<Vec<f32>>> {
+        self.agree(parts)?;
+        let mut sums = self.sums.take();
+        let n_examples = sums.as_ref().map_or(0, |sums| sums.n_examples);
+        let weight = (n_examples + parts.iter().map(|part| part.n_examples).sum::<usize>()) as f32;
+        // Of every part its gradients and what else is computed with them; of a part without examples, nothing.
+        let mut terms: Vec<(Vec<Tensor>, Vec<Tensor>)> = Vec::new();
+        for (i, part) in parts.iter_mut().enumerate().filter(|(_, part)| part.n_examples > 0) {
+            // What was accumulated is on the first device.
+            let sums = if i == 0 { sums.take() } else { None };
+            let grads = weighted(&self.optimizer, part.model, &part.loss, part.n_examples, sums.as_ref())?;
+            let more = if i == 0 { more } else { &[] };
+            let more = [part.loss.detach()].into_iter().chain(more.iter().cloned()).chain(buffers(part.model));
+            terms.push((grads, more.collect()));
+        }
+        terms.extend(sums.map(|sums| (sums.grads, Vec::new())));
+        let begin = |bucket: usize| -> Result<Wait> {
+            let mut values: Vec<f32> = Vec::with_capacity(buckets.n_elems(bucket));
+            for at in &buckets.each[bucket] {
+                let start = values.len();
+                for (grads, _) in &terms {
+                    let own = grads[*at].to_vec::<f32>()?;
+                    match values.len() - start {
+                        0 => values.extend(own),
+                        _ => values[start..].iter_mut().zip(own).for_each(|(sum, g)| *sum += g),
+                    }
                 }
             }
+            values.resize(buckets.n_elems(bucket), 0.0);
             let values = Values::F32(values);
             let reduction = Reduction { values, reduce: Reduce::Sum, weight: Some(weight), wire: self.wire };
-            Ok(self.world.begin("all_reduce of gradients", Task::Reduce(reduction, Give::Whole)))
+            Ok(self.world.begin("reduction of gradients", Task::Reduce(reduction, give)))
         };
+        let stages: Vec<Vec<Vec<&Tensor>>> = terms.iter().map(|(grads, more)| staged(buckets, grads, more)).collect();
+        let stages: Vec<Vec<&[&Tensor]>> =
+            stages.iter().map(|stages| stages.iter().map(Vec::as_slice).collect()).collect();
         let mut waits = Vec::new();
-        if n_examples == 0 {
-            buckets.iter().try_for_each(|bucket| begin(bucket).map(|wait| waits.push(wait)))?;
-        } else {
-            let (loss, more, buffers) = (loss.detach(), more, lazuli_nn::buffers(model));
-            let mut stages: Vec<Vec<&Tensor>> =
-                buckets.iter().map(|bucket| bucket.iter().map(|at| &grads[*at]).collect()).collect();
-            if let Some(last) = stages.last_mut() {
-                last.extend([&loss].into_iter().chain(more).chain(&buffers));
+        // Those of further devices are handed over first: the first device's are waited for one by one.
+        stages.iter().skip(1).try_for_each(|stages| lazuli::compute_staged(stages))?;
+        match (stages.first(), self.overlap) {
+            (Some(stages), Overlap::On) => {
+                lazuli::compute_staged_with(stages, |stage| begin(stage).map(|wait| waits.push(wait)))?;
             }
-            let stages: Vec<&[&Tensor]> = stages.iter().map(Vec::as_slice).collect();
-            lazuli::compute_staged_with(&stages, |stage| begin(&buckets[stage]).map(|wait| waits.push(wait)))?;
+            (Some(stages), Overlap::Off) => lazuli::compute_staged(stages)?,
+            (None, _) => {}
         }
+        for bucket in waits.len()..buckets.each.len() {
+            waits.push(begin(bucket)?);
+        }
+        let nothing = Tensor::scalar(0.0, &Device::cpu());
+        parts.iter_mut().for_each(|part| part.loss = nothing.clone());
         let mut means: Vec<Vec<f32>> = Vec::new();
         for wait in waits {
             match self.world.wait_values(wait)? {
@@ -170,70 +406,101 @@ impl<'w> Distributed<'w> {
                 _ => unreachable!("gradients travel as floats"),
             }
         }
-        clip(&mut means, self.clip);
-        let mut out: Vec<Option<Tensor>> = vec![None; grads.len()];
-        for (bucket, mean) in buckets.iter().zip(&means) {
-            let mut rest = &mean[..];
-            for at in bucket {
-                let shape = grads[*at].shape()?;
-                let (own, others) = rest.split_at(shape.iter().product());
-                let grad = Tensor::from_slice(own, shape, grads[*at].device()?);
-                (out[*at], rest) = (Some(grad.to_dtype(grads[*at].dtype()?)), others);
+        buckets::clip(&mut means, self.clip, |means| match give {
+            Give::Whole => Ok(buckets.squares(means)),
+            Give::OwnChunk => {
+                let own: f64 = means.iter().map(|chunk| buckets::squares(chunk)).sum();
+                let all = self.world.gather_bytes("norm", own.to_le_bytes().to_vec(), &vec![8; self.world.size()])?;
+                Ok(all.as_chunks::<8>().0.iter().map(|n| f64::from_le_bytes(*n)).collect())
             }
-        }
-        Ok(out.into_iter().flatten().collect())
+        })?;
+        Ok(means)
     }
 
     /// That all ranks train the same model, found out at the first step.
-    fn agree(&mut self, model: &mut (impl Module + ?Sized)) -> Result<()> {
-        if !self.is_agreed {
-            let of = format!("{:?}\n{} bytes\n{:?}\n", self.wire, self.bucket_bytes, self.clip);
-            self.world.agree("the model", &(of + &described(model)?))?;
-            self.is_agreed = true;
+    fn agree(&mut self, parts: &mut [Part]) -> Result<()> {
+        if self.is_agreed {
+            return Ok(());
         }
+        let (sharded, rule) = (self.is_sharded, self.optimizer.rule().name());
+        let of = format!("{:?}\n{} bytes\n{:?}\n{rule}, sharded: {sharded}\n", self.wire, self.bucket_bytes, self.clip);
+        let model = described(parts[0].model)?;
+        for part in parts.iter_mut().skip(1) {
+            let other = described(part.model)?;
+            if other != model {
+                return Err(fault(
+                    "step_replicas",
+                    "replicas differ: make them by the same function, one for each device",
+                ));
+            }
+        }
+        if sharded {
+            sharded::check(&self.optimizer, &parameters(parts[0].model))?;
+        }
+        self.world.agree("the model", &(of + &model))?;
+        self.is_agreed = true;
         Ok(())
     }
 
-    /// Which gradients travel together: the last first, so many bytes at once.
-    fn cut(&self, grads: &[Tensor]) -> Result<Vec<Vec<usize>>> {
+    fn cut(&self, parameters: &[(String, Tensor)]) -> Result<Buckets> {
         let mut sizes = Vec::new();
-        for grad in grads {
-            sizes.push(4 * grad.shape()?.iter().product::<usize>());
+        for (_, w) in parameters {
+            sizes.push(w.shape()?.iter().product());
         }
-        Ok(cut(&sizes, self.bucket_bytes))
+        Ok(Buckets::new(sizes, self.bucket_bytes, self.world.size()))
     }
 }
 
-/// Parameters by size in bytes, the last first, in buckets.
-fn cut(sizes: &[usize], bucket_bytes: usize) -> Vec<Vec<usize>> {
-    let most = bucket_bytes.min(sizes.iter().sum::<usize>().div_ceil(FEWEST_BUCKETS));
-    let mut buckets: Vec<Vec<usize>> = Vec::new();
-    let mut filled = usize::MAX;
-    for at in (0..sizes.len()).rev() {
-        if filled.saturating_add(sizes[at]) > most {
-            buckets.push(Vec::new());
-            filled = 0;
-        }
-        filled += sizes[at];
-        if let Some(bucket) = buckets.last_mut() {
-            bucket.push(at);
-        }
+/// The gradients of a mean loss by all parameters as f32, times the number of examples, and what was summed before.
+fn weighted(
+    optimizer: &Optimizer,
+    model: &mut (impl Module + ?Sized),
+    loss: &Tensor,
+    n_examples: usize,
+    before: Option<&Sums>,
+) -> Result<Vec<Tensor>> {
+    let grads = optimizer.gradients(model, loss)?;
+    let weight = n_examples as f32;
+    let mut out = Vec::new();
+    for (at, grad) in grads.iter().enumerate() {
+        let grad = grad.to_dtype(DType::F32).mul(weight);
+        out.push(before.map_or(grad.clone(), |sums| grad.add(&sums.grads[at])));
     }
-    buckets
+    out.iter().try_for_each(Tensor::check)?;
+    Ok(out)
 }
 
-/// Clips the mean of all ranks, as one machine would with the whole batch. On the host in f64: the same on every rank.
-fn clip(means: &mut [Vec<f32>], clip: Option<Clip>) {
-    let each = means.iter_mut().flatten();
-    match clip {
-        None => {}
-        Some(Clip::Value(most)) => each.for_each(|g| *g = g.clamp(-most as f32, most as f32)),
-        Some(Clip::Norm(most)) => {
-            let norm = means.iter().flatten().map(|g| (*g as f64).powi(2)).sum::<f64>().sqrt();
-            let scale = (most / (norm + 1e-12)).min(1.0) as f32;
-            means.iter_mut().flatten().for_each(|g| *g *= scale);
+/// Gradients by bucket; with the last of them, what else is to be computed.
+fn staged<'t>(buckets: &Buckets, grads: &'t [Tensor], more: &'t [Tensor]) -> Vec<Vec<&'t Tensor>> {
+    let of = |bucket: &Vec<usize>| bucket.iter().map(|at| &grads[*at]).collect();
+    let mut stages: Vec<Vec<&Tensor>> = buckets.each.iter().map(of).collect();
+    if let Some(last) = stages.last_mut() {
+        last.extend(more);
+    }
+    stages
+}
+
+/// Gradients of parameters from buckets.
+fn whole(parameters: &[(String, Tensor)], buckets: &Buckets, means: &[Vec<f32>]) -> Result<Vec<Tensor>> {
+    let mut out: Vec<Option<Tensor>> = vec![None; parameters.len()];
+    for (bucket, mean) in means.iter().enumerate() {
+        for (at, place) in buckets.places(bucket) {
+            let w = &parameters[at].1;
+            out[at] = Some(Tensor::from_slice(&mean[place], w.shape()?, w.device()?).to_dtype(w.dtype()?));
         }
     }
+    Ok(out.into_iter().flatten().collect())
+}
+
+/// Gives a model other parameters, one after another; those that there is none for stay.
+fn set(model: &mut dyn Module, new: &mut dyn FnMut(&Tensor) -> Option<Tensor>) {
+    model.visit(&mut |_, item| {
+        if let Item::Parameter(w) = item
+            && let Some(new) = new(w)
+        {
+            *w = new.tracked();
+        }
+    });
 }
 
 /// Names, shapes and types, a line each.
@@ -286,18 +553,5 @@ impl World {
             Item::Mode(_) => {}
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn buckets_begin_with_the_last_parameters() {
-        assert_eq!(cut(&[4, 4, 4, 4], 100), [[3], [2], [1], [0]]);
-        assert_eq!(cut(&[40, 4, 4, 4, 4, 40], 48), [vec![5], vec![4, 3, 2, 1], vec![0]]);
-        assert_eq!(cut(&[400, 4, 4], 8), [vec![2, 1], vec![0]]);
-        assert_eq!(cut(&[], 8), Vec::<Vec<usize>>::new());
     }
 }

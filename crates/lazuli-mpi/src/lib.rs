@@ -4,8 +4,9 @@
 //! One thread drives MPI, at level FUNNELED: it polls what is under way while the program computes, sends signs of life, and
 //! ends the job if a rank is not heard of in time. An error on one rank is an error on all of them.
 //!
-//! Batch norm looks at each rank's own part of the batch, and its running means are those of each rank; dropout leaves out
-//! something else on each rank.
+//! Batch norm looks at each rank's own part of the batch, and its running means are those of each rank: rank 0 saves its own.
+//! Dropout leaves out something else on each rank. So models with either are the same on all ranks and from run to run, but
+//! not the ones that a single rank would train.
 
 #[cfg(windows)]
 compile_error!("lazuli-mpi runs where Open MPI or MPICH do: on Linux and macOS, not on Windows");
@@ -17,8 +18,10 @@ mod notice;
 mod progress;
 mod devices;
 mod world;
+mod buckets;
+mod sharded;
 mod distributed;
 
-pub use distributed::Distributed;
+pub use distributed::{Distributed, Overlap};
 pub use reduce::{Reduce, Wire};
 pub use world::{Settings, World, run};

@@ -2,7 +2,7 @@
 //! `Pending::test` finishes. Everything here is called by one thread, the one that initialised MPI; nothing here knows
 //! tensors, deadlines or what a message means.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_void};
 use std::mem::ManuallyDrop;
 
 use mpi::ffi;
@@ -100,11 +100,11 @@ impl Comm {
             // SAFETY: counts and places lie within the buffers, which `Pending` keeps until the request has ended.
             unsafe {
                 ffi::MPI_Ialltoallv(
-                    m.send.as_ptr().cast(),
+                    start_of(&m.send),
                     m.counts[0].as_ptr(),
                     m.counts[1].as_ptr(),
                     ffi::RSMPI_UINT8_T,
-                    m.receive.as_mut_ptr().cast(),
+                    start_of_mut(&mut m.receive),
                     m.counts[2].as_ptr(),
                     m.counts[3].as_ptr(),
                     ffi::RSMPI_UINT8_T,
@@ -125,10 +125,10 @@ impl Comm {
             // SAFETY: counts and places lie within the buffers, which `Pending` keeps until the request has ended.
             unsafe {
                 ffi::MPI_Iallgatherv(
-                    m.send.as_ptr().cast(),
+                    start_of(&m.send),
                     n_sent,
                     ffi::RSMPI_UINT8_T,
-                    m.receive.as_mut_ptr().cast(),
+                    start_of_mut(&mut m.receive),
                     m.counts[2].as_ptr(),
                     m.counts[3].as_ptr(),
                     ffi::RSMPI_UINT8_T,
@@ -145,7 +145,7 @@ impl Comm {
         Pending::start(Memory { receive: bytes, ..Memory::default() }, |m, request| {
             // SAFETY: the buffer has `n` bytes and is kept until the request has ended.
             unsafe {
-                let buffer = m.receive.as_mut_ptr().cast();
+                let buffer = start_of_mut(&mut m.receive);
                 ffi::MPI_Ibcast(buffer, n, ffi::RSMPI_UINT8_T, root as c_int, self.0.as_raw(), request)
             }
         })
@@ -163,7 +163,7 @@ impl Comm {
         Pending::start(Memory { send: bytes, ..Memory::default() }, |m, request| {
             // SAFETY: the buffer has `n` bytes and is kept until the request has ended.
             unsafe {
-                let buffer = m.send.as_ptr().cast();
+                let buffer = start_of(&m.send);
                 ffi::MPI_Isend(buffer, n, ffi::RSMPI_UINT8_T, to as c_int, 0, self.0.as_raw(), request)
             }
         })
@@ -175,7 +175,7 @@ impl Comm {
         Pending::start(Memory { receive: vec![0; most_bytes], ..Memory::default() }, |m, request| {
             // SAFETY: the buffer has `n` bytes and is kept until the request has ended.
             unsafe {
-                let (buffer, any) = (m.receive.as_mut_ptr().cast(), ffi::RSMPI_ANY_SOURCE);
+                let (buffer, any) = (start_of_mut(&mut m.receive), ffi::RSMPI_ANY_SOURCE);
                 ffi::MPI_Irecv(buffer, n, ffi::RSMPI_UINT8_T, any, 0, self.0.as_raw(), request)
             }
         })
@@ -200,6 +200,16 @@ pub fn exit_now(code: i32) -> ! {
 pub fn library() -> String {
     let text = mpi::environment::library_version().unwrap_or_default();
     text.trim_end_matches('\0').lines().next().unwrap_or("an unknown MPI").trim().to_string()
+}
+
+/// Where a buffer begins, as MPI takes it. The address of an empty vector is no memory, and may be the number 1, which
+/// is Open MPI's `MPI_IN_PLACE`.
+fn start_of(buffer: &[u8]) -> *const c_void {
+    if buffer.is_empty() { std::ptr::null() } else { buffer.as_ptr().cast() }
+}
+
+fn start_of_mut(buffer: &mut [u8]) -> *mut c_void {
+    if buffer.is_empty() { std::ptr::null_mut() } else { buffer.as_mut_ptr().cast() }
 }
 
 /// Counts and where each part begins, as MPI takes them.

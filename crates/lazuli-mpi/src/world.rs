@@ -101,9 +101,10 @@ static IS_TAKEN: AtomicBool = AtomicBool::new(false);
 const FINALIZES_WITHIN: Duration = Duration::from_secs(20);
 
 impl World {
-    /// Joins the job that `mpirun` or `srun` has started; without them, a job of one rank. Ranks that
-    /// share a CPU each take the cores that they are bound to (`mpirun --bind-to core`), or as many threads as
-    /// `LAZULI_THREADS` says.
+    /// Joins the job that `mpirun` or `srun` has started; without them, a job of one rank. Begin with it: ranks that may run
+    /// on the same cores share them, so that each computes with its part of the threads, which cannot be changed once the CPU
+    /// has computed. Bound ranks (`mpirun --bind-to core`) take the cores that they are bound to; `LAZULI_THREADS` has
+    /// precedence.
     #[track_caller]
     pub fn init() -> Result<World> {
         World::init_with(Settings::of_environment()?)
@@ -142,6 +143,9 @@ impl World {
         let version = concat!("lazuli-mpi ", env!("CARGO_PKG_VERSION"));
         world.agree("versions and settings", &format!("{version}\n{}\n{settings:?}", library()))?;
         world.hosts = world.gather_texts(&world.place.host)?;
+        let cores = world.gather_texts(&devices::cores())?;
+        // A program that has computed before this has its threads already.
+        let _ = Device::limit_cpu_threads(devices::n_threads(world.rank(), &world.hosts, &cores));
         Ok(world)
     }
 
@@ -269,6 +273,32 @@ impl World {
         let bytes = self.gather_bytes("all_gather", bytes_of(&words), &counts)?;
         let shape: Vec<usize> = std::iter::once(all_rows.iter().sum()).chain(row.iter().copied()).collect();
         Ok(of_words(&words_of(&bytes), &shape, dtype, &device))
+    }
+
+    /// The bytes of rank 0 on all ranks, whatever the others hand in: a checkpoint that only rank 0 can read.
+    ///
+    /// ```
+    /// # use lazuli_mpi::World;
+    /// # let world = World::init()?;
+    /// let own = if world.rank() == 0 { b"a file".to_vec() } else { Vec::new() };
+    /// assert_eq!(world.broadcast_bytes(own)?, b"a file");
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn broadcast_bytes(&self, bytes: Vec<u8>) -> Result<Vec<u8>> {
+        // MPI counts in 31 bits.
+        const MOST: usize = 1 << 30;
+        let of_zero =
+            |bytes: Vec<u8>| self.wait_bytes(self.begin("broadcast_bytes", Task::Broadcast { bytes, root: 0 }));
+        let len = of_zero((bytes.len() as u64).to_le_bytes().to_vec())?;
+        let len = len.as_chunks::<8>().0.first().map_or(0, |len| u64::from_le_bytes(*len)) as usize;
+        let mut all = Vec::new();
+        for start in (0..len).step_by(MOST) {
+            let end = len.min(start + MOST);
+            let own = if self.rank() == 0 { bytes[start..end].to_vec() } else { vec![0; end - start] };
+            all.extend(of_zero(own)?);
+        }
+        Ok(all)
     }
 
     /// That all ranks hand in the same text. If not, all of them get an error that says which line differs where: for seeds,

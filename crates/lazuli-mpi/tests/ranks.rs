@@ -1,139 +1,14 @@
 //! What holds on several ranks. Each test starts itself under `mpirun` with other numbers of ranks; what is asserted there
 //! fails the rank, and with it the job. Nothing is timed: deadlines are generous, and tests take turns.
 
-use std::io::Read;
-use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+mod job;
 
+use std::process::Command;
+
+use job::*;
 use lazuli::{DType, Device, Tensor};
-use lazuli_mpi::{Distributed, Reduce, Wire, World};
-use lazuli_nn::{
-    Adam, Clip, Conv2d, Flatten, Layer, Linear, MaxPool2d, Optimizer, Relu, Sequential, Sgd, Window, loss, parameters,
-};
-
-type Outcome = Result<(), Box<dyn std::error::Error>>;
-
-/// Set in the processes that `mpirun` starts.
-const CHILD: &str = "LAZULI_MPI_TEST_CHILD";
-/// No job of a test takes longer, however loaded the machine is.
-const LONGEST: Duration = Duration::from_secs(150);
-
-/// How a job ended, and what it printed.
-struct Job {
-    succeeded: bool,
-    text: String,
-}
-
-/// Runs a test on so many ranks. In a rank, runs its part and ends the process.
-#[track_caller]
-fn on_ranks(test: &str, n: usize, timeout: u32, program: impl FnOnce(&World) -> Outcome) -> Job {
-    if std::env::var_os(CHILD).is_some() {
-        let code = lazuli_mpi::run(|world| {
-            program(world).map_err(|e| e.to_string())?;
-            println!("rank {} of {} is done", world.rank(), world.size());
-            Ok::<(), String>(())
-        });
-        std::process::exit((code != std::process::ExitCode::SUCCESS) as i32);
-    }
-    static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut command = Command::new("mpirun");
-    command
-        .args(["-n", &n.to_string(), "--oversubscribe", "--bind-to", "none"])
-        .arg(std::env::current_exe().expect("a test has a file"))
-        .args(["--exact", test, "--nocapture", "--test-threads", "1"])
-        .envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")])
-        .envs([(CHILD, "1"), ("LAZULI_THREADS", "1"), ("LAZULI_DEVICE", "cpu")])
-        .env("LAZULI_MPI_TIMEOUT", timeout.to_string())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut job = command.spawn().expect("mpirun is there: Debian has it in openmpi-bin");
-    let (mut out, mut err) = (job.stdout.take().expect("is piped"), job.stderr.take().expect("is piped"));
-    let read_out = std::thread::spawn(move || {
-        let mut text = String::new();
-        out.read_to_string(&mut text).map(|_| text)
-    });
-    let read_err = std::thread::spawn(move || {
-        let mut text = String::new();
-        err.read_to_string(&mut text).map(|_| text)
-    });
-    let start = Instant::now();
-    let status = loop {
-        match job.try_wait().expect("can be asked") {
-            Some(status) => break status,
-            None if start.elapsed() > LONGEST => {
-                job.kill().expect("can be killed");
-                panic!("{test} on {n} ranks has not ended");
-            }
-            None => std::thread::sleep(Duration::from_millis(20)),
-        }
-    };
-    // Reading ends when no process of the job is left that could write.
-    let text = [read_out, read_err].map(|reader| reader.join().expect("reads").expect("is text")).concat();
-    Job { succeeded: status.success(), text }
-}
-
-/// That it holds on each of these numbers of ranks.
-#[track_caller]
-fn holds(test: &str, ns: &[usize], program: impl Fn(&World) -> Outcome) {
-    for n in ns {
-        let job = on_ranks(test, *n, 100, &program);
-        let all_ran = (0..*n).all(|rank| job.text.contains(&format!("rank {rank} of {n} is done")));
-        assert!(job.succeeded && all_ran, "{test} on {n} ranks:\n{}", job.text);
-    }
-}
-
-fn mlp(seed: u64) -> Sequential {
-    let cpu = Device::cpu();
-    Sequential::new().push(Linear::new(20, 32, seed, &cpu)).push(Relu).push(Linear::new(32, 5, seed + 1, &cpu))
-}
-
-fn cnn(seed: u64) -> Sequential {
-    let cpu = Device::cpu();
-    Sequential::new()
-        .push(Conv2d::new(1, 4, 3, Window { padding: 1, ..Window::default() }, seed, &cpu))
-        .push(Relu)
-        .push(MaxPool2d::new(2))
-        .push(Flatten)
-        .push(Linear::new(4 * 4 * 4, 5, seed + 1, &cpu))
-}
-
-/// Examples `from..to` of a batch, which are the same whoever makes them.
-fn examples(shape: &[usize], batch: u64, from: usize, to: usize) -> (Tensor, Tensor) {
-    let cpu = Device::cpu();
-    let n: usize = shape.iter().product();
-    let pixel = |i: usize| ((i * 7919 + batch as usize * 104_729) % 1009) as f32 / 1009.0 - 0.5;
-    let x: Vec<f32> = (from * n..to * n).map(pixel).collect();
-    let labels: Vec<i32> = (from..to).map(|i| (i * 3 + batch as usize) as i32 % 5).collect();
-    let shape: Vec<usize> = std::iter::once(to - from).chain(shape.iter().copied()).collect();
-    (Tensor::from_vec(x, &shape[..], &cpu), Tensor::from_vec(labels, [to - from], &cpu))
-}
-
-/// This rank's part of so many examples.
-fn part(world: &World, n: usize) -> (usize, usize) {
-    (n * world.rank() / world.size(), n * (world.rank() + 1) / world.size())
-}
-
-fn loss_of(model: &Sequential, shape: &[usize], batch: u64, from: usize, to: usize) -> Tensor {
-    let (x, labels) = examples(shape, batch, from, to);
-    loss::cross_entropy(&model.forward(&x), &labels)
-}
-
-fn flat(tensors: &[Tensor]) -> Result<Vec<f32>, lazuli::Error> {
-    tensors.iter().map(|t| t.to_vec::<f32>()).collect::<Result<Vec<_>, _>>().map(|all| all.concat())
-}
-
-/// The distance of two vectors over the length of the second.
-fn apart(a: &[f32], b: &[f32]) -> f64 {
-    let norm = |v: &mut dyn Iterator<Item = f64>| v.map(|x| x * x).sum::<f64>().sqrt();
-    norm(&mut a.iter().zip(b).map(|(x, y)| (x - y) as f64)) / norm(&mut b.iter().map(|x| *x as f64))
-}
-
-fn optimizer(adam: bool) -> Optimizer {
-    if adam { Optimizer::new(Adam::default(), 1e-3) } else { Optimizer::new(Sgd::default(), 0.05) }
-}
+use lazuli_mpi::{Distributed, Reduce, Wire};
+use lazuli_nn::{Clip, Linear, Optimizer, Sequential, parameters};
 
 #[test]
 fn collectives_give_what_they_say() {
@@ -149,6 +24,14 @@ fn collectives_give_what_they_say() {
         assert_eq!(world.all_reduce(&x.to_dtype(DType::I32), Reduce::Max)?.to_vec::<i32>()?[0], n as i32 - 1);
         let half = world.all_reduce(&x.to_dtype(DType::BF16), Reduce::Sum)?;
         assert_eq!((half.dtype()?, half.to_dtype(DType::F32).to_vec::<f32>()?), (DType::BF16, sum));
+        // Fewer elements than ranks, and none.
+        for n_elems in [2, 1, 0] {
+            let few = world.all_reduce(&Tensor::ones([n_elems], DType::F32, &cpu), Reduce::Sum)?;
+            assert_eq!(few.to_vec::<f32>()?, vec![n; n_elems]);
+        }
+        assert_eq!(world.all_gather(&Tensor::ones([0, 3], DType::F32, &cpu))?.shape()?, [0, 3]);
+        let own = if world.rank() == 0 { vec![7, 8] } else { Vec::new() };
+        assert_eq!(world.broadcast_bytes(own)?, [7, 8]);
         let rows = Tensor::full([world.rank() + 1, 2], rank, &cpu);
         let all = world.all_gather(&rows)?;
         assert_eq!(all.shape()?, [world.size() * (world.size() + 1) / 2, 2]);

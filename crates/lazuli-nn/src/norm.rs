@@ -159,7 +159,9 @@ impl Layer for BatchNorm {
                 let n: usize =
                     x.shape().map_or(1, |s| s.iter().enumerate().filter(|(i, _)| *i != 1).map(|(_, n)| n).product());
                 let unbiased = var.mul(n as f32 / n.saturating_sub(1).max(1) as f32);
-                for (running, batch) in [(&self.mean, &mean), (&self.var, &unbiased)] {
+                // A batch without examples has no mean, and nothing is learned from it.
+                let seen = if n == 0 { &[][..] } else { &[(&self.mean, &mean), (&self.var, &unbiased)] };
+                for (running, batch) in seen {
                     let (old, batch) = (running.get(), batch.detach());
                     let flat = old.shape().map(<[usize]>::to_vec).unwrap_or_default();
                     running.set(old.mul(1.0 - self.momentum).add(batch.reshape(flat).mul(self.momentum)));

@@ -284,6 +284,17 @@ impl Optimizer {
         self.clip.take()
     }
 
+    /// How parameters are updated.
+    ///
+    /// ```
+    /// # use lazuli_nn::{Adam, Optimizer};
+    /// let optimizer = Optimizer::new(Adam::default(), 1e-3);
+    /// assert_eq!((optimizer.rule().name(), optimizer.rule().n_slots()), ("adam", 2));
+    /// ```
+    pub fn rule(&self) -> &dyn Rule {
+        &*self.rule
+    }
+
     /// What is remembered of a model with these parameters: at first, nothing.
     fn known(&self, model: &mut (impl Module + ?Sized)) -> Result<State> {
         let named = parameters(model);

@@ -42,6 +42,11 @@ pub trait Rule {
     fn n_slots(&self) -> usize;
     /// The new parameter and what is remembered, from the old ones and the gradient.
     fn update(&self, w: &Tensor, g: &Tensor, slots: &[Tensor], at: Update<'_>) -> (Tensor, Vec<Tensor>);
+    /// Whether every element is updated by itself, so that a parameter may be cut into pieces that different machines
+    /// update. A rule that looks at a whole parameter, such as at its norm, says no; so does one that does not say.
+    fn is_elementwise(&self) -> bool {
+        false
+    }
 }
 
 /// Gradient descent, with momentum if asked for.
@@ -63,6 +68,10 @@ pub struct Sgd {
 impl Rule for Sgd {
     fn name(&self) -> &'static str {
         "sgd"
+    }
+
+    fn is_elementwise(&self) -> bool {
+        true
     }
 
     fn n_slots(&self) -> usize {
@@ -105,6 +114,10 @@ impl Default for Adam {
 impl Rule for Adam {
     fn name(&self) -> &'static str {
         "adam"
+    }
+
+    fn is_elementwise(&self) -> bool {
+        true
     }
 
     fn n_slots(&self) -> usize {
@@ -151,6 +164,10 @@ impl Rule for AdamW {
         "adamw"
     }
 
+    fn is_elementwise(&self) -> bool {
+        true
+    }
+
     fn n_slots(&self) -> usize {
         2
     }
@@ -183,6 +200,10 @@ impl Default for RmsProp {
 impl Rule for RmsProp {
     fn name(&self) -> &'static str {
         "rmsprop"
+    }
+
+    fn is_elementwise(&self) -> bool {
+        true
     }
 
     fn n_slots(&self) -> usize {
@@ -220,6 +241,10 @@ impl Default for Lion {
 impl Rule for Lion {
     fn name(&self) -> &'static str {
         "lion"
+    }
+
+    fn is_elementwise(&self) -> bool {
+        true
     }
 
     fn n_slots(&self) -> usize {

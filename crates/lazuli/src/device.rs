@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::awaited::CallThreads;
 use crate::backend::{Backend, Stats};
-use crate::error::{Error, Result};
+use crate::error::{Error, Fault, Result};
 use crate::log;
 use crate::place::Caller;
 use crate::plan::Cache;
@@ -66,11 +66,33 @@ pub enum DeviceKind {
     Software,
 }
 
+/// The CPU, once it is used.
+static CPU: OnceLock<Device> = OnceLock::new();
+
 impl Device {
     /// The CPU. Always there.
     pub fn cpu() -> Device {
-        static CPU: OnceLock<Device> = OnceLock::new();
         CPU.get_or_init(|| Device::new(Box::new(crate::cpu::Cpu::new()))).clone()
+    }
+
+    /// Lets the CPU compute with at most this many threads: for processes that share a machine. `LAZULI_THREADS` has
+    /// precedence. Once the CPU has been used its threads are there, and this is an error.
+    ///
+    /// ```
+    /// use lazuli::Device;
+    /// Device::limit_cpu_threads(1)?;
+    /// println!("{}", Device::cpu().info());
+    /// assert!(Device::limit_cpu_threads(2).is_err());
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn limit_cpu_threads(n_threads: usize) -> Result<()> {
+        if CPU.get().is_some() {
+            let message = "the CPU has been used, and its threads are there; limit them first";
+            return Err(Error::Device(Arc::new(Fault::new("limit_cpu_threads", message))));
+        }
+        crate::cpu::limit_threads(n_threads);
+        Ok(())
     }
 
     /// The best hardware GPU. The error lists what was found instead, and why it was not taken.

@@ -16,18 +16,31 @@ Usage: lazuli train mnist [OPTIONS]
 Options:
   --preset NAME   mlp (784-256-10, the default) or cnn (two convolutions)
   --epochs N      How often all images are seen, 1 to 1000000 (mlp: 5, cnn: 3)
-  --batch N       Images per step, 1 to as many as there are (64)
+  --batch N       Images per step, of all ranks together, 1 to as many as there are (64)
   --lr RATE       The highest learning rate, 1e-9 to 1 (mlp: 0.002, cnn: 0.003)
   --seed N        Same seed, same device: same curve (1)
   --data FOLDER   Where the images are (data/mnist)
   --out FOLDER    Where checkpoint, log and curves go (runs/mnist-PRESET)
   --resume        Goes on from the checkpoint; Ctrl-C leaves one
   --device NAME   As for the other commands
+  --distributed   One of the ranks that `mpirun` or `srun` has started; needs the feature `mpi`
   -h, --help      This text
 ";
 
-const OPTIONS: [&str; 11] =
-    ["--preset", "--epochs", "--batch", "--lr", "--seed", "--data", "--out", "--resume", "--device", "--help", "-h"];
+const OPTIONS: [&str; 12] = [
+    "--preset",
+    "--epochs",
+    "--batch",
+    "--lr",
+    "--seed",
+    "--data",
+    "--out",
+    "--resume",
+    "--device",
+    "--distributed",
+    "--help",
+    "-h",
+];
 
 /// A model by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +95,7 @@ pub struct Options {
     pub out: PathBuf,
     pub resume: bool,
     pub device: Option<String>,
+    pub distributed: bool,
 }
 
 impl Options {
@@ -94,7 +108,7 @@ impl Options {
             None => return Err("train what? There is: mnist".into()),
         }
         let (mut preset, mut epochs, mut lr, mut out) = (Preset::Mlp, None, None, None);
-        let (mut batch, mut seed, mut resume, mut device) = (64, 1, false, None);
+        let (mut batch, mut seed, mut resume, mut device, mut distributed) = (64, 1, false, None, false);
         let mut data = PathBuf::from("data/mnist");
         while let Some((name, given)) = words.next() {
             let mut value = |example| words.value(&name, given.clone(), example);
@@ -117,6 +131,10 @@ impl Options {
                     flag(&name, given)?;
                     resume = true;
                 }
+                "--distributed" => {
+                    flag(&name, given)?;
+                    distributed = true;
+                }
                 _ => return Err(unknown("option", &name, &OPTIONS)),
             }
         }
@@ -126,7 +144,7 @@ impl Options {
         };
         let out = out.unwrap_or_else(|| PathBuf::from(format!("runs/mnist-{}", preset.name())));
         let (epochs, lr) = (epochs.unwrap_or(usual_epochs), lr.unwrap_or(usual_lr));
-        Ok(Options { preset, epochs, batch, lr, seed, data, out, resume, device })
+        Ok(Options { preset, epochs, batch, lr, seed, data, out, resume, device, distributed })
     }
 }
 
@@ -175,7 +193,8 @@ mod tests {
         assert_eq!(parse("cifar"), Err("`cifar` cannot be trained; there is: mnist".into()));
         assert_eq!(parse("mnist --preset rnn"), Err("there is no preset `rnn`; there are: mlp, cnn".into()));
         assert_eq!(parse("mnist --epoch 3"), Err("there is no option `--epoch`; did you mean `--epochs`?".into()));
-        let all = "--preset, --epochs, --batch, --lr, --seed, --data, --out, --resume, --device, --help, -h";
+        let all =
+            "--preset, --epochs, --batch, --lr, --seed, --data, --out, --resume, --device, --distributed, --help, -h";
         assert_eq!(parse("mnist --fast"), Err(format!("there is no option `--fast`; there are: {all}")));
         assert_eq!(parse("mnist extra"), Err(format!("there is no option `extra`; there are: {all}")));
         assert_eq!(parse("mnist --resume=no"), Err("--resume takes no value, not `no` either".into()));
@@ -200,7 +219,7 @@ mod tests {
 
     #[test]
     fn values_that_are_missing_are_told() {
-        for option in OPTIONS.iter().filter(|name| !["--resume", "--help", "-h"].contains(name)) {
+        for option in OPTIONS.iter().filter(|name| !["--resume", "--distributed", "--help", "-h"].contains(name)) {
             for words in [format!("mnist {option}"), format!("mnist {option}="), format!("mnist {option} --resume")] {
                 let error = parse(&words).expect_err(&words);
                 assert!(error.starts_with(&format!("{option} wants a value, such as `{option} ")), "{error}");

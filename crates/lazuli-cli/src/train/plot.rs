@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn a_picture_has_all_curves() {
         let mut record = Record::default();
-        (0..2000).for_each(|i| record.step(1.0 / (1 + i) as f32, 0.5, 64));
+        (0..2000).for_each(|i| record.step([64.0 / (1 + i) as f32, 32.0, 64.0]));
         record.end_epoch(1, 0.97, 1000.0);
         let picture = svg(&record);
         assert_eq!((picture.matches("<polyline").count(), picture.matches("<circle").count()), (4, 2));

@@ -23,11 +23,10 @@ pub struct Record {
 }
 
 impl Record {
-    /// One more step.
-    pub fn step(&mut self, loss: f32, accuracy: f32, n_images: usize) {
-        let n = n_images as f32;
-        self.losses.push(loss);
-        self.sums = [self.sums[0] + loss * n, self.sums[1] + accuracy * n, self.sums[2] + n];
+    /// One more step: the sums of loss and accuracy over its images, and of how many images.
+    pub fn step(&mut self, [loss, accuracy, n]: [f32; 3]) {
+        self.losses.push(loss / n.max(1.0));
+        self.sums = [self.sums[0] + loss, self.sums[1] + accuracy, self.sums[2] + n];
     }
 
     fn means(&self) -> [f32; 2] {

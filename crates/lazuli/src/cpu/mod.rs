@@ -60,6 +60,7 @@ use memory::{BlockPool, CpuBuffer};
 use packed::PackedOperands;
 use program::CpuProgram;
 use threads::Workers;
+pub use threads::limit as limit_threads;
 
 /// Downloads larger than this are copied by all threads.
 const COPY_SHARED: usize = 4 << 20;

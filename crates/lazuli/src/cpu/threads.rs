@@ -17,6 +17,14 @@ const VARIABLE: &str = "LAZULI_THREADS";
 const MOST_EACH: usize = 4;
 const MOST_ANYWHERE: usize = 16;
 
+/// The most threads unless the environment asks for another number.
+static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// Pools made from now on have at most this many threads, unless the environment asks for another number.
+pub fn limit(n_threads: usize) {
+    LIMIT.store(n_threads.max(1), Ordering::Relaxed);
+}
+
 /// A pool of threads, or none where one is all there is.
 pub struct Workers {
     pool: Option<ThreadPool>,
@@ -30,11 +38,11 @@ thread_local! {
 }
 
 impl Workers {
-    /// As many as `LAZULI_THREADS` says, else as the machine has.
+    /// As many as `LAZULI_THREADS` says, else as the machine has and [`limit`] allows.
     pub fn new() -> Workers {
         let n_processors = available_parallelism().map_or(1, usize::from);
         let n_threads = match log::variable(VARIABLE).map(|text| asked(&text, n_processors)) {
-            None => n_processors,
+            None => n_processors.min(LIMIT.load(Ordering::Relaxed)),
             Some(Ok(n_threads)) => n_threads,
             Some(Err((n_threads, why))) => {
                 log::warn(VARIABLE, &why);

@@ -1,0 +1,171 @@
+//! Which numbers travel together and who owns which: parameters in buckets, the last first, and each bucket in chunks, one a
+//! rank. A sharded optimiser (ZeRO-1) updates the pieces of parameters that lie in its rank's chunks. Pure data; knows neither
+//! tensors nor MPI.
+
+use std::ops::Range;
+
+use lazuli_nn::Clip;
+
+use crate::reduce::chunks;
+
+/// Parameters in buckets, for so many ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Buckets {
+    /// Parameters by number, the last first.
+    pub each: Vec<Vec<usize>>,
+    /// Elements per parameter.
+    sizes: Vec<usize>,
+    n_ranks: usize,
+}
+
+/// Some elements of one parameter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    pub parameter: usize,
+    pub elems: Range<usize>,
+}
+
+/// With fewer buckets than this, little would travel while the rest is computed.
+const FEWEST_BUCKETS: usize = 4;
+
+impl Buckets {
+    /// Of parameters with so many elements, which travel as f32.
+    pub fn new(sizes: Vec<usize>, bucket_bytes: usize, n_ranks: usize) -> Buckets {
+        Buckets { each: cut(&sizes, bucket_bytes / 4), sizes, n_ranks }
+    }
+
+    /// How many elements a bucket has.
+    pub fn n_elems(&self, bucket: usize) -> usize {
+        self.each[bucket].iter().map(|at| self.sizes[*at]).sum()
+    }
+
+    /// Where each parameter of a bucket lies in it.
+    pub fn places(&self, bucket: usize) -> Vec<(usize, Range<usize>)> {
+        let mut start = 0;
+        let place = |at: &usize| {
+            start += self.sizes[*at];
+            (*at, start - self.sizes[*at]..start)
+        };
+        self.each[bucket].iter().map(place).collect()
+    }
+
+    /// The pieces of parameters in a rank's chunks of all buckets, one after another.
+    pub fn pieces(&self, rank: usize) -> Vec<Piece> {
+        let all = (0..self.each.len()).flat_map(|bucket| self.pieces_in(bucket, rank));
+        all.filter(|piece| !piece.elems.is_empty()).collect()
+    }
+
+    fn pieces_in(&self, bucket: usize, rank: usize) -> impl Iterator<Item = Piece> {
+        let chunk = chunks(self.n_elems(bucket), self.n_ranks)[rank].clone();
+        self.places(bucket).into_iter().map(move |(parameter, place)| {
+            let (start, end) = (chunk.start.max(place.start), chunk.end.min(place.end));
+            Piece { parameter, elems: start.saturating_sub(place.start)..end.max(start).saturating_sub(place.start) }
+        })
+    }
+
+    /// How many elements of a bucket each rank has.
+    pub fn chunk_lens(&self, bucket: usize) -> Vec<usize> {
+        chunks(self.n_elems(bucket), self.n_ranks).iter().map(Range::len).collect()
+    }
+
+    /// The sum of squares in each rank's chunks of all buckets. Always added up in the same order, whoever does it: ranks
+    /// that hold all of a gradient and ranks that hold a chunk of it find the same norm.
+    pub fn squares(&self, means: &[Vec<f32>]) -> Vec<f64> {
+        let of_rank = |rank: usize| {
+            let own = |(bucket, mean): (usize, &Vec<f32>)| {
+                squares(&mean[chunks(self.n_elems(bucket), self.n_ranks)[rank].clone()])
+            };
+            means.iter().enumerate().map(own).sum()
+        };
+        (0..self.n_ranks).map(of_rank).collect()
+    }
+}
+
+/// The sum of squares of some elements.
+pub fn squares(values: &[f32]) -> f64 {
+    values.iter().map(|g| (*g as f64).powi(2)).sum()
+}
+
+/// Clips the mean of all ranks, as one machine would with the whole batch. On the host, so that it is the same on every rank;
+/// `squares` of each rank's chunks are asked for where the norm is needed.
+pub fn clip<E>(
+    means: &mut [Vec<f32>],
+    clip: Option<Clip>,
+    squares: impl FnOnce(&[Vec<f32>]) -> Result<Vec<f64>, E>,
+) -> Result<(), E> {
+    match clip {
+        None => {}
+        Some(Clip::Value(most)) => {
+            means.iter_mut().flatten().for_each(|g| *g = g.clamp(-most as f32, most as f32));
+        }
+        Some(Clip::Norm(most)) => {
+            let norm = squares(means)?.iter().sum::<f64>().sqrt();
+            let scale = (most / (norm + 1e-12)).min(1.0) as f32;
+            means.iter_mut().flatten().for_each(|g| *g *= scale);
+        }
+    }
+    Ok(())
+}
+
+/// Parameters by number of elements, the last first, so many elements at once.
+fn cut(sizes: &[usize], most: usize) -> Vec<Vec<usize>> {
+    let most = most.min(sizes.iter().sum::<usize>().div_ceil(FEWEST_BUCKETS));
+    let mut buckets: Vec<Vec<usize>> = Vec::new();
+    let mut filled = usize::MAX;
+    for at in (0..sizes.len()).rev() {
+        if filled.saturating_add(sizes[at]) > most {
+            buckets.push(Vec::new());
+            filled = 0;
+        }
+        filled += sizes[at];
+        if let Some(bucket) = buckets.last_mut() {
+            bucket.push(at);
+        }
+    }
+    buckets
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_begin_with_the_last_parameters() {
+        assert_eq!(cut(&[1, 1, 1, 1], 25), [[3], [2], [1], [0]]);
+        assert_eq!(cut(&[10, 1, 1, 1, 1, 10], 12), [vec![5], vec![4, 3, 2, 1], vec![0]]);
+        assert_eq!(cut(&[100, 1, 1], 2), [vec![2, 1], vec![0]]);
+        assert_eq!(cut(&[], 2), Vec::<Vec<usize>>::new());
+    }
+
+    #[test]
+    fn pieces_of_all_ranks_are_every_parameter_once() {
+        for n_ranks in [1, 2, 3, 7, 50] {
+            let sizes = vec![10, 0, 3, 1, 40, 7];
+            let buckets = Buckets::new(sizes.clone(), 48, n_ranks);
+            let mut seen: Vec<Vec<usize>> = sizes.iter().map(|n| vec![0; *n]).collect();
+            for rank in 0..n_ranks {
+                let pieces = buckets.pieces(rank);
+                let n: usize = pieces.iter().map(|piece| piece.elems.len()).sum();
+                let chunks = (0..buckets.each.len()).map(|bucket| buckets.chunk_lens(bucket)[rank]);
+                assert_eq!(n, chunks.sum::<usize>(), "rank {rank} of {n_ranks}");
+                pieces.iter().for_each(|p| seen[p.parameter][p.elems.clone()].iter_mut().for_each(|n| *n += 1));
+            }
+            assert!(seen.iter().flatten().all(|n| *n == 1), "{n_ranks} ranks");
+        }
+    }
+
+    #[test]
+    fn a_norm_is_the_same_from_the_whole_and_from_chunks() {
+        let buckets = Buckets::new(vec![5, 8], 1 << 20, 3);
+        let means = vec![vec![0.1f32; 8], vec![0.7; 5]];
+        let whole = buckets.squares(&means);
+        let chunk =
+            |bucket: usize, rank: usize| means[bucket][chunks(buckets.n_elems(bucket), 3)[rank].clone()].to_vec();
+        let parts: Vec<f64> =
+            (0..3).map(|rank| (0..2).map(|bucket| squares(&chunk(bucket, rank))).sum::<f64>()).collect();
+        assert_eq!(whole, parts);
+        let mut clipped = means.clone();
+        clip(&mut clipped, Some(Clip::Norm(1.0)), |m| Ok::<_, ()>(buckets.squares(m))).expect("cannot fail");
+        assert!((squares(&clipped.concat()) - 1.0).abs() < 1e-6);
+    }
+}
