@@ -1,0 +1,163 @@
+//! Keys and values of what a model has read, so that each token is computed once. New rows are written in place; how many rows
+//! there are is a number of the evaluation, so reading on plans nothing.
+
+use lazuli::{DType, Device, Result, Tensor};
+
+use crate::fault;
+
+/// Rows that a new cache has room for.
+const FIRST_CAPACITY: usize = 256;
+
+/// The keys and values of all layers of a model, for sequences that are equally long.
+///
+/// ```
+/// use lazuli::{Device, Tensor};
+/// use lazuli_nn::KvCache;
+/// let cpu = Device::cpu();
+/// let mut cache = KvCache::new(1, [1, 2, 4], &cpu);
+/// for position in 0..3 {
+///     cache.make_room(1)?;
+///     let rows = Tensor::full([1, 2, 1, 4], position as f32, &cpu);
+///     let (keys, _values) = cache.write(0, &rows, &rows);
+///     assert_eq!(keys.narrow(2, position, 1).to_vec::<f32>()?, [position as f32; 8]);
+///     cache.advance(1);
+/// }
+/// assert_eq!(cache.len(), 3);
+/// # Ok::<(), lazuli::Error>(())
+/// ```
+pub struct KvCache {
+    /// Keys and values of each layer, `[sequences, heads, capacity, features]`.
+    layers: Vec<(Tensor, Tensor)>,
+    shape: [usize; 3],
+    dtype: DType,
+    device: Device,
+    len: usize,
+    capacity: usize,
+    max_len: Option<usize>,
+}
+
+impl KvCache {
+    /// An empty cache of f32, for `[sequences, heads, features]` in each layer. Memory is taken when rows are written.
+    pub fn new(n_layers: usize, shape: [usize; 3], device: &Device) -> KvCache {
+        let [sequences, heads, features] = shape;
+        let empty = || Tensor::zeros([sequences, heads, 0, features], DType::F32, device);
+        let layers = (0..n_layers).map(|_| (empty(), empty())).collect();
+        KvCache { layers, shape, dtype: DType::F32, device: device.clone(), len: 0, capacity: 0, max_len: None }
+    }
+
+    /// The same with elements of another float type: f16 takes half the memory, and products still sum in f32.
+    ///
+    /// ```
+    /// # use lazuli::{DType, Device};
+    /// let cache = lazuli_nn::KvCache::new(2, [1, 4, 64], &Device::cpu()).with_dtype(DType::F16);
+    /// assert_eq!(cache.bytes_for(1_000), 2 * 2 * 4 * 64 * 2 * 1_000);
+    /// ```
+    pub fn with_dtype(self, dtype: DType) -> KvCache {
+        let [sequences, heads, features] = self.shape;
+        let empty = || Tensor::zeros([sequences, heads, 0, features], dtype, &self.device);
+        let layers = self.layers.iter().map(|_| (empty(), empty())).collect();
+        KvCache { layers, dtype, len: 0, capacity: 0, ..self }
+    }
+
+    /// The same with room for at most so many rows: more are an error instead of more memory.
+    ///
+    /// ```
+    /// # use lazuli::Device;
+    /// let mut cache = lazuli_nn::KvCache::new(1, [1, 1, 8], &Device::cpu()).with_max_len(10);
+    /// assert!(cache.make_room(10).is_ok() && cache.make_room(11).is_err());
+    /// ```
+    pub fn with_max_len(self, max_len: usize) -> KvCache {
+        KvCache { max_len: Some(max_len), ..self }
+    }
+
+    /// How many rows there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many rows there is memory for.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// How many layers there are.
+    pub fn n_layers(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// The bytes that so many rows of all layers take.
+    pub fn bytes_for(&self, n_rows: usize) -> usize {
+        2 * self.layers.len() * self.shape.iter().product::<usize>() * self.dtype.size() * n_rows
+    }
+
+    /// Makes sure that so many more rows fit. Capacity doubles, and what is there is copied; otherwise nothing happens.
+    #[track_caller]
+    pub fn make_room(&mut self, n_rows: usize) -> Result<()> {
+        let _caller = fault::caller();
+        let wanted = self.len.saturating_add(n_rows);
+        if let Some(max_len) = self.max_len.filter(|max_len| wanted > *max_len) {
+            let message = format!("{n_rows} more than {} rows do not fit a cache of at most {max_len}", self.len);
+            return Err(fault::shape("kv_cache", message));
+        }
+        if wanted <= self.capacity {
+            return Ok(());
+        }
+        let capacity = wanted.checked_next_power_of_two().unwrap_or(wanted).max(FIRST_CAPACITY);
+        let capacity = self.max_len.map_or(capacity, |max_len| capacity.min(max_len));
+        let [sequences, heads, features] = self.shape;
+        // Rows beyond the length are looked at by nobody, but must be finite.
+        let grown = |x: &Tensor| {
+            let room = Tensor::zeros([sequences, heads, capacity, features], self.dtype, &self.device);
+            if self.capacity == 0 { room } else { room.write_rows(2, 0, x) }
+        };
+        let layers: Vec<(Tensor, Tensor)> = self.layers.iter().map(|(k, v)| (grown(k), grown(v))).collect();
+        lazuli::compute(&layers.iter().flat_map(|(k, v)| [k, v]).collect::<Vec<_>>())?;
+        self.layers = layers;
+        self.capacity = capacity;
+        Ok(())
+    }
+
+    /// Records that new rows, `[sequences, heads, rows, features]`, are written after those that are there, and gives the
+    /// layer's keys and values with them. There must be room, and the length stays until [`advance`](KvCache::advance).
+    #[track_caller]
+    pub fn write(&mut self, layer: usize, keys: &Tensor, values: &Tensor) -> (Tensor, Tensor) {
+        let _caller = fault::caller();
+        let n_layers = self.layers.len();
+        let Some(place) = self.layers.get_mut(layer) else {
+            let error: Tensor = fault::shape("kv_cache", format!("there is no layer {layer} of {n_layers}")).into();
+            return (error.clone(), error);
+        };
+        let write = |x: &Tensor, rows: &Tensor| x.write_rows(2, self.len, &rows.to_dtype(self.dtype));
+        let (k, v) = (write(&place.0, keys), write(&place.1, values));
+        // Rows that do not fit leave the cache what it was.
+        if k.check().is_ok() && v.check().is_ok() {
+            *place = (k.clone(), v.clone());
+        }
+        (k, v)
+    }
+
+    /// So many more rows are there from now on.
+    pub fn advance(&mut self, n_rows: usize) {
+        self.len = self.len.saturating_add(n_rows).min(self.capacity);
+    }
+
+    /// Forgets all rows but the first `len`.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// All keys and values, to be computed together with what was made of them.
+    ///
+    /// ```
+    /// # use lazuli::Device;
+    /// assert_eq!(lazuli_nn::KvCache::new(3, [1, 1, 8], &Device::cpu()).tensors().count(), 6);
+    /// ```
+    pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        self.layers.iter().flat_map(|(k, v)| [k, v])
+    }
+}

@@ -1,0 +1,181 @@
+//! What a model has read so far: tokens in, logits out, keys and values kept in between.
+
+use lazuli::{Result, Tensor};
+use lazuli_nn::KvCache;
+
+use crate::fault;
+use crate::model::LanguageModel;
+
+/// Tokens that are read at once. More of them make products no faster, and what is computed in between larger.
+const MAX_CHUNK: usize = 512;
+
+/// A model that reads: tokens in, logits out. It goes on where it was, and can go back.
+///
+/// ```no_run
+/// # fn main() -> Result<(), lazuli::Error> {
+/// # let model = lazuli_text::LanguageModel::open("model.gguf", &lazuli::Device::cpu())?;
+/// let mut session = model.session();
+/// let logits = session.read(&model.tokenizer().encode("The capital of France is")?)?;
+/// assert_eq!(logits.len(), model.decoder().n_tokens());
+/// session.truncate(2);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Session {
+    model: LanguageModel,
+    cache: KvCache,
+    tokens: Vec<u32>,
+}
+
+/// An evaluation that was recorded and is still to be run.
+struct Recorded {
+    logits: Option<Tensor>,
+    n_tokens: usize,
+}
+
+impl Session {
+    /// Nothing is read yet.
+    pub(crate) fn new(model: LanguageModel) -> Session {
+        let cache = model.decoder().cache(1);
+        Session { model, cache, tokens: Vec::new() }
+    }
+
+    /// The same with a cache of another float type: f16 takes half the memory.
+    pub fn with_cache_dtype(self, dtype: lazuli::DType) -> Session {
+        Session { cache: self.cache.with_dtype(dtype), tokens: Vec::new(), ..self }
+    }
+
+    /// The model.
+    pub fn model(&self) -> &LanguageModel {
+        &self.model
+    }
+
+    /// What was read.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// How many more tokens fit the context.
+    pub fn room(&self) -> usize {
+        self.model.decoder().config().context.saturating_sub(self.tokens.len())
+    }
+
+    /// The bytes that the cache takes for what was read.
+    pub fn cache_bytes(&self) -> usize {
+        self.cache.bytes_for(self.cache.capacity())
+    }
+
+    /// Forgets all tokens but the first `len`.
+    pub fn truncate(&mut self, len: usize) {
+        self.cache.truncate(len);
+        self.tokens.truncate(len);
+    }
+
+    /// Reads tokens, and gives the logits of what may follow the last one.
+    ///
+    /// If it fails, the session is what it was before the call, or has read some of the tokens.
+    #[track_caller]
+    pub fn read(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
+        let _caller = fault::caller();
+        self.check(tokens)?;
+        let mut logits = Vec::new();
+        for (chunk, is_last) in chunks(tokens) {
+            let recorded = self.record(chunk, is_last)?;
+            lazuli::compute(&self.wanted(&recorded))?;
+            self.advance(chunk, &recorded);
+            if let Some(tensor) = recorded.logits {
+                logits = tensor.to_vec()?;
+            }
+        }
+        Ok(logits)
+    }
+
+    /// [`read`](Session::read), as a future.
+    pub async fn read_async(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
+        self.check(tokens)?;
+        let mut logits = Vec::new();
+        for (chunk, is_last) in chunks(tokens) {
+            let recorded = self.record(chunk, is_last)?;
+            lazuli::compute_async(&self.wanted(&recorded)).await?;
+            self.advance(chunk, &recorded);
+            if let Some(tensor) = recorded.logits {
+                logits = tensor.to_vec_async().await?;
+            }
+        }
+        Ok(logits)
+    }
+
+    /// Reads tokens, and gives the logits of what may follow each of them, `[tokens, vocabulary]`.
+    #[track_caller]
+    pub fn read_each(&mut self, tokens: &[u32]) -> Result<Tensor> {
+        let _caller = fault::caller();
+        self.check(tokens)?;
+        let mut parts = Vec::new();
+        for (chunk, _) in chunks(tokens) {
+            let x = self.forward(chunk)?;
+            let logits = self.model.decoder().logits(&x).squeeze(0);
+            let recorded = Recorded { logits: Some(logits.clone()), n_tokens: chunk.len() };
+            lazuli::compute(&self.wanted(&recorded))?;
+            self.advance(chunk, &recorded);
+            parts.push(logits);
+        }
+        Ok(Tensor::cat(&parts.iter().collect::<Vec<_>>(), 0))
+    }
+
+    /// What reading one more token would compute, as [`lazuli::explain`] tells it.
+    #[track_caller]
+    pub fn explain(&mut self, token: u32) -> Result<lazuli::Explain> {
+        let _caller = fault::caller();
+        self.check(&[token])?;
+        let recorded = self.record(&[token], true)?;
+        lazuli::explain(&self.wanted(&recorded))
+    }
+
+    fn check(&self, tokens: &[u32]) -> Result<()> {
+        let n_tokens = self.model.decoder().n_tokens();
+        if tokens.is_empty() {
+            return Err(fault::index("read", "there are no tokens to read"));
+        }
+        if let Some(token) = tokens.iter().find(|token| **token as usize >= n_tokens) {
+            return Err(fault::index("read", format!("there is no token {token}: the model has {n_tokens}")));
+        }
+        if tokens.len() > self.room() {
+            let (n, context) = (self.tokens.len(), self.model.decoder().config().context);
+            let message = format!("{} tokens after {n} do not fit a context of {context}", tokens.len());
+            return Err(fault::index("read", message));
+        }
+        Ok(())
+    }
+
+    /// What the network makes of tokens, recorded.
+    fn forward(&mut self, tokens: &[u32]) -> Result<Tensor> {
+        self.cache.make_room(tokens.len())?;
+        let decoder = self.model.decoder();
+        let ids: Vec<i32> = tokens.iter().map(|token| *token as i32).collect();
+        let ids = Tensor::from_vec(ids, [1, tokens.len()], decoder.device());
+        Ok(decoder.forward(&ids, Some(&mut self.cache)))
+    }
+
+    fn record(&mut self, tokens: &[u32], is_last: bool) -> Result<Recorded> {
+        let x = self.forward(tokens)?;
+        let n_tokens = tokens.len();
+        let logits = is_last.then(|| self.model.decoder().logits(&x.narrow(1, n_tokens - 1, 1)));
+        Ok(Recorded { logits, n_tokens })
+    }
+
+    /// Logits and cache are computed together: one plan, one submit.
+    fn wanted<'a>(&'a self, recorded: &'a Recorded) -> Vec<&'a Tensor> {
+        recorded.logits.iter().chain(self.cache.tensors()).collect()
+    }
+
+    fn advance(&mut self, tokens: &[u32], recorded: &Recorded) {
+        self.cache.advance(recorded.n_tokens);
+        self.tokens.extend_from_slice(tokens);
+    }
+}
+
+/// Pieces of a text that are read at once, and whether it is the last.
+fn chunks(tokens: &[u32]) -> impl Iterator<Item = (&[u32], bool)> {
+    let n_chunks = tokens.len().div_ceil(MAX_CHUNK);
+    tokens.chunks(MAX_CHUNK).enumerate().map(move |(i, chunk)| (chunk, i + 1 == n_chunks))
+}
