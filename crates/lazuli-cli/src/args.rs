@@ -5,6 +5,8 @@ use std::vec::IntoIter;
 
 #[cfg(feature = "onnx")]
 use crate::{embed, run, transcribe};
+#[cfg(feature = "text")]
+use crate::language::{chat, generate};
 use crate::{inspect, train, tune};
 
 /// What `lazuli help` prints.
@@ -25,6 +27,10 @@ Commands that a build without the feature `onnx` does not have:
   run         Runs an ONNX model on arrays, pictures, recordings or numbers
   transcribe  Speech to text with a Moonshine model
   embed       Texts as vectors, and how similar they are
+
+Commands that a build without the feature `text` does not have:
+  chat        A conversation with a language model
+  generate    Goes on with a text, as a language model would
 
 Options:
   --device NAME   A device by name, by part of its name, or by its index in `devices`
@@ -63,6 +69,10 @@ const COMMANDS: &[(&str, &str)] = &[
     ("transcribe", transcribe::HELP),
     #[cfg(feature = "onnx")]
     ("embed", embed::HELP),
+    #[cfg(feature = "text")]
+    ("chat", chat::HELP),
+    #[cfg(feature = "text")]
+    ("generate", generate::HELP),
 ];
 /// Commands that come first and read the rest themselves.
 pub const OWN: &[&str] = &[
@@ -76,6 +86,10 @@ pub const OWN: &[&str] = &[
     "transcribe",
     #[cfg(feature = "onnx")]
     "embed",
+    #[cfg(feature = "text")]
+    "chat",
+    #[cfg(feature = "text")]
+    "generate",
 ];
 const OPTIONS: [&str; 6] = ["--device", "--quick", "--help", "-h", "--version", "-V"];
 
@@ -311,7 +325,7 @@ mod tests {
         check("tuen", Err("there is no command `tuen`; did you mean `tune`?"));
         check(
             "paint",
-            Err("there is no command `paint`; there are: tour, devices, train, tune, inspect, run, transcribe, embed"),
+            Err("there is no command `paint`; there are: tour, devices, train, tune, inspect, run, transcribe, embed, chat, generate"),
         );
         check("--quick tune", Err("`tune` comes first, and reads what follows: `lazuli tune …`"));
         check("--quick help", Err("`help` comes first, and reads what follows: `lazuli help …`"));

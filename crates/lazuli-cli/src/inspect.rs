@@ -106,7 +106,8 @@ fn gguf(path: &Path, n_bytes: u64, out: &mut dyn Write) -> Outcome {
             GgufValue::String(text) if text.chars().count() > 80 || text.contains('\n') => {
                 format!("a text of {} characters", text.chars().count())
             }
-            GgufValue::String(text) => text.clone(),
+            // What steers a terminal is not printed.
+            GgufValue::String(text) => text.replace(char::is_control, " "),
             value => value.to_string(),
         };
         writeln!(out, "  {key}: {shown}")?;

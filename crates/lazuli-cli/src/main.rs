@@ -5,6 +5,8 @@ mod args;
 #[cfg(feature = "onnx")]
 mod embed;
 mod inspect;
+#[cfg(feature = "text")]
+mod language;
 #[cfg(feature = "onnx")]
 mod loading;
 #[cfg(feature = "onnx")]
@@ -52,6 +54,14 @@ fn main() -> ExitCode {
         Some("embed") => {
             own_options(rest, embed::HELP, out, |rest, out| Ok(embed::run(&embed::Options::parse(rest)?, out)))
         }
+        #[cfg(feature = "text")]
+        Some("chat") => own_options(rest, language::chat::HELP, out, |rest, out| {
+            Ok(language::chat::run(&language::chat::Options::parse(rest)?, out))
+        }),
+        #[cfg(feature = "text")]
+        Some("generate") => own_options(rest, language::generate::HELP, out, |rest, out| {
+            Ok(language::generate::run(&language::generate::Options::parse(rest)?, out))
+        }),
         Some(_) => args::help(rest.collect()).map(|text| Ok(out.write_all(text.as_bytes())?)),
         None => args::parse(rest).map(|args| shown(&args, out)),
     };

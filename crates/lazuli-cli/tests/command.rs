@@ -37,7 +37,7 @@ fn wrong_arguments_end_with_2_and_a_hint() {
         &["help", "extra"],
         2,
         &[],
-        &["there is no command `extra`; there are: tour, devices, train, tune, inspect, run, transcribe, embed"],
+        &["there is no command `extra`; there are: tour, devices, train, tune, inspect, run, transcribe, embed, chat, generate"],
     );
     check(
         &["train", "mnist", "--batch", "0"],
@@ -252,4 +252,49 @@ fn without_a_model_the_files_are_named_that_it_needs() {
     let needs = ["has no encoder_model.onnx", "@moonshine-ai/moonshine-js", "`cargo xtask data moonshine`"];
     check(&["transcribe", "a.wav", "--model", &folder], 1, &[], &needs);
     check(&["transcribe"], 2, &[], &["transcribe what?", "`lazuli help transcribe`"]);
+}
+
+/// A language model of random weights.
+#[cfg(feature = "text")]
+const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../lazuli-text/tests/fixtures/qwen2.gguf");
+
+#[cfg(feature = "text")]
+#[test]
+fn generate_goes_on_with_a_text_and_repeats_it_for_the_same_seed() {
+    let words = ["generate", TINY, "The quick", "--tokens", "12", "--temperature=2", "--seed", "5", "--device", "cpu"];
+    let first = lazuli(&words);
+    assert!(first.status.success() && first.stdout.starts_with(b"The quick") && first.stdout.len() > 20);
+    assert_eq!(first.stdout, lazuli(&words).stdout);
+    let json = [&words[..], &["--json"]].concat();
+    check(&json, 0, &["\"prompt\":\"The quick\"", "\"prompt_tokens\":", "\"tokens\":["], &[]);
+    check(&[&words[..], &["--stats"]].concat(), 0, &["The quick"], &["made ", "tokens/s", "memory "]);
+    check(&["generate", TINY], 2, &[], &["generate wants a model and a text", "`lazuli help generate`"]);
+    check(&["generate", "missing.gguf", "x"], 1, &[], &["missing.gguf"]);
+    check(&["help", "generate"], 0, &["Usage: lazuli generate MODEL", "--temperature T"], &[]);
+}
+
+#[cfg(feature = "text")]
+#[test]
+fn chat_answers_lines_and_understands_commands() {
+    use std::io::Write;
+    use std::process::Stdio;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lazuli"));
+    command.args(["chat", TINY, "--tokens", "4", "--temperature", "0", "--device", "cpu", "--stats"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = command.spawn().expect("it starts");
+    let lines = b"/help\nhello\n/unknown\n/history\n/clear\n/history\n/quit\nnever said\n";
+    process.stdin.take().expect("a pipe").write_all(lines).expect("it reads");
+    let output = process.wait_with_output().expect("it ends");
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{out}{err}");
+    assert!(out.contains("/quit") && out.contains("there is no `/unknown`"), "{out}");
+    assert!(out.contains("user: hello\nassistant: ") && !out.contains("never said"), "{out}");
+    assert!(err.contains("tokens/s"), "{err}");
+}
+
+#[cfg(feature = "text")]
+#[test]
+fn inspect_tells_what_a_gguf_file_holds() {
+    let expect = ["GGUF version 3", "27 tensors", "general.architecture: qwen2", "F32      [329, 32]  token_embd.weight"];
+    check(&["inspect", TINY], 0, &expect, &[]);
 }

@@ -97,6 +97,11 @@ impl Decoder {
         KvCache::new(self.config.n_layers, shape, &self.device).with_max_len(self.config.context)
     }
 
+    /// Angles for so many positions, so that they grow together with a cache and not on the way.
+    pub(crate) fn reserve(&self, n_positions: usize) {
+        self.layers.iter().for_each(|layer| layer.rotary.reserve(n_positions));
+    }
+
     /// What the last norm makes of tokens `[sequences, length]`: `[sequences, length, width]`. With a cache, the tokens go on
     /// where it ends; there must be room for them, and it must be advanced afterwards.
     pub fn forward(&self, tokens: &Tensor, mut cache: Option<&mut KvCache>) -> Tensor {

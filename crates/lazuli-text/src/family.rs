@@ -29,6 +29,7 @@ pub struct Family {
     pub window_base: Option<f64>,
 }
 
+/// The first family, and what the others differ from.
 const LLAMA: Family = Family {
     name: "llama",
     model_types: &["llama", "mistral", "smollm"],
@@ -78,7 +79,6 @@ pub const FAMILIES: &[Family] = &[
         norms_after: true,
         window_period: 6,
         window_base: Some(10_000.0),
-        ..LLAMA
     },
 ];
 

@@ -151,6 +151,7 @@ impl Session {
     fn forward(&mut self, tokens: &[u32]) -> Result<Tensor> {
         self.cache.make_room(tokens.len())?;
         let decoder = self.model.decoder();
+        decoder.reserve(self.cache.capacity());
         let ids: Vec<i32> = tokens.iter().map(|token| *token as i32).collect();
         let ids = Tensor::from_vec(ids, [1, tokens.len()], decoder.device());
         Ok(decoder.forward(&ids, Some(&mut self.cache)))
