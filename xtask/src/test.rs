@@ -99,7 +99,7 @@ fn api_docs() -> Result<(), String> {
     succeed(
         command
             .args(["doc", "--no-deps", "--package", "lazuli", "--package", "lazuli-nn", "--package", "lazuli-io"])
-            .args(["--package", "lazuli-onnx"])
+            .args(["--package", "lazuli-onnx", "--package", "lazuli-text"])
             .env("RUSTDOCFLAGS", "--deny warnings"),
     )
 }
@@ -121,7 +121,7 @@ fn gpu_tests(options: &Options) -> Result<(), String> {
             println!("\n{}: GPU {gpu}", driver.name);
             let on_gpu =
                 |mut command: Command| succeed_without_complaint(command.env("LAZULI_TEST_DEVICE", gpu.to_string()));
-            on_gpu(test(&driver, &["engine", "random", "layers", "step", "kept"]))?;
+            on_gpu(test(&driver, &["engine", "random", "layers", "step", "kept", "families"]))?;
             let mut gradients = Command::new(cargo());
             gradients.args(["test", "--workspace", "--lib", "autograd"]).envs(driver.environment.clone());
             on_gpu(gradients)?;

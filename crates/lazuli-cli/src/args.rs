@@ -3,10 +3,10 @@
 use std::iter::Peekable;
 use std::vec::IntoIter;
 
-#[cfg(feature = "onnx")]
-use crate::{embed, run, transcribe};
 #[cfg(feature = "text")]
 use crate::language::{chat, generate};
+#[cfg(feature = "onnx")]
+use crate::{embed, run, transcribe};
 use crate::{inspect, train, tune};
 
 /// What `lazuli help` prints.
@@ -325,7 +325,9 @@ mod tests {
         check("tuen", Err("there is no command `tuen`; did you mean `tune`?"));
         check(
             "paint",
-            Err("there is no command `paint`; there are: tour, devices, train, tune, inspect, run, transcribe, embed, chat, generate"),
+            Err(
+                "there is no command `paint`; there are: tour, devices, train, tune, inspect, run, transcribe, embed, chat, generate",
+            ),
         );
         check("--quick tune", Err("`tune` comes first, and reads what follows: `lazuli tune …`"));
         check("--quick help", Err("`help` comes first, and reads what follows: `lazuli help …`"));

@@ -37,7 +37,9 @@ fn wrong_arguments_end_with_2_and_a_hint() {
         &["help", "extra"],
         2,
         &[],
-        &["there is no command `extra`; there are: tour, devices, train, tune, inspect, run, transcribe, embed, chat, generate"],
+        &[
+            "there is no command `extra`; there are: tour, devices, train, tune, inspect, run, transcribe, embed, chat, generate",
+        ],
     );
     check(
         &["train", "mnist", "--batch", "0"],
@@ -295,6 +297,7 @@ fn chat_answers_lines_and_understands_commands() {
 #[cfg(feature = "text")]
 #[test]
 fn inspect_tells_what_a_gguf_file_holds() {
-    let expect = ["GGUF version 3", "27 tensors", "general.architecture: qwen2", "F32      [329, 32]  token_embd.weight"];
+    let expect =
+        ["GGUF version 3", "27 tensors", "general.architecture: qwen2", "F32      [329, 32]  token_embd.weight"];
     check(&["inspect", TINY], 0, &expect, &[]);
 }
