@@ -24,6 +24,8 @@ pub struct GpuTarget {
     pub max_shared_bytes: usize,
     /// Loop iterations that one invocation may make in all: some drivers end loops silently after that many.
     pub max_iterations: usize,
+    /// Workgroups of 64 invocations that keep all of it busy: a product that starts fewer has its k cut into parts.
+    pub full_groups: usize,
     /// Whether texts that keep much in registers are compiled in good time.
     pub large_shaders: bool,
     /// What its compiler does to sums and products.

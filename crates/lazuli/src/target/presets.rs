@@ -44,6 +44,18 @@ impl Target {
         })
     }
 
+    /// An AMD GPU of the RDNA3 family by RADV.
+    pub fn rdna3() -> Target {
+        let known = quirks(DeviceKind::Discrete, "AMD Radeon RX 7900 XTX (RADV GFX1100)", "radv", "AMD Ryzen 7");
+        Target::gpu(GpuTarget {
+            max_binding_bytes: 2 << 30,
+            max_bindings: 32,
+            max_invocations: 1024,
+            max_shared_bytes: 64 << 10,
+            ..known
+        })
+    }
+
     /// Mesa's driver that runs on the CPU, on an AMD processor with AVX: subgroups are its vectors of eight.
     pub fn llvmpipe() -> Target {
         let known = quirks(DeviceKind::Software, "llvmpipe (LLVM 15.0.6, 256 bits)", "llvmpipe", "AMD EPYC");

@@ -132,6 +132,13 @@ fn plans_for_rdna2() {
 
 #[cfg(feature = "gpu")]
 #[test]
+fn plans_for_rdna3() {
+    // Nothing that is known of it differs.
+    assert_eq!(told(&Target::rdna3()), told(&Target::rdna2()));
+}
+
+#[cfg(feature = "gpu")]
+#[test]
 fn plans_for_llvmpipe() {
     insta::assert_snapshot!(told(&Target::llvmpipe()));
 }

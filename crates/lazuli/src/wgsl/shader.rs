@@ -80,6 +80,12 @@ impl Shader {
         named(name, element)
     }
 
+    /// The same for an array of arrays: so many rows of so many elements.
+    pub fn shared_rows(&mut self, name: &str, [n_rows, n]: [usize; 2], element: ShaderType) -> ShaderExpr {
+        self.global(format!("var<workgroup> {name}: array<array<{element}, {n}>, {n_rows}>;"));
+        named(name, element)
+    }
+
     /// Adds functions of a library, each of which starts a line with `fn`. Those that are known already stay as they are.
     pub fn functions(&mut self, text: &str) {
         for text in split_functions(text) {

@@ -3,6 +3,8 @@
 //! order. Columns that fours leave over are a dispatch of their own. How large tiles are and how invocations work
 //! together is a variant's to say.
 
+pub mod choose;
+mod lanes;
 mod registers;
 mod subgroup;
 mod team;
@@ -111,6 +113,10 @@ impl<'a> MatmulShader<'a> {
         match (self.sums, self.shape.variant.team) {
             (DispatchSums::Added, _) => self.write_added(&mut shader),
             (_, Share::WorkgroupTile { k, .. }) => self.write_team_sums(&mut shader, k),
+            (_, Share::SplitK(lanes)) => {
+                self.write_operands(&mut shader);
+                self.write_lane_sums(&mut shader, lanes);
+            }
             _ => {
                 self.write_operands(&mut shader);
                 self.write_sums(&mut shader);
@@ -209,8 +215,13 @@ impl<'a> MatmulShader<'a> {
             }
             Share::SplitK(n) => {
                 // All stay until the last barrier, those beyond the end at the last tile.
-                shader.define("k_lane", &lane % n);
-                let here = shader.define("here", group_idx * (group / n) + lane / n);
+                let n_beside = group / n;
+                let (k_lane, beside) = match n_beside {
+                    1 => (lane, 0.into()),
+                    _ => (&lane / n_beside, lane % n_beside),
+                };
+                shader.define("k_lane", k_lane);
+                let here = shader.define("here", group_idx.times(n_beside) + beside);
                 shader.define("is_there", here.less(tiles));
                 shader.define(number, min(here, tiles - 1));
             }
@@ -478,6 +489,34 @@ fn write_count_on(shader: &mut Shader, name: &str, axis: &str, list: &AxisList) 
             shader.assign(&place(i - 1), select(place(i - 1), place(i - 1) + 1, is_behind.clone()));
         }
         shader.assign(&place(i), select(place(i), 0, is_behind));
+    }
+}
+
+/// The same by many steps at once, for a place whose variables start with `name`: the digits of that many are added to the
+/// place's own, with a carry from each axis to the next slower one.
+fn count_by(shader: &mut Shader, name: &str, (operand, axis): (&str, &str), list: &AxisList, n_steps: usize) {
+    let axes = list.axes();
+    let at = word(format!("{name}_at"));
+    let digit = |i: usize| {
+        let per: usize = axes[i + 1..].iter().map(|axis| axis.0).product();
+        if i == 0 { n_steps / per } else { n_steps / per % axes[i].0 }
+    };
+    let by: isize = (0..axes.len()).map(|i| digit(i) as isize * axes[i].1).sum();
+    let by = shader.signed_param(&format!("{operand}_{axis}_on"), by);
+    shader.add_to(&at, by);
+    let mut carry: Option<ShaderExpr> = None;
+    for i in (1..axes.len()).rev() {
+        let place = word(format!("{name}_place{i}"));
+        let on = shader.param(&format!("{operand}_{axis}_on{i}"), digit(i));
+        shader.add_to(&place, carry.map_or(on.clone(), |carry| select(&on, &on + 1, carry)));
+        // From behind the end of this axis back to its start, and one on along the next.
+        let jump = axes[i - 1].1 - axes[i].0 as isize * axes[i].1;
+        let jump = shader.signed_param(&format!("{operand}_{axis}_jump{i}"), jump);
+        let size = shader.param(&format!("{operand}_{axis}_size{i}"), axes[i].0);
+        let is_behind = shader.define(format!("{name}_behind{i}"), place.at_least(&size));
+        shader.assign(&at, select(&at, &at + jump, is_behind.clone()));
+        shader.assign(&place, select(&place, &place - size, is_behind.clone()));
+        carry = Some(is_behind);
     }
 }
 

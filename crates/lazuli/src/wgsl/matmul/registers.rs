@@ -1,10 +1,8 @@
-//! Sums of products where each invocation reads what it needs: its tile, k by four, all in registers. Several
-//! invocations may share the sums of one tile: each then takes its part of every block of k, and they add up what they
-//! have through workgroup memory.
+//! Sums of products where each invocation reads what it needs: its tile, k by four, all in registers.
 
 use super::super::shader::Shader;
 use super::super::tree::{ShaderExpr, ShaderType, min, named, word};
-use super::variants::{Cols, K_BLOCK, K_UNROLL, Read, Share, Variant};
+use super::variants::{Cols, K_BLOCK, K_UNROLL, Read, Share, SumRun, Variant};
 use super::{MatmulShader, operand_start, place, stride_in_fours, write_count, write_count_on};
 use crate::kernel::AxisList;
 
@@ -77,60 +75,27 @@ impl MatmulShader<'_> {
             false => end.clone(),
         };
         let whole = shader.define("k_whole", whole);
-        // How far apart the steps of one invocation are: others that share its sums take those between.
-        let lanes = if let Share::SplitK(n) = self.shape.variant.team { n } else { 1 };
-        let own = |start: &ShaderExpr, per: usize| match lanes {
-            1 => start.clone(),
-            _ => start + word("k_lane").times(per),
-        };
-        let (per_block, per_trip) = (K_BLOCK * lanes, K_UNROLL * lanes);
-        let n_trips = self.k_len().div_ceil(per_trip);
-        if self.shape.one_run {
-            shader.open_for("k", own(&start, K_UNROLL), &whole, per_trip, n_trips);
+        let n_trips = self.k_len().div_ceil(K_UNROLL);
+        if self.shape.run != SumRun::Blocks {
+            shader.open_for("k", &start, &whole, K_UNROLL, n_trips);
             self.write_products(shader, K_UNROLL, "all");
             shader.close();
         } else {
             let sums = self.values("sum");
-            let n_blocks = self.k_len().div_ceil(per_block);
-            let block = shader.open_for("block", start, &whole, per_block, n_blocks);
+            let n_blocks = self.k_len().div_ceil(K_BLOCK);
+            let block = shader.open_for("block", start, &whole, K_BLOCK, n_blocks);
             self.declare(shader, &sums);
-            let block_end = shader.define("block_end", min(&block + per_block, &whole));
-            shader.open_for("k", own(&block, K_UNROLL), block_end, per_trip, n_trips);
+            let block_end = shader.define("block_end", min(&block + K_BLOCK, &whole));
+            shader.open_for("k", &block, block_end, K_UNROLL, n_trips);
             self.write_products(shader, K_UNROLL, "sum");
             shader.close();
             all.iter().zip(sums).for_each(|(all, sum)| shader.add_to(all, sum));
             shader.close();
         }
         if rest {
-            let n_left = (K_UNROLL - 1).div_ceil(lanes);
-            shader.open_for("k", own(&whole, 1), end, lanes, n_left);
+            shader.open_for("k", &whole, end, 1, K_UNROLL - 1);
             self.write_products(shader, 1, "all");
             shader.close();
-        }
-        if lanes > 1 {
-            self.write_tree(shader, lanes);
-        }
-    }
-
-    /// Adds up what the invocations have that share a tile; the first of them gets it.
-    fn write_tree(&self, shader: &mut Shader, lanes: usize) {
-        let group = self.shape.variant.group(self.context.target);
-        let shared = shader.shared("sh_sums", group, self.value_type());
-        let lane = word("lane");
-        let own = shared.at(&lane);
-        for value in self.values("all") {
-            shader.assign(&own, &value);
-            // What everyone has is there.
-            shader.barrier();
-            let half = shader.open_halving("half", lanes / 2, lanes.ilog2() as usize);
-            shader.open_if(word("k_lane").less(&half));
-            shader.add_to(&own, shared.at(&lane + half));
-            shader.close();
-            shader.barrier();
-            shader.close();
-            shader.assign(&value, &own);
-            // The memory is free for the next.
-            shader.barrier();
         }
     }
 
@@ -156,7 +121,7 @@ impl MatmulShader<'_> {
         if self.shape.b == Read::AlongK && n > 1 {
             self.write_b_along_k(shader);
         }
-        if self.shape.one_run {
+        if self.shape.run == SumRun::Fours {
             (0..n).for_each(|i| self.write_row_of_b(shader, n, i));
             xs.iter().enumerate().for_each(|(r, x)| self.write_sum(shader, into, r, x));
             return;

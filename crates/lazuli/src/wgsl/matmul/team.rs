@@ -1,11 +1,12 @@
 //! Sums of products of a workgroup that works together: it brings a few steps of both matrices to workgroup memory,
-//! then every invocation takes from there what its tile needs. In workgroup memory four rows (or columns) of one step
-//! lie side by side, step after step.
+//! then every invocation takes from there what its tile needs. While it sums up, what comes next is on its way to its
+//! registers. In workgroup memory four rows (or columns) of one step lie side by side, step after step: a step is a constant
+//! index, so that a driver that clamps indices clamps one for all steps.
 
 use super::super::shader::Shader;
-use super::super::tree::{ShaderExpr, ShaderType, min, word};
-use super::variants::{K_BLOCK, Read, Variant};
-use super::{MatmulShader, operand_start, place};
+use super::super::tree::{ShaderExpr, ShaderType, all, min, named, select, word};
+use super::variants::{K_BLOCK, Read, SumRun, Variant};
+use super::{MatmulShader, count_by, digits, operand_start, place};
 use crate::dtype::Lane;
 use crate::kernel::{AxisList, OperandArgs};
 
@@ -22,15 +23,69 @@ struct TileSide<'a> {
     /// The operand's own names of both axes, and how they lie.
     across: (&'static str, &'a AxisList),
     along: (&'static str, &'a AxisList),
+    /// Steps along k that are brought at a time, and invocations that bring them.
+    k_steps: usize,
+    group: usize,
+}
+
+/// Which steps are fetched: those that the loop starts with, or those after the ones that are being summed up.
+#[derive(Clone, Copy, PartialEq)]
+enum Fetched {
+    First,
+    Next,
+}
+
+/// Whether the last steps that are brought may be beyond the end of k.
+#[derive(Clone, Copy, PartialEq)]
+enum KEnd {
+    Whole,
+    Ragged,
 }
 
 impl MatmulShader<'_> {
     /// Sums of products along k, `k_steps` at a time: `all0_0`, `all0_1`, …, row by row of the invocation's tile.
     pub fn write_team_sums(&self, shader: &mut Shader, k_steps: usize) {
-        let &Variant { rows, cols, .. } = self.shape.variant;
+        let sides = self.sides(k_steps);
+        for side in &sides {
+            // Plain strides are parameters in this order, wherever they are used.
+            for (axis, list) in [side.across, side.along] {
+                list.stride().iter().for_each(|by| drop(shader.signed_param(&format!("{}_{axis}", side.name), *by)));
+            }
+        }
+        for side in &sides {
+            let start = operand_start(shader, side.name, side.lies);
+            shader.define(format!("{}_start", side.name), start);
+            side.shared(shader, self.lane);
+        }
+        let [start, end] = self.write_range(shader);
+        let k_end = match self.matmul.k.is_multiple_of(k_steps) && self.shape.k_per_split.is_multiple_of(k_steps) {
+            true => KEnd::Whole,
+            false => KEnd::Ragged,
+        };
+        sides.iter().for_each(|side| side.write_units(shader, self.lane));
+        sides.iter().for_each(|side| self.write_fetch(shader, side, Fetched::First, k_end));
+        let all = self.values("all");
+        self.declare(shader, &all);
+        if self.shape.run == SumRun::Blocks {
+            let sums = self.values("sum");
+            let n_blocks = self.k_len().div_ceil(K_BLOCK);
+            let block = shader.open_for("block", start, &end, K_BLOCK, n_blocks);
+            self.declare(shader, &sums);
+            let block_end = shader.define("block_end", min(&block + K_BLOCK, end));
+            self.write_steps(shader, &sides, [block, block_end], n_blocks * K_BLOCK.div_ceil(k_steps), k_end);
+            all.iter().zip(sums).for_each(|(all, sum)| shader.add_to(all, sum));
+            shader.close();
+        } else {
+            self.write_steps(shader, &sides, [start, end], self.k_len().div_ceil(k_steps), k_end);
+        }
+    }
+
+    /// Both matrices.
+    fn sides(&self, k_steps: usize) -> [TileSide<'_>; 2] {
         let (n_rows, n_cols) = self.shape.variant.tile();
+        let group = self.shape.variant.group(self.context.target);
         let (a, b) = (&self.matmul.a, &self.matmul.b);
-        let sides = [
+        [
             TileSide {
                 name: "a",
                 input: 0,
@@ -41,6 +96,8 @@ impl MatmulShader<'_> {
                 end: "params.m",
                 across: ("row", &a.rows),
                 along: ("col", &a.cols),
+                k_steps,
+                group,
             },
             TileSide {
                 name: "b",
@@ -52,129 +109,242 @@ impl MatmulShader<'_> {
                 end: "params.col_end",
                 across: ("col", &b.cols),
                 along: ("row", &b.rows),
+                k_steps,
+                group,
             },
-        ];
-        for side in &sides {
-            // Plain strides are parameters in this order, wherever they are used.
-            for (axis, list) in [side.across, side.along] {
-                list.stride().iter().for_each(|by| drop(shader.signed_param(&format!("{}_{axis}", side.name), *by)));
-            }
-        }
-        for side in &sides {
-            let start = operand_start(shader, side.name, side.lies);
-            shader.define(format!("{}_start", side.name), start);
-            side.shared(shader, self.lane, k_steps);
-        }
-        let [start, end] = self.write_range(shader);
-        let (all, sums) = (self.values("all"), self.values("sum"));
-        self.declare(shader, &all);
-        let n_blocks = self.k_len().div_ceil(K_BLOCK);
-        let block = shader.open_for("block", start, &end, K_BLOCK, n_blocks);
-        self.declare(shader, &sums);
-        let block_end = shader.define("block_end", min(&block + K_BLOCK, end));
-        let n_brought = n_blocks * K_BLOCK.div_ceil(k_steps);
-        shader.open_for("first", block, block_end, k_steps, n_brought);
-        sides.iter().for_each(|side| self.write_bring(shader, side, k_steps, n_brought));
+        ]
+    }
+
+    /// The loop over k, from one of these to the other: brings steps, fetches the next, sums up.
+    fn write_steps(
+        &self,
+        shader: &mut Shader,
+        sides: &[TileSide; 2],
+        [start, end]: [ShaderExpr; 2],
+        times: usize,
+        k_end: KEnd,
+    ) {
+        let k_steps = sides[0].k_steps;
+        let first = shader.open_for("first", start, end, k_steps, times);
+        sides.iter().for_each(|side| side.write_bring(shader, self.lane));
         // All of it is there.
         shader.barrier();
-        let step = shader.open_for("step", 0, k_steps, 1, n_brought * k_steps);
-        let [sh_a, sh_b] = sides.each_ref().map(|side| side.shared(shader, self.lane, k_steps));
-        let mut xs = Vec::new();
-        for four in 0..rows / 4 {
-            let at = &step * (n_rows / 4) + word("down") * (rows / 4) + four;
-            xs.push(shader.define(format!("x{four}"), sh_a.at(at)));
+        let next = shader.define("next", first + k_steps);
+        if k_end == KEnd::Whole {
+            shader.define("more", next.less(word("k_end")));
         }
-        let apart = n_cols / 4 / cols.n_values();
-        let mut ys = Vec::new();
-        for c in 0..cols.n_values() {
-            let at = &step * (n_cols / 4) + word("side") + c * apart;
-            ys.push(shader.define(format!("y{c}"), sh_b.at(at)));
+        for side in sides {
+            side.write_on(shader, k_end);
         }
-        for r in 0..rows {
-            for (c, y) in ys.iter().enumerate() {
-                shader.add_to(&self.value("sum", r, c), xs[r / 4].component(r % 4) * y);
-            }
+        sides.iter().for_each(|side| self.write_fetch(shader, side, Fetched::Next, k_end));
+        if self.shape.written_out {
+            (0..k_steps).for_each(|step| self.write_step(shader, sides, &step.into(), &format!("{step}_")));
+        } else {
+            let step = shader.open_for("step", 0, k_steps, 1, times * k_steps);
+            self.write_step(shader, sides, &step, "");
+            shader.close();
         }
-        shader.close();
         // Everyone has used it.
         shader.barrier();
         shader.close();
-        all.iter().zip(sums).for_each(|(all, sum)| shader.add_to(all, sum));
-        shader.close();
     }
 
-    /// Brings the next steps of one matrix to workgroup memory. Steps beyond the end are zeros; rows (or columns)
-    /// beyond the end are those at the end again, and what becomes of them is not stored.
-    fn write_bring(&self, shader: &mut Shader, side: &TileSide, k_steps: usize, n_brought: usize) {
-        let group = self.shape.variant.group(self.context.target);
-        let (name, fours) = (side.name, side.size / 4);
-        // What lies side by side in memory is brought by neighbours.
-        let along_k = side.read == Read::AlongK;
-        let n_units = if along_k { fours * k_steps / 4 } else { fours * k_steps };
-        let n_trips = n_brought * n_units.div_ceil(group);
-        let unit = shader.open_for("unit", word("lane"), n_units, group, n_trips);
-        let (four, step) = match along_k {
-            true => (&unit / (k_steps / 4), &unit % (k_steps / 4) * 4),
-            false => (&unit % fours, &unit / fours),
-        };
-        let (four, step) = (shader.define("four", four), shader.define("step", step));
-        let k = shader.define("k", word("first") + &step);
-        let first = word(side.start) + &four * 4;
-        let at = |shader: &mut Shader, j: usize| {
-            let idx = min(first.plus(j), word(side.end) - 1);
-            word("from_k") + place(shader, name, side.across.0, side.across.1, &idx)
-        };
-        let four_type = ShaderType::four(self.lane);
-        let n_values = if along_k { 4 } else { 1 };
-        let values: Vec<ShaderExpr> =
-            (0..n_values).map(|j| shader.variable(format!("v{j}"), four_type.zero())).collect();
-        shader.open_if(k.less(word("block_end")));
-        let along = place(shader, name, side.along.0, side.along.1, &k);
-        let from_k = shader.define("from_k", word(format!("{name}_start")) + along);
-        match side.read {
-            Read::AlongK => {
-                for (j, value) in values.iter().enumerate() {
-                    let at = at(shader, j);
-                    let read = self.memory.load4(shader, side.input, at);
-                    shader.assign(value, read.reinterpreted(self.lane));
-                }
-            }
-            Read::Across => {
-                let first = min(first, word(side.end) - 4);
-                let first = match side.across.1.stride() {
-                    Some(_) => first,
-                    None => place(shader, name, side.across.0, side.across.1, &first),
-                };
-                let read = self.memory.load4(shader, side.input, from_k + first);
-                shader.assign(&values[0], read.reinterpreted(self.lane));
-            }
-            Read::Each => {
-                let one = |j: usize| {
-                    let at = at(shader, j);
-                    self.memory.load(shader, side.input, at).reinterpreted(self.lane)
-                };
-                let each = [0, 1, 2, 3].map(one);
-                shader.assign(&values[0], four_type.make(each));
+    /// The products of one step.
+    fn write_step(&self, shader: &mut Shader, sides: &[TileSide; 2], step: &ShaderExpr, prefix: &str) {
+        let &Variant { rows, cols, .. } = self.shape.variant;
+        let [sh_a, sh_b] = sides.each_ref().map(|side| side.shared(shader, self.lane).at(step));
+        let mut xs = Vec::new();
+        for four in 0..rows / 4 {
+            let at = word("down").times(rows / 4).plus(four);
+            xs.push(shader.define(format!("x{prefix}{four}"), sh_a.at(at)));
+        }
+        let apart = sides[1].size / 4 / cols.n_values();
+        let mut ys = Vec::new();
+        for c in 0..cols.n_values() {
+            ys.push(shader.define(format!("y{prefix}{c}"), sh_b.at(word("side").plus(c * apart))));
+        }
+        let into = if self.shape.run == SumRun::Blocks { "sum" } else { "all" };
+        for r in 0..rows {
+            for (c, y) in ys.iter().enumerate() {
+                shader.add_to(&self.value(into, r, c), xs[r / 4].component(r % 4) * y);
             }
         }
-        shader.close();
-        let shared = side.shared(shader, self.lane, k_steps);
-        match along_k {
-            true => {
-                for j in 0..4 {
-                    let value = four_type.make(values.iter().map(|value| value.component(j)));
-                    shader.assign(&shared.at((&step + j) * fours + &four), value);
+    }
+
+    /// Reads this invocation's share of some steps to its registers. Steps beyond the end are zeros; rows (or
+    /// columns) beyond the end are those at the end again, and what becomes of them is not stored.
+    fn write_fetch(&self, shader: &mut Shader, side: &TileSide, fetched: Fetched, k_end: KEnd) {
+        let n = side.name;
+        let k = word(if fetched == Fetched::First { "k_start" } else { "next" });
+        for u in 0..side.n_rounds() {
+            let in_k = match k_end {
+                KEnd::Ragged => Some((&k + word(format!("{n}_step{u}"))).less(word("k_end"))),
+                // A list of axes counts on beyond the end; a stride stays at the last steps.
+                KEnd::Whole if side.along.1.stride().is_none() && fetched == Fetched::Next => {
+                    Some(named("more", ShaderType::Bool))
                 }
+                KEnd::Whole => None,
+            };
+            let condition = all(side.has_unit(u).into_iter().chain(in_k));
+            condition.iter().for_each(|condition| shader.open_if(condition.clone()));
+            let values = side.values(u, self.lane);
+            let along = match side.along.1.stride() {
+                Some(_) => word(format!("{n}_k")),
+                None => word(format!("{n}{u}_at")),
+            };
+            for (j, value) in values.iter().enumerate() {
+                let at = |j: usize| word(format!("{n}_from{u}_{j}")) + &along;
+                let read = match side.read {
+                    Read::Each => {
+                        let each = [0, 1, 2, 3].map(|j| self.memory.load(shader, side.input, at(j)));
+                        ShaderType::four(each[0].lane()).make(each)
+                    }
+                    _ if side.in_fours() => self.memory.load_four(shader, side.input, at(j)),
+                    _ => self.memory.load4(shader, side.input, at(j)),
+                };
+                shader.assign(value, read.reinterpreted(self.lane));
             }
-            false => shader.assign(&shared.at(step * fours + four), &values[0]),
+            if condition.is_some() {
+                shader.close();
+            }
+            if k_end == KEnd::Ragged && fetched == Fetched::Next {
+                shader.open_else(None);
+                values.iter().for_each(|value| shader.assign(value, value.ty().zero()));
+                shader.close();
+            }
         }
-        shader.close();
     }
 }
 
 impl TileSide<'_> {
     /// The workgroup memory that steps of it are brought to.
-    fn shared(&self, shader: &mut Shader, lane: Lane, k_steps: usize) -> ShaderExpr {
-        shader.shared(&format!("sh_{}", self.name), self.size / 4 * k_steps, ShaderType::four(lane))
+    fn shared(&self, shader: &mut Shader, lane: Lane) -> ShaderExpr {
+        shader.shared_rows(&format!("sh_{}", self.name), [self.k_steps, self.size / 4], ShaderType::four(lane))
+    }
+
+    /// What is brought at once: four rows (or columns) of one step, or of four steps where they lie side by side.
+    fn steps_of_unit(&self) -> usize {
+        if self.read == Read::AlongK { 4 } else { 1 }
+    }
+
+    fn n_units(&self) -> usize {
+        self.size / 4 * self.k_steps / self.steps_of_unit()
+    }
+
+    /// Units of an invocation.
+    fn n_rounds(&self) -> usize {
+        self.n_units().div_ceil(self.group)
+    }
+
+    /// Whether where units lie is counted in fours.
+    fn in_fours(&self) -> bool {
+        self.read != Read::Each && self.along.1.stride().is_some()
+    }
+
+    /// Whether an invocation has this unit; None if all do.
+    fn has_unit(&self, u: usize) -> Option<ShaderExpr> {
+        ((u + 1) * self.group > self.n_units()).then(|| word(format!("{}_unit{u}", self.name)).less(self.n_units()))
+    }
+
+    /// The registers of a unit: of four steps a vector each, of one step one.
+    fn values(&self, u: usize, lane: Lane) -> Vec<ShaderExpr> {
+        (0..self.steps_of_unit())
+            .map(|j| named(format!("{}{u}_{j}", self.name), ShaderType::four(lane)))
+            .collect()
+    }
+
+    /// Which units this invocation brings, and where they lie at the first steps: all that does not change from step to
+    /// step.
+    fn write_units(&self, shader: &mut Shader, lane: Lane) {
+        let (n, fours, per) = (self.name, self.size / 4, self.steps_of_unit());
+        // Where one operand keeps some invocations busy, the others bring the other one.
+        let is_turned = self.input == 1 && self.n_units() < self.group;
+        let own = match is_turned {
+            true => shader.define(format!("{n}_lane"), (word("lane") + self.n_units()) % self.group),
+            false => word("lane"),
+        };
+        for u in 0..self.n_rounds() {
+            let unit = shader.define(format!("{n}_unit{u}"), own.plus(u * self.group));
+            // What lies side by side in memory is brought by neighbours.
+            let is_k_first = per == 4 || self.along.1.stride() == Some(1);
+            let n_steps = self.k_steps / per;
+            let (four, step) = match is_k_first {
+                true => (&unit / n_steps, (&unit % n_steps).times(per)),
+                false => (&unit % fours, unit / fours),
+            };
+            let four = shader.define(format!("{n}_four{u}"), four);
+            let step = shader.define(format!("{n}_step{u}"), step);
+            let k = word("k_start") + step;
+            let along = match self.along.1.stride() {
+                Some(_) => place(shader, n, self.along.0, self.along.1, &k),
+                None => 0.into(),
+            };
+            let along = word(format!("{n}_start")) + along;
+            let first = word(self.start) + four * 4;
+            let n_places = if self.read == Read::Across { 1 } else { 4 };
+            for j in 0..n_places {
+                let idx = match self.read {
+                    Read::Across => min(first.clone(), word(self.end) - 4),
+                    _ => min(first.plus(j), word(self.end) - 1),
+                };
+                let at = &along + place(shader, n, self.across.0, self.across.1, &idx);
+                let at = if self.in_fours() { at >> 2 } else { at };
+                shader.define(format!("{n}_from{u}_{j}"), at);
+            }
+            if self.along.1.stride().is_none() {
+                let at = place(shader, n, self.along.0, self.along.1, &k);
+                shader.variable(format!("{n}{u}_at"), at);
+                let digits = digits(shader, n, self.along.0, self.along.1, &k);
+                for (i, digit) in digits.into_iter().enumerate().skip(1) {
+                    shader.variable(format!("{n}{u}_place{i}"), digit);
+                }
+            }
+            for value in self.values(u, lane) {
+                shader.variable(value.to_string(), value.ty().zero());
+            }
+        }
+        if self.along.1.stride().is_some() {
+            shader.variable(format!("{n}_k"), 0);
+        }
+    }
+
+    /// On to the next steps.
+    fn write_on(&self, shader: &mut Shader, k_end: KEnd) {
+        let n = self.name;
+        let Some(by) = self.along.1.stride() else {
+            let (axis, list) = self.along;
+            (0..self.n_rounds())
+                .for_each(|u| count_by(shader, &format!("{n}{u}"), (n, axis), list, self.k_steps));
+            return;
+        };
+        let by = self.k_steps as isize * by / if self.in_fours() { 4 } else { 1 };
+        let on = shader.signed_param(&format!("{n}_on"), by);
+        let on = match k_end {
+            KEnd::Ragged => on,
+            KEnd::Whole => select(0, on, named("more", ShaderType::Bool)),
+        };
+        shader.add_to(&word(format!("{n}_k")), on);
+    }
+
+    /// Writes what was fetched to workgroup memory.
+    fn write_bring(&self, shader: &mut Shader, lane: Lane) {
+        let (n, shared) = (self.name, self.shared(shader, lane));
+        for u in 0..self.n_rounds() {
+            let (step, four) = (word(format!("{n}_step{u}")), word(format!("{n}_four{u}")));
+            let has_unit = self.has_unit(u);
+            has_unit.iter().for_each(|condition| shader.open_if(condition.clone()));
+            let values = self.values(u, lane);
+            for j in 0..values.len() {
+                let value = match values.len() {
+                    1 => values[0].clone(),
+                    // Four rows of four steps each become four steps of four rows each.
+                    _ => ShaderType::four(lane).make(values.iter().map(|value| value.component(j))),
+                };
+                shader.assign(&shared.at(step.plus(j)).at(&four), value);
+            }
+            if has_unit.is_some() {
+                shader.close();
+            }
+        }
     }
 }

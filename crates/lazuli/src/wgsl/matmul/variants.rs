@@ -1,14 +1,14 @@
-//! Every way to share out a product, in one table, and which of them a product gets: what tuning found for its class of
-//! shapes on this device, else a default by kind of device and shape. Knows sizes and strides; writes no text.
+//! Every way to share out a product, in one table, and classes of products that are tuned together. Which variant a product
+//! gets is chosen in `choose`. Knows sizes and strides; writes no text.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use smallvec::SmallVec;
 
-use super::stride_in_fours;
+use super::choose::choose;
 use crate::dtype::DType;
-use crate::kernel::{AxisList, MatmulArgs, OperandArgs};
+use crate::kernel::{MatmulArgs, OperandArgs};
 use crate::target::{GpuTarget, Threads};
 
 /// A way to share out a product.
@@ -31,7 +31,8 @@ pub enum Share {
     Alone,
     /// A workgroup of `down` × `across` invocations brings `k` steps of both matrices to workgroup memory at a time.
     WorkgroupTile { down: usize, across: usize, k: usize },
-    /// So many invocations share the sums of one tile, each taking every so-manieth four of k.
+    /// So many invocations share the sums of one tile, each taking every so-manieth four of k. Neighbours have tiles side by
+    /// side if the workgroup has several, else fours of k side by side.
     SplitK(usize),
     /// A subgroup of so many makes tiles side by side: each reads its part of the rows of `a`, which are the same for
     /// all of them, and hands it to the others.
@@ -86,72 +87,43 @@ const fn subgroup(name: &'static str, rows: usize, fours: usize) -> Variant {
 }
 
 // From registers alone. Larger tiles read less per product; they also take longer to compile.
-static R16X8: Variant = alone("16x8", 16, 2);
-static R8X8: Variant = alone("8x8", 8, 2);
-static R8X4: Variant = alone("8x4", 8, 1);
-static R4X4: Variant = alone("4x4", 4, 1);
-static R2X4: Variant = alone("2x4", 2, 1);
-static R1X16: Variant = alone("1x16", 1, 4);
-static R1X8: Variant = alone("1x8", 1, 2);
-static R1X4: Variant = alone("1x4", 1, 1);
+pub static R16X8: Variant = alone("16x8", 16, 2);
+pub static R8X8: Variant = alone("8x8", 8, 2);
+pub static R8X4: Variant = alone("8x4", 8, 1);
+pub static R4X4: Variant = alone("4x4", 4, 1);
+pub static R2X4: Variant = alone("2x4", 2, 1);
+pub static R1X16: Variant = alone("1x16", 1, 4);
+pub static R1X8: Variant = alone("1x8", 1, 2);
+pub static R1X4: Variant = alone("1x4", 1, 1);
 // Columns that fours leave over.
-static R4X1: Variant = alone_by_one("4x1", 4);
-static R2X1: Variant = alone_by_one("2x1", 2);
-static R1X1: Variant = alone_by_one("1x1", 1);
+pub static R4X1: Variant = alone_by_one("4x1", 4);
+pub static R2X1: Variant = alone_by_one("2x1", 2);
+pub static R1X1: Variant = alone_by_one("1x1", 1);
 // Through workgroup memory: 16 KiB is the most that every device has.
-static T32: Variant = tile("4x4 of 32x32, 16 deep", [4, 1], [8, 8, 16]);
-static T64: Variant = tile("4x4 of 64x64, 16 deep", [4, 1], [16, 16, 16]);
-static T64X8: Variant = tile("8x8 of 64x64, 16 deep", [8, 2], [8, 8, 16]);
-static T128: Variant = tile("8x8 of 128x128, 8 deep", [8, 2], [16, 16, 8]);
-// Sums that several invocations share.
-static L1X4: Variant = lanes("1x4 by 32 lanes", 1, 32);
-static L4X4: Variant = lanes("4x4 by 32 lanes", 4, 32);
+pub static T32: Variant = tile("4x4 of 32x32, 16 deep", [4, 1], [8, 8, 16]);
+pub static T64X32: Variant = tile("8x4 of 64x32, 16 deep", [8, 1], [8, 8, 16]);
+pub static T64: Variant = tile("8x4 of 64x64, 16 deep", [8, 1], [8, 16, 16]);
+pub static T128: Variant = tile("8x4 of 128x64, 16 deep", [8, 1], [16, 16, 16]);
+pub static T128X8: Variant = tile("8x8 of 128x64, 8 deep", [8, 2], [16, 8, 8]);
+// Few rows, whose sums several invocations share. Stored weights, of which a column lies side by side along k, are read by
+// 64 invocations along k; others by 16 along a row, and 16 rows at a time.
+pub static L1X4: Variant = lanes("1x4 by 64 lanes", 1, 64);
+pub static L4X4: Variant = lanes("4x4 by 64 lanes", 4, 64);
+pub static L8X4: Variant = lanes("8x4 by 64 lanes", 8, 64);
+pub static L1X4B: Variant = lanes("1x4 by 16 lanes", 1, 16);
+pub static L4X4B: Variant = lanes("4x4 by 16 lanes", 4, 16);
+pub static L8X4B: Variant = lanes("8x4 by 16 lanes", 8, 16);
 // Rows that a subgroup reads together. Its size is that of llvmpipe's on every processor with AVX.
-static S32X8: Variant = subgroup("32x8 by subgroup", 32, 2);
-static S32X4: Variant = subgroup("32x4 by subgroup", 32, 1);
-static S16X8: Variant = subgroup("16x8 by subgroup", 16, 2);
-static S8X16: Variant = subgroup("8x16 by subgroup", 8, 4);
-static S8X8: Variant = subgroup("8x8 by subgroup", 8, 2);
+pub static S32X8: Variant = subgroup("32x8 by subgroup", 32, 2);
+pub static S32X4: Variant = subgroup("32x4 by subgroup", 32, 1);
+pub static S16X8: Variant = subgroup("16x8 by subgroup", 16, 2);
+pub static S8X16: Variant = subgroup("8x16 by subgroup", 8, 4);
+pub static S8X8: Variant = subgroup("8x8 by subgroup", 8, 2);
 
 /// The table. Tuning tries those that fit; nothing outside it is ever run.
-pub static VARIANTS: [&Variant; 22] = [
-    &R16X8, &R8X8, &R8X4, &R4X4, &R2X4, &R1X16, &R1X8, &R1X4, &R4X1, &R2X1, &R1X1, &T32, &T64, &T64X8, &T128, &L1X4,
-    &L4X4, &S32X8, &S32X4, &S16X8, &S8X16, &S8X8,
-];
-
-/// Defaults where invocations work alone, tried in order: a variant, and how many tiles there must be so that every
-/// core has some.
-static DEFAULTS_ALONE: [(&Variant, usize); 16] = [
-    (&S32X8, 0),
-    (&S32X4, 0),
-    (&S16X8, 0),
-    (&S8X16, 0),
-    (&S8X8, 0),
-    (&R16X8, 256),
-    (&R8X8, 128),
-    (&R8X4, 0),
-    (&R4X4, 0),
-    (&R2X4, 0),
-    (&R1X16, 64),
-    (&R1X8, 64),
-    (&R1X4, 0),
-    (&R4X1, 0),
-    (&R2X1, 0),
-    (&R1X1, 0),
-];
-/// The same for hardware, which wants many invocations and reads from registers what a workgroup has brought. (For a
-/// tile of a workgroup, how many workgroups.)
-static DEFAULTS_SHARED: [(&Variant, usize); 10] = [
-    (&T64, 32),
-    (&T32, 16),
-    (&L4X4, 0),
-    (&L1X4, 0),
-    (&R4X4, 0),
-    (&R2X4, 0),
-    (&R1X4, 0),
-    (&R4X1, 0),
-    (&R2X1, 0),
-    (&R1X1, 0),
+pub static VARIANTS: [&Variant; 27] = [
+    &R16X8, &R8X8, &R8X4, &R4X4, &R2X4, &R1X16, &R1X8, &R1X4, &R4X1, &R2X1, &R1X1, &T32, &T64X32, &T64, &T128, &T128X8,
+    &L1X4, &L4X4, &L8X4, &L1X4B, &L4X4B, &L8X4B, &S32X8, &S32X4, &S16X8, &S8X16, &S8X8,
 ];
 
 /// How a product is shared out: the columns that are taken four at a time, then those left over; and why.
@@ -200,8 +172,24 @@ pub struct MatmulShape {
     /// Parts of k that are summed up side by side, and elements of each.
     pub splits: usize,
     pub k_per_split: usize,
-    /// Whether a part is summed up in one run, not in blocks.
-    pub one_run: bool,
+    /// How a part is summed up.
+    pub run: SumRun,
+    /// Steps that one trip of an invocation takes which shares its sums with others.
+    pub k_trip: usize,
+    /// Whether the steps that a workgroup brings at a time are written out: a loop costs hardware a compare, a branch and
+    /// clamped indices at every step.
+    pub written_out: bool,
+}
+
+/// How many products are added up one after another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum SumRun {
+    /// [`K_BLOCK`]; beyond, their sums are.
+    Blocks,
+    /// All: they are few enough.
+    Products,
+    /// All, four at a time: their sum is added to what is there.
+    Fours,
 }
 
 impl MatmulShape {
@@ -226,12 +214,6 @@ pub enum Read {
 pub const K_UNROLL: usize = 4;
 /// Products that are summed up one after another; beyond, their sums are.
 pub const K_BLOCK: usize = 256;
-/// Up to here a run takes no blocks: it adds up sums of `K_UNROLL` products, 512 of them at most. llvmpipe reads memory a
-/// tenth slower in a loop within a loop.
-const K_RUN: usize = 2048;
-/// Sums of parts of k that are worth a run for each part.
-const FEW_SUMS: usize = 1 << 18;
-
 /// Why a product gets its variant, for people.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Why {
@@ -366,7 +348,8 @@ impl Variant {
     pub fn group(&self, target: &GpuTarget) -> usize {
         match (self.team, target.style) {
             (Share::WorkgroupTile { down, across, .. }, _) => down * across,
-            (Share::SplitK(n), _) => n.max(64.min(target.max_invocations) / n * n),
+            (Share::SplitK(64), _) => 64,
+            (Share::SplitK(n), _) => n.max(256.min(target.max_invocations) / n * n),
             (Share::SubgroupBroadcast(n), _) => n,
             (Share::Alone, Threads::Independent) => 8.min(target.max_invocations),
             (Share::Alone, Threads::Cooperative) => 64.min(target.max_invocations),
@@ -383,12 +366,22 @@ impl Variant {
         }
     }
 
+    /// What parts of k are multiples of: the steps that a workgroup brings at a time, or a trip.
+    pub fn whole_k(&self) -> usize {
+        match self.team {
+            Share::WorkgroupTile { k, .. } => k,
+            Share::SplitK(_) => 2 * K_UNROLL,
+            Share::Alone | Share::SubgroupBroadcast(_) => K_UNROLL,
+        }
+    }
+
     /// Tiles across a strip: those of one workgroup, or as many groups as share what they read.
     pub fn strip(&self, group: usize) -> usize {
         match self.team {
             Share::Alone => group,
             Share::SubgroupBroadcast(_) => 1,
-            Share::WorkgroupTile { .. } | Share::SplitK(_) => 8,
+            Share::SplitK(n) => (group / n).max(8),
+            Share::WorkgroupTile { .. } => 8,
         }
     }
 
@@ -397,8 +390,13 @@ impl Variant {
         match self.team {
             Share::Alone | Share::SubgroupBroadcast(_) => 0,
             Share::WorkgroupTile { k, .. } => (self.tile().0 + self.tile().1) * k * 4,
-            Share::SplitK(_) => self.group(target) * self.cols.per_value() * 4,
+            Share::SplitK(_) => self.group(target) * self.values_at_once(target) * 16,
         }
+    }
+
+    /// Values of its tile that invocations which share sums exchange at once: as many as 16 KiB hold.
+    pub fn values_at_once(&self, target: &GpuTarget) -> usize {
+        self.rows.min((1024 / self.group(target)).max(1))
     }
 
     /// Whether a device can run it for these columns of a product.
@@ -423,153 +421,11 @@ impl Variant {
     }
 
     /// Whether invocations side by side read as much of a row of `b` at a time as suits the device, or all there is.
-    fn suits(&self, matmul: &MatmulArgs, n: usize, target: &GpuTarget) -> bool {
+    pub fn suits(&self, matmul: &MatmulArgs, n: usize, target: &GpuTarget) -> bool {
         match target.b_row_bytes {
             Some(bytes) => self.group(target) * self.cols.n_cols() * 4 == bytes.min((n * 4).next_power_of_two()),
             // Where few tiles share what is read of `b`, narrow ones are faster.
             None => self != &S32X8 || matmul.m > 64,
         }
     }
-}
-
-/// The shape of a product, of those columns that are taken four at a time or of those left over; and why.
-fn choose(matmul: &MatmulArgs, n: usize, dtypes: [DType; 2], target: &GpuTarget) -> (MatmulShape, Why) {
-    let (variant, why) = variant_of(matmul, n, dtypes, target);
-    (shape(variant, matmul, n, target), why)
-}
-
-fn variant_of(matmul: &MatmulArgs, n: usize, dtypes: [DType; 2], target: &GpuTarget) -> (&'static Variant, Why) {
-    let fits = |variant: &&'static Variant| variant.fits(matmul, n, target);
-    if let Some(variant) = target.tuned.forced.filter(fits) {
-        return (variant, Why::Forced);
-    }
-    let tuned = Class::of(matmul, dtypes).and_then(|class| target.tuned.by_class.get(&class));
-    if let Some((variant, day)) = tuned.filter(|(variant, _)| fits(variant)) {
-        return (variant, Why::Tuned(day.clone()));
-    }
-    (default_of(matmul, n, target), Why::Default(target.style))
-}
-
-/// With a matrix this small on the right a product is done before it matters how: it gets the same variant for any number
-/// of rows, so that none compiles another, but for a single row.
-const SMALL: usize = 64 * 64;
-
-/// Results of a tile whose text any driver compiles in good time.
-const SHORT_TILE: usize = 16;
-
-/// What a product gets before anything was tuned.
-pub fn default_of(matmul: &MatmulArgs, n: usize, target: &GpuTarget) -> &'static Variant {
-    if matmul.k * matmul.n <= SMALL {
-        return match target.style {
-            _ if !n.is_multiple_of(4) => &R4X1,
-            // The driver runs on the processor, which would make every row of the tile for the one there is.
-            Threads::Independent if matmul.m == 1 => &R1X4,
-            Threads::Independent if target.large_shaders => &R8X4,
-            _ => &R4X4,
-        };
-    }
-    let defaults: &[(&'static Variant, usize)] = match target.style {
-        Threads::Independent => &DEFAULTS_ALONE,
-        Threads::Cooperative => &DEFAULTS_SHARED,
-    };
-    let is_good = |&(variant, enough): &(&'static Variant, usize)| {
-        let is_for = match variant.team {
-            // Many rows of stored weights at once are too many for a cache.
-            Share::Alone if variant.rows == 1 && variant.cols.n_values() > 1 => {
-                b_read(matmul, n) != Read::AlongK && variant.suits(matmul, n, target)
-            }
-            Share::Alone => matmul.m > variant.rows / 2,
-            Share::SubgroupBroadcast(_) => variant.is_sensible(matmul, n) && variant.suits(matmul, n, target),
-            Share::WorkgroupTile { .. } => variant.is_sensible(matmul, n),
-            // Rows of stored weights are read side by side; few rows of the result want nothing else.
-            Share::SplitK(_) => {
-                let few = matmul.m <= 4 && matmul.m > variant.rows / 2;
-                few && matmul.k >= 256 && b_read(matmul, n) == Read::AlongK
-            }
-        };
-        let (rows, cols) = variant.tile();
-        let is_short = target.large_shaders || rows * cols <= SHORT_TILE;
-        is_for && is_short && n_tiles(variant, matmul, n) >= enough && variant.fits(matmul, n, target)
-    };
-    let found = defaults.iter().find(|default| is_good(default));
-    found.map_or(if n.is_multiple_of(4) { &R1X4 } else { &R1X1 }, |(variant, _)| variant)
-}
-
-fn n_tiles(variant: &Variant, matmul: &MatmulArgs, n: usize) -> usize {
-    let (rows, cols) = variant.tile();
-    matmul.batch.iter().product::<usize>() * matmul.m.div_ceil(rows) * n.div_ceil(cols)
-}
-
-/// Whether fours that follow each other along one of an operand's indices start at multiples of four, wherever the `other`
-/// index and the batch are.
-fn starts_at_multiples(lies: &OperandArgs, along: &AxisList, other: &AxisList) -> bool {
-    let all = |list: &AxisList| list.axes().iter().all(|(_, stride)| stride % 4 == 0);
-    let slower = &along.axes()[..along.axes().len() - 1];
-    lies.offset % 4 == 0 && all(other) && slower.iter().all(|(_, by)| by % 4 == 0) && lies.batch.iter().all(all)
-}
-
-/// Whether an index runs densely in fours.
-fn is_dense(list: &AxisList) -> bool {
-    stride_in_fours(list) == Some(1)
-}
-
-fn a_read(matmul: &MatmulArgs, rows: usize) -> Read {
-    let &MatmulArgs { m, k, ref a, .. } = matmul;
-    let (along_k, across) = (starts_at_multiples(a, &a.cols, &a.rows), starts_at_multiples(a, &a.rows, &a.cols));
-    match () {
-        _ if k >= 4 && is_dense(&a.cols) && along_k => Read::AlongK,
-        _ if k > 0 && is_dense(&a.rows) && m.is_multiple_of(4) && across && rows >= 4 => Read::Across,
-        _ => Read::Each,
-    }
-}
-
-fn b_read(matmul: &MatmulArgs, n: usize) -> Read {
-    let &MatmulArgs { k, ref b, .. } = matmul;
-    match () {
-        _ if k > 0 && n.is_multiple_of(4) && is_dense(&b.cols) && starts_at_multiples(b, &b.cols, &b.rows) => {
-            Read::Across
-        }
-        _ if k >= 4 && is_dense(&b.rows) && starts_at_multiples(b, &b.rows, &b.cols) => Read::AlongK,
-        _ => Read::Each,
-    }
-}
-
-/// How a variant takes a product: how it reads, and how many parts a long k has.
-fn shape(variant: &'static Variant, matmul: &MatmulArgs, n: usize, target: &GpuTarget) -> MatmulShape {
-    let k = matmul.k;
-    let (mut a, mut b) = (a_read(matmul, variant.rows), b_read(matmul, n));
-    if let (Share::SubgroupBroadcast(_), Read::Across) = (variant.team, a) {
-        // Each reads rows of its own, wherever they lie.
-        a = Read::Each;
-    }
-    if let Share::WorkgroupTile { .. } = variant.team {
-        // What a workgroup brings along k is whole fours.
-        let whole = |read: Read| if read == Read::AlongK && !k.is_multiple_of(4) { Read::Each } else { read };
-        (a, b) = (whole(a), whole(b));
-    }
-    // Tiles that keep a device busy, and trips of an invocation per element of k, in quarters.
-    let (wanted, trips_of_four) = match (variant.team, target.style) {
-        (Share::WorkgroupTile { .. }, _) => (64, 8),
-        (Share::SplitK(n), _) => (4096 / n, 1),
-        (Share::SubgroupBroadcast(n), _) => (64 / n, 1),
-        (Share::Alone, Threads::Independent) => (64, 1),
-        (Share::Alone, Threads::Cooperative) => (4096, 1),
-    };
-    let n_alone = n_tiles(variant, matmul, n).max(1);
-    let mut side_by_side = if k >= 4 * K_BLOCK { wanted.div_ceil(n_alone).min(k / K_BLOCK) } else { 1 };
-    let runs = match (variant.team, target.style) {
-        (Share::SubgroupBroadcast(_), _) => true,
-        (Share::Alone, Threads::Independent) => b == Read::AlongK || variant.rows == 1,
-        _ => false,
-    };
-    let n_sums = matmul.batch.iter().product::<usize>() * matmul.m * n * k.div_ceil(K_RUN);
-    if runs && side_by_side == 1 && n_sums <= FEW_SUMS {
-        side_by_side = k.div_ceil(K_RUN).max(1);
-    }
-    // Trips over k, over blocks, over what is left, and over the tile.
-    let iterations = (target.max_iterations.min(1 << 28) / 2).saturating_sub(40 + variant.rows * 4).max(1);
-    let longest = (iterations / trips_of_four * K_UNROLL / K_BLOCK * K_BLOCK).max(K_BLOCK);
-    let k_per_split = k.div_ceil(side_by_side).next_multiple_of(K_UNROLL).min(longest).max(K_UNROLL);
-    let one_run = runs && k_per_split <= K_RUN;
-    MatmulShape { variant, a, b, splits: k.div_ceil(k_per_split).max(1), k_per_split, one_run }
 }

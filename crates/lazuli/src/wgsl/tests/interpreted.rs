@@ -263,8 +263,9 @@ fn matmuls_compute_what_the_cpu_computes() {
 
 #[test]
 fn every_variant_of_a_matmul_computes_what_the_cpu_computes() {
-    for (m, k, n) in [(33, 70, 36), (20, 9, 17)] {
-        for variant in VARIANTS {
+    // Steps that no tile of a workgroup leaves over, some that all do, and less than any.
+    for (m, k, n) in [(33, 64, 36), (33, 70, 36), (20, 9, 17)] {
+        for variant in VARIANTS.into_iter().filter(|variant| k != 64 || variant.name.contains("deep")) {
             let tuned = Arc::new(Tuned { forced: Some(variant), ..Tuned::default() });
             let target = GpuTarget { tuned, subgroup: Some(8), ..target(Threads::Cooperative) };
             for y in
@@ -272,6 +273,23 @@ fn every_variant_of_a_matmul_computes_what_the_cpu_computes() {
             {
                 check_run_on(&[&y], &[(variant.name, target.clone())]);
             }
+        }
+    }
+}
+
+/// Windows of images and their gradients: lists of axes along k and across.
+#[test]
+fn every_tile_of_windows_computes_what_the_cpu_computes() {
+    let options = crate::Conv { stride: [1, 2].into(), padding: 1.into(), ..crate::Conv::default() };
+    let (x, weight) = (random(&[2, 4, 5, 8], 1).tracked(), random(&[8, 4, 3, 3], 2).tracked());
+    let y = x.conv(&weight, None, options);
+    let mut outputs = y.vjp(&[&x, &weight], &random(y.shape().expect("fits"), 3));
+    outputs.push(y);
+    for variant in VARIANTS.into_iter().filter(|variant| variant.name.contains("deep")) {
+        let tuned = Arc::new(Tuned { forced: Some(variant), ..Tuned::default() });
+        let target = GpuTarget { tuned, ..target(Threads::Cooperative) };
+        for y in &outputs {
+            check_run_on(&[y], &[(variant.name, target.clone())]);
         }
     }
 }

@@ -27,6 +27,7 @@ fn target(style: Threads) -> GpuTarget {
         max_invocations: 256,
         max_shared_bytes: 16 << 10,
         max_iterations: 65535,
+        full_groups: 64,
         large_shaders: true,
         folds: if style == Threads::Independent { Folds::Equal } else { Folds::Any },
         b_row_bytes: None,

@@ -108,12 +108,28 @@ fn defaults_go_by_device_and_shape() {
         assert_eq!(told_by(m, 512, n, false, &suited), format!("{where_256_bytes_suit}{on_cpu}"));
     }
     for (m, k, n, transposed, expect) in [
-        (1024, 64, 1024, false, "4x4 of 64x64, 16 deep"),
+        // Tiles of 8×8 keep too many sums for blocks of a long k; smaller ones where there would be few.
+        (2048, 512, 1024, false, "8x8 of 128x64, 8 deep"),
+        (1024, 1024, 1024, false, "8x4 of 128x64, 16 deep"),
+        (2048, 2048, 2048, true, "8x4 of 128x64, 16 deep"),
         (64, 64, 512, false, "4x4 of 32x32, 16 deep"),
-        (1, 512, 512, true, "1x4 by 32 lanes"),
-        (1, 512, 512, false, "1x4"),
+        // A large device wants k in parts, so that all of it is busy.
+        (64, 1536, 1536, false, "8x4 of 64x64, 16 deep, k in 10 parts"),
+        (8, 1536, 1536, false, "8x4 by 16 lanes, k in 3 parts"),
+        (1, 1536, 1536, false, "1x4 by 16 lanes, k in 3 parts"),
+        (8, 1536, 1536, true, "8x4 by 64 lanes"),
+        (1, 1536, 1536, true, "1x4 by 64 lanes"),
+        (3, 512, 512, true, "4x4 by 64 lanes"),
+        (1, 128, 512, false, "1x4"),
     ] {
-        assert_eq!(reported(m, k, n, transposed, Threads::Cooperative), format!("{expect}: default for hardware"));
+        let large = GpuTarget { full_groups: 500, ..target(Threads::Cooperative) };
+        assert_eq!(told_by(m, k, n, transposed, &large), format!("{expect}: default for hardware"));
+    }
+    // What starts 64 workgroups is enough for a small one.
+    let small = GpuTarget { full_groups: 64, ..target(Threads::Cooperative) };
+    for (m, k, n) in [(1024, 4096, 1024), (64, 1536, 1536), (512, 4096, 256)] {
+        let told = told_by(m, k, n, false, &small);
+        assert!(!told.contains("parts"), "{m}×{k}×{n}: {told}");
     }
     assert!(reported(1, 70_000, 8, false, Threads::Independent).starts_with("1x4, k in 32 parts: "));
 }
