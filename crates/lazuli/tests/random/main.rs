@@ -1,101 +1,38 @@
 //! Random programs over the whole public API: what they give, computed all at once, step by step and again, must lie
 //! within bounds that an f64 oracle derives from the ops' stated errors.
 //!
-//! A program is drawn from dice (`dice`, `program`) by families of ops (`leaf` to `index`), each of which knows its
-//! own oracle (over `cell`s and `array`s), its call and its text. `check` runs it, `shrink` makes a failing one small,
-//! `print` writes it as a test.
+//! Programs, oracle and checks are the crate `lazuli-check`.
 //!
 //! They run on the CPU, or on what `LAZULI_TEST_DEVICE` names.
 //! `LAZULI_RANDOM_CASES`, `LAZULI_RANDOM_SEED` and `LAZULI_RANDOM_OPS` say how many, which and how long;
-//! `LAZULI_SOAK_SECONDS` goes on for that long. `LAZULI_RANDOM_TRACE` names a file that always holds the program that
-//! runs, for the day when one takes the process down with it; `LAZULI_RANDOM_SKIP=gather,sort` leaves ops out whose faults
-//! are known.
-
-#[path = "../engine/device.rs"]
-mod device;
-mod dice;
-mod cell;
-mod array;
-mod data;
-mod methods;
-mod program;
-mod row;
-mod leaf;
-mod map;
-mod movement;
-mod join;
-mod reduce;
-mod line;
-mod contract;
-mod index;
-mod check;
-mod shrink;
-mod print;
+//! `LAZULI_SOAK_SECONDS` goes on for that long.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use proptest::prelude::*;
-use proptest::strategy::ValueTree;
-use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
-
-use crate::check::{Mode, check, quietly, run_and_compare};
-use crate::program::{Limits, Node, Program};
-
-/// Dice per op.
-const N_DICE: usize = 28;
+use lazuli_check::{Cell, Limits, Mode, Node, Program, Subject, drawn, quietly, run_and_compare, search, source, test_device};
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-fn strategy(max_ops: usize) -> impl Strategy<Value = Vec<Vec<u32>>> {
-    prop::collection::vec(prop::collection::vec(any::<u32>(), N_DICE), 2..=max_ops)
-}
-
-fn runner(seed: u64, cases: u32) -> TestRunner {
-    let mut bytes = [0; 32];
-    bytes[..8].copy_from_slice(&seed.to_le_bytes());
-    let config = Config {
-        cases,
-        max_shrink_iters: 3000,
-        max_shrink_time: 60_000,
-        failure_persistence: None,
-        ..Config::default()
-    };
-    TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes))
-}
-
-/// Programs drawn from a seed, without running them.
-fn drawn(seed: u64, n: usize, max_ops: usize, limits: Limits) -> impl Iterator<Item = Program> {
-    let mut runner = runner(seed, 1);
-    let strategy = strategy(max_ops);
-    (0..n).map(move |_| {
-        let dice = strategy.new_tree(&mut runner).expect("nothing is filtered").current();
-        Program::draw(&dice, limits)
-    })
+/// Programs of this test run on the device under test.
+fn subject() -> Subject {
+    lazuli_check::on(&test_device()).expect("the device computes")
 }
 
 /// Draws and checks this many programs; prints the first that fails, made small.
-fn check_many(seed: u64, cases: u32, max_ops: usize, limits: Limits) {
-    let checked =
-        |dice: Vec<Vec<u32>>| check(&Program::draw(&dice, limits)).map_err(|f| TestCaseError::fail(f.to_string()));
-    match runner(seed, cases).run(&strategy(max_ops), checked) {
-        Ok(()) => {}
-        Err(TestError::Fail(reason, dice)) => {
-            let program = Program::draw(&dice, limits);
-            let Err(failure) = check(&program) else { panic!("seed {seed}: failed once, then passed: {reason}") };
-            let (program, failure) = shrink::shrink(&program, failure);
-            panic!("seed {seed}: {failure}\n\n{}", print::source(&program, &failure));
-        }
-        Err(TestError::Abort(reason)) => panic!("seed {seed}: {reason}"),
+fn check_many(seed: u64, cases: u64, max_ops: usize, limits: Limits) {
+    let _subject = subject();
+    if let Some(found) = search(seed, cases as usize, max_ops, limits) {
+        panic!("seed {seed}: {}\n\n{}", found.failure, source(&found.program, &found.failure));
     }
 }
 
 /// How many small programs; of large ones a sixteenth.
 fn cases() -> u64 {
     // A GPU driver compiles every new kernel for milliseconds, where the CPU only looks at it.
-    number("LAZULI_RANDOM_CASES", if device::device() == lazuli::Device::cpu() { 3000 } else { 200 })
+    number("LAZULI_RANDOM_CASES", if test_device() == lazuli::Device::cpu() { 3000 } else { 200 })
 }
 
 /// Where the seeds of small and large programs start.
@@ -105,17 +42,17 @@ fn seed() -> u64 {
 
 #[test]
 fn small_programs_agree_with_the_oracle() {
-    check_many(seed(), cases() as u32, number("LAZULI_RANDOM_OPS", 12) as usize, Limits::SMALL);
+    check_many(seed(), cases(), number("LAZULI_RANDOM_OPS", 12) as usize, Limits::SMALL);
 }
 
 #[test]
 fn long_programs_agree_with_the_oracle() {
-    check_many(seed().wrapping_add(1 << 34), (cases() / 16) as u32, 120, Limits::SMALL);
+    check_many(seed().wrapping_add(1 << 34), cases() / 16, 120, Limits::SMALL);
 }
 
 #[test]
 fn large_programs_agree_with_the_oracle() {
-    check_many(seed().wrapping_add(1 << 32), (cases() / 16) as u32, 6, Limits::LARGE);
+    check_many(seed().wrapping_add(1 << 32), cases() / 16, 6, Limits::LARGE);
 }
 
 #[test]
@@ -137,6 +74,7 @@ fn expecting(program: &Program, other: &Program) -> Program {
 
 #[test]
 fn an_op_that_does_something_else_is_found_out() {
+    let _subject = subject();
     let (mut n_mutants, mut kinds) = (0, HashSet::new());
     for program in drawn(seed(), 400, 6, Limits::SMALL) {
         let Some((at, mutant)) = (0..program.nodes.len()).rev().find_map(|i| Some((i, program.nodes[i].op.mutant()?)))
@@ -169,13 +107,14 @@ fn an_op_that_does_something_else_is_found_out() {
 
 #[test]
 fn most_of_what_is_drawn_can_be_checked() {
+    let _subject = subject();
     let (mut n_cells, mut n_known, mut n_ops) = (0, 0, 0);
     for program in drawn(seed(), 300, 12, Limits::SMALL) {
         for node in program.nodes.iter().filter(|n| !n.inputs.is_empty()) {
             n_ops += 1;
             n_cells += node.expect.n_elems();
             // Known to a thousandth, or certainly NaN.
-            let known = |c: &&cell::Cell| c.is_nan() || c.hi - c.lo <= 1e-3 * c.magnitude() || c.value().is_some();
+            let known = |c: &&Cell| c.is_nan() || c.hi - c.lo <= 1e-3 * c.magnitude() || c.value().is_some();
             n_known += node.expect.cells.iter().filter(known).count();
         }
     }
@@ -185,14 +124,15 @@ fn most_of_what_is_drawn_can_be_checked() {
 
 #[test]
 fn every_row_of_the_table_is_drawn() {
-    let table = row::table();
+    let table = lazuli::ops::table();
     let private = ["random"];
     for name in table.unary.iter().map(|r| r.name) {
-        assert!(methods::UNARY.contains(&name), "{name} is not drawn");
+        assert!(lazuli_check::UNARY.contains(&name), "{name} is not drawn");
     }
     for name in table.binary.iter().map(|r| r.name).filter(|n| !private.contains(n)) {
-        assert!(methods::BINARY.contains(&name), "{name} is not drawn");
+        assert!(lazuli_check::BINARY.contains(&name), "{name} is not drawn");
     }
+    let _subject = subject();
     let mut seen = HashSet::new();
     let mut families = HashSet::new();
     for program in drawn(seed(), 1500, 12, Limits::SMALL) {
@@ -237,13 +177,14 @@ fn every_row_of_the_table_is_drawn() {
         "embedding",
         "one_hot",
     ];
-    let rows = methods::UNARY.iter().chain(methods::BINARY).chain(&others).chain(&moves);
+    let rows = lazuli_check::UNARY.iter().chain(lazuli_check::BINARY).chain(&others).chain(&moves);
     let missing: Vec<_> = rows.filter(|name| !seen.contains(**name)).collect();
     assert!(missing.is_empty(), "never drawn: {missing:?}");
 }
 
 /// A number for all bits of what some programs give.
 fn digest() -> u64 {
+    let _subject = subject();
     let small = drawn(7, 60, 12, Limits::SMALL);
     let large = drawn(8, 8, 6, Limits::LARGE);
     let mut digest = 0xcbf2_9ce4_8422_2325u64;
@@ -287,7 +228,7 @@ fn the_number_of_threads_changes_no_bit() {
 
 #[test]
 fn lesser_instruction_sets_agree_with_the_oracle() {
-    if device::device() != lazuli::Device::cpu() {
+    if test_device() != lazuli::Device::cpu() {
         // They are the CPU's.
         return;
     }

@@ -58,7 +58,7 @@ pub fn unary(row: &UnaryRow, x: Cell, dtype: DType) -> Cell {
         "tan" if x.magnitude() < 1e6 && pole(x.lo) == pole(x.hi) => x.rising(f),
         _ => x.value().map_or(Cell::ANY, |v| Cell::point(f(v))),
     };
-    y.erred(crate::device::stated(row.ulps, row.gpu_ulps)).kept(dtype)
+    y.erred(crate::subject::stated(row.ulps, row.gpu_ulps)).kept(dtype)
 }
 
 /// Which poles of the tangent a number lies between.
@@ -117,7 +117,7 @@ pub fn binary(row: &BinaryRow, x: Cell, y: Cell, dtype: DType) -> Cell {
     if !dtype.is_float() {
         return integers(row, x, y, dtype);
     }
-    floats(row, x, y).erred(crate::device::stated(row.ulps, row.gpu_ulps)).kept(dtype)
+    floats(row, x, y).erred(crate::subject::stated(row.ulps, row.gpu_ulps)).kept(dtype)
 }
 
 fn extremum(x: Cell, y: Cell, f: impl Fn(f64, f64) -> f64) -> Cell {

@@ -4,7 +4,7 @@
 
 use lazuli::{DType, bf16, f16};
 
-use crate::device::flushes_subnormals;
+use crate::subject::flushes_subnormals;
 
 const INF: f64 = f64::INFINITY;
 
@@ -13,8 +13,11 @@ const INF: f64 = f64::INFINITY;
 /// Zeros have no sign here: which zero a sum or a maximum gives is not promised, so what hangs on it is not known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cell {
+    /// The least number that it may be.
     pub lo: f64,
+    /// The greatest.
     pub hi: f64,
+    /// Whether it may be NaN.
     pub nan: bool,
 }
 

@@ -5,7 +5,7 @@ use lazuli::{DType, Device, Tensor, bf16, f16};
 use crate::array::{Array, n_elems};
 use crate::cell::{Cell, rounded, ulp};
 use crate::data;
-use crate::device::device;
+use crate::subject::device;
 use crate::program::{Op, Table};
 
 /// A tensor that needs no other.

@@ -40,3 +40,19 @@ impl<'a> Dice<'a> {
         from[self.below(from.len())].clone()
     }
 }
+
+/// Dice that are thrown: SplitMix64, whose words depend on all bits of the seed.
+pub struct Rolls(u64);
+
+impl Rolls {
+    pub fn new(seed: u64) -> Rolls {
+        Rolls(seed)
+    }
+
+    pub fn word(&mut self) -> u32 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((x ^ (x >> 31)) >> 32) as u32
+    }
+}

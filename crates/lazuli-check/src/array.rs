@@ -8,12 +8,16 @@ use crate::cell::{self, Cell};
 /// What is known of a tensor.
 #[derive(Clone, Debug)]
 pub struct Array {
+    /// Its sizes.
     pub shape: Vec<usize>,
+    /// The type of its elements.
     pub dtype: DType,
+    /// What each element may be, row-major.
     pub cells: Vec<Cell>,
 }
 
 impl Array {
+    /// These cells in this shape, which they must fill.
     pub fn new(shape: Vec<usize>, dtype: DType, cells: Vec<Cell>) -> Array {
         assert_eq!(cells.len(), n_elems(&shape), "cells do not fill {shape:?}");
         Array { shape, dtype, cells }
@@ -25,6 +29,7 @@ impl Array {
         Array::new(shape, dtype, vec![cell; n])
     }
 
+    /// How many elements it has.
     pub fn n_elems(&self) -> usize {
         self.cells.len()
     }

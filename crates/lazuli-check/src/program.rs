@@ -24,17 +24,22 @@ pub trait Op: fmt::Debug {
 }
 
 /// An op over earlier nodes.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Node {
+    /// What it computes.
     pub op: Rc<dyn Op>,
+    /// The nodes it computes it from.
     pub inputs: Vec<usize>,
+    /// What is known of its result.
     pub expect: Rc<Array>,
 }
 
 /// Nodes in the order they are written, and which of them are wanted.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Program {
+    /// Ops over earlier ones.
     pub nodes: Vec<Node>,
+    /// Which of them are wanted.
     pub outputs: Vec<usize>,
 }
 
@@ -50,7 +55,9 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// Small enough for thousands of programs a minute.
     pub const SMALL: Limits = Limits { leaf_elems: 400, elems: 1_500, products: 20_000 };
+    /// Large enough for every way that kernels cut their work.
     pub const LARGE: Limits = Limits { leaf_elems: 150_000, elems: 200_000, products: 3_000_000 };
 }
 
@@ -79,6 +86,7 @@ impl Program {
         program
     }
 
+    /// Adds an op over earlier nodes; which node it is.
     pub fn push(&mut self, op: Rc<dyn Op>, inputs: Vec<usize>) -> usize {
         let arrays: Vec<&Array> = inputs.iter().map(|i| &*self.nodes[*i].expect).collect();
         let expect = Rc::new(op.expect(&arrays));

@@ -9,7 +9,7 @@ use std::sync::Once;
 use lazuli::{Error, Tensor};
 
 use crate::cell::Cell;
-use crate::device::device;
+use crate::subject::device;
 use crate::program::Program;
 
 /// How a program is run.
@@ -35,38 +35,28 @@ const MODES: [Mode; 6] =
 /// What went wrong.
 #[derive(Clone, Debug)]
 pub struct Failure {
+    /// How the program was run.
     pub mode: Mode,
+    /// What then was wrong.
     pub what: What,
 }
 
+/// A fault.
 #[derive(Clone, Debug)]
+#[allow(missing_docs)] // The fields are named in the text that it is printed as.
 pub enum What {
     /// An element is not what it can be.
-    Element {
-        node: usize,
-        element: usize,
-        got: f64,
-        allowed: Cell,
-    },
+    Element { node: usize, element: usize, got: f64, allowed: Cell },
     /// A shape or dtype.
-    Type {
-        node: usize,
-        got: String,
-        wanted: String,
-    },
+    Type { node: usize, got: String, wanted: String },
+    /// The engine refused.
     Error(Error),
+    /// The engine panicked with these words.
     Panic(String),
     /// Stages compute something twice that all at once would compute once.
-    Twice {
-        staged: usize,
-        together: usize,
-    },
+    Twice { staged: usize, together: usize },
     /// The second run differs from the first.
-    Differs {
-        node: usize,
-        element: usize,
-        got: [f64; 2],
-    },
+    Differs { node: usize, element: usize, got: [f64; 2] },
 }
 
 impl Mode {

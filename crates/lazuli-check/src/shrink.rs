@@ -1,17 +1,19 @@
-//! Makes a failing program smaller by cutting it at its nodes: what proptest's shrinking of dice cannot do, because
-//! other dice draw another program.
+//! Makes a failing program smaller by cutting it at its nodes: what smaller dice cannot do, because other dice draw
+//! another program.
 
 use std::rc::Rc;
+use std::time::Instant;
 
 use crate::check::{Failure, What, check, quietly};
 use crate::leaf::Leaf;
 use crate::program::{Op, Program};
 
-/// A smaller program that fails too, and how.
-pub fn shrink(program: &Program, failure: Failure) -> (Program, Failure) {
+/// A smaller program that fails too, and how; the smallest that is found until the time is over.
+pub fn shrink(program: &Program, failure: Failure, end: Instant) -> (Program, Failure) {
     let mut best = (program.clone(), failure);
     loop {
-        let smaller = candidates(&best.0, &best.1).into_iter().find_map(|candidate| {
+        let in_time = |_: &Program| Instant::now() < end;
+        let smaller = candidates(&best.0, &best.1).into_iter().take_while(in_time).find_map(|candidate| {
             // An index that is no longer in range is another fault than the one that is looked for.
             let is_error = |f: &Failure| matches!(f.what, What::Error(_));
             let failure = check(&candidate).err().filter(|f| is_error(f) == is_error(&best.1))?;

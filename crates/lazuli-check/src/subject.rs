@@ -1,0 +1,78 @@
+//! The device under test. Bounds depend on it (a GPU's stated errors are larger, and some take subnormal numbers for zero),
+//! down to every single cell, so it is a fact of the thread instead of an argument of every function.
+
+use std::cell::{Cell as Slot, RefCell};
+use std::marker::PhantomData;
+
+use lazuli::{Device, Result, Tensor};
+
+thread_local! {
+    static DEVICE: RefCell<Option<Device>> = const { RefCell::new(None) };
+    static FLUSHES: Slot<bool> = const { Slot::new(false) };
+}
+
+/// While it lives, programs of this thread run on its device, and bounds are those of that device.
+#[must_use]
+pub struct Subject {
+    before: (Option<Device>, bool),
+    // Belongs to its thread.
+    _not_send: PhantomData<*const ()>,
+}
+
+/// Makes a device the one under test in this thread. An error if it cannot even halve a number.
+///
+/// ```
+/// let cpu = lazuli::Device::cpu();
+/// let _subject = lazuli_check::on(&cpu)?;
+/// assert_eq!(lazuli_check::device(), cpu);
+/// # Ok::<(), lazuli::Error>(())
+/// ```
+pub fn on(device: &Device) -> Result<Subject> {
+    let halved = Tensor::from_slice(&[f32::MIN_POSITIVE], [1], device).mul(0.5).to_vec::<f32>()?;
+    // WGSL allows it; the CPU does not do it.
+    let flushes = *device != Device::cpu() && halved == [0.0];
+    let before = (DEVICE.replace(Some(device.clone())), FLUSHES.replace(flushes));
+    Ok(Subject { before, _not_send: PhantomData })
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        DEVICE.set(self.before.0.take());
+        FLUSHES.set(self.before.1);
+    }
+}
+
+/// The device under test in this thread: the CPU unless [`on`] names another.
+///
+/// ```
+/// assert_eq!(lazuli_check::device(), lazuli::Device::cpu());
+/// ```
+pub fn device() -> Device {
+    DEVICE.with_borrow(|device| device.clone()).unwrap_or_else(Device::cpu)
+}
+
+/// The device that tests run on: the CPU, or what `LAZULI_TEST_DEVICE` names.
+///
+/// # Panics
+///
+/// If there is no such device: tests that could not run are failures, not a reason to take another.
+///
+/// ```
+/// println!("{}", lazuli_check::test_device().info());
+/// ```
+pub fn test_device() -> Device {
+    match std::env::var("LAZULI_TEST_DEVICE") {
+        Ok(name) => Device::open(&name).unwrap_or_else(|error| panic!("LAZULI_TEST_DEVICE: {error}")),
+        Err(_) => Device::cpu(),
+    }
+}
+
+/// The error that a row states for the device under test.
+pub fn stated(ulps: f64, gpu_ulps: f64) -> f64 {
+    if device() == Device::cpu() { ulps } else { gpu_ulps }
+}
+
+/// Whether the device under test takes subnormal numbers for zero.
+pub fn flushes_subnormals() -> bool {
+    FLUSHES.get()
+}
