@@ -99,7 +99,7 @@ fn api_docs() -> Result<(), String> {
     succeed(
         command
             .args(["doc", "--no-deps", "--package", "lazuli", "--package", "lazuli-nn", "--package", "lazuli-io"])
-            .args(["--package", "lazuli-onnx", "--package", "lazuli-text"])
+            .args(["--package", "lazuli-onnx", "--package", "lazuli-text", "--package", "lazuli-check"])
             .env("RUSTDOCFLAGS", "--deny warnings"),
     )
 }

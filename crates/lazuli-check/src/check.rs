@@ -9,8 +9,8 @@ use std::sync::Once;
 use lazuli::{Error, Tensor};
 
 use crate::cell::Cell;
-use crate::subject::device;
 use crate::program::Program;
+use crate::subject::device;
 
 /// How a program is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -49,7 +49,7 @@ fn product_dtype(a: DType, b: DType) -> DType {
 
 /// The sum of products of cells in any order, as f32 or as integers. `n_roundings` is how many a product has on its
 /// way into the sum, at most.
-fn summed(products: impl Iterator<Item = Vec<Cell>>, dtype: DType, n_roundings: usize) -> Cell {
+pub fn summed(products: impl Iterator<Item = Vec<Cell>>, dtype: DType, n_roundings: usize) -> Cell {
     if !dtype.is_float() {
         let mut sum = 0i128;
         for factors in products {
@@ -76,15 +76,61 @@ fn summed(products: impl Iterator<Item = Vec<Cell>>, dtype: DType, n_roundings: 
         hi += product.hi;
         magnitudes += product.magnitude();
     }
-    if on_the_way > 0.99 * f32::MAX as f64 {
+    bounded(Cell::range(lo, hi), Magnitudes { sum: magnitudes, largest, on_the_way }, n_roundings)
+}
+
+/// How large the numbers are that a sum of products is made of.
+struct Magnitudes {
+    /// The sum of all products, signs left out.
+    sum: f64,
+    /// The largest factor, at least 1.
+    largest: f64,
+    /// What the sum may be on the way to its end, if factors below 1 come last.
+    on_the_way: f64,
+}
+
+/// An exact sum with the error of so many roundings.
+fn bounded(exact: Cell, magnitudes: Magnitudes, n_roundings: usize) -> Cell {
+    if magnitudes.on_the_way > 0.99 * f32::MAX as f64 {
         return Cell::ANY;
     }
     // Half a unit of the sum of magnitudes per rounding; what underflows is lost, times what it is then multiplied by.
-    let error = 0.5 * n_roundings as f64 * (1.01 * ulp(magnitudes) + largest * f64::powi(2.0, -148));
-    Cell::range(lo, hi).widened(error, error)
+    let lost = magnitudes.largest * f64::powi(2.0, -148);
+    let error = 0.5 * n_roundings as f64 * (1.01 * ulp(magnitudes.sum) + lost);
+    exact.widened(error, error)
 }
 
-fn matmul(a: &Array, b: &Array) -> Array {
+/// The values of an operand, if all are known, finite and floats.
+fn exact(x: &Array) -> Option<Vec<f64>> {
+    let value = |c: &Cell| c.value().filter(|v| v.is_finite());
+    if x.dtype.is_float() { x.cells.iter().map(value).collect() } else { None }
+}
+
+/// What [`summed`] gives for every element of one matrix product, in plain loops, so that large products have an oracle,
+/// too: a row of the result after another, a row of `b` added to it at a time.
+fn exact_product(a: &[f64], b: &[f64], k: usize, n: usize) -> Vec<Cell> {
+    let largest = a.iter().chain(b).fold(1.0f64, |most, v| most.max(v.abs()));
+    let mut cells = Vec::with_capacity(a.len() / k.max(1) * n);
+    for row in a.chunks_exact(k) {
+        let (mut sums, mut magnitudes, mut on_the_way) = (vec![0.0f64; n], vec![0.0f64; n], vec![0.0f64; n]);
+        for (a, b) in row.iter().zip(b.chunks_exact(n)) {
+            let at_least_one = a.abs().max(1.0);
+            for j in 0..n {
+                let product = a * b[j];
+                sums[j] += product;
+                magnitudes[j] += product.abs();
+                on_the_way[j] += at_least_one * b[j].abs().max(1.0);
+            }
+        }
+        cells.extend((0..n).map(|j| {
+            let magnitudes = Magnitudes { sum: magnitudes[j], largest, on_the_way: on_the_way[j] };
+            bounded(Cell::range(sums[j], sums[j]), magnitudes, k + 1)
+        }));
+    }
+    cells
+}
+
+pub fn matmul(a: &Array, b: &Array) -> Array {
     let dtype = product_dtype(a.dtype, b.dtype);
     let (rank_a, rank_b) = (a.shape.len(), b.shape.len());
     // Half floats are read as they are; integers meet first.
@@ -101,7 +147,13 @@ fn matmul(a: &Array, b: &Array) -> Array {
     let whole = |x: &Array| x.broadcast(&[&batch[..], &x.shape[x.shape.len() - 2..]].concat());
     let (a, b) = (whole(&a), whole(&b));
     let mut cells = Vec::new();
+    let exact = exact(&a).zip(exact(&b)).filter(|_| m * k * n > 0);
     for batch in 0..n_elems(&batch) {
+        if let Some((a, b)) = &exact {
+            let product = exact_product(&a[batch * m * k..][..m * k], &b[batch * k * n..][..k * n], k, n);
+            cells.extend(product.into_iter().map(|c| c.kept(dtype)));
+            continue;
+        }
         for (i, j) in (0..m).flat_map(|i| (0..n).map(move |j| (i, j))) {
             let products = (0..k).map(|l| vec![a.cells[(batch * m + i) * k + l], b.cells[(batch * k + l) * n + j]]);
             cells.push(summed(products, dtype, k + 1).kept(dtype));
@@ -209,6 +261,10 @@ impl Op for Contract {
             Contract::Outer => inputs[0].outer(inputs[1]),
             Contract::Einsum(spec) => lazuli::ops::einsum(spec, inputs),
         }
+    }
+
+    fn sums(&self) -> bool {
+        true
     }
 
     fn text(&self, inputs: &[&str]) -> String {

@@ -5,8 +5,8 @@ use lazuli::{DType, Device, Tensor, bf16, f16};
 use crate::array::{Array, n_elems};
 use crate::cell::{Cell, rounded, ulp};
 use crate::data;
-use crate::subject::device;
 use crate::program::{Op, Table};
+use crate::subject::device;
 
 /// A tensor that needs no other.
 #[derive(Clone, Debug)]

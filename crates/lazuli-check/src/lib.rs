@@ -2,7 +2,7 @@
 //! name. Tests of the engine use it, and so does `lazuli doctor`.
 //!
 //! What an op gives must lie within bounds that the oracle derives from the errors the ops state. A program is drawn from
-//! dice (`dice`, `program`) by families of ops (`leaf` to `index`), each of which knows its own oracle (over cells and
+//! dice (`dice`, `program`) by families of ops (`leaf` to `model`), each of which knows its own oracle (over cells and
 //! arrays), its call and its text. `check` runs it in several ways, `search` draws until one fails, `shrink` makes that one
 //! small, `print` writes it as a test. `forms` has programs for each kind of kernel that the engine has.
 //!
@@ -24,7 +24,7 @@ mod dice;
 mod cell;
 mod array;
 mod data;
-mod methods;
+pub mod methods;
 mod program;
 mod row;
 mod leaf;
@@ -35,15 +35,17 @@ mod reduce;
 mod line;
 mod contract;
 mod index;
+mod model;
 mod check;
 mod shrink;
 mod search;
 mod print;
+mod forms;
 
 pub use array::Array;
 pub use cell::Cell;
 pub use check::{Failure, Mode, Results, What, check, quietly, run_and_compare};
-pub use methods::{BINARY, UNARY};
+pub use forms::{Form, Verdict, forms};
 pub use print::source;
 pub use program::{Limits, Node, Op, Program};
 pub use search::{Found, drawn, search};

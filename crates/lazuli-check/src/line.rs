@@ -212,6 +212,10 @@ impl Op for Line {
         }
     }
 
+    fn sums(&self) -> bool {
+        true
+    }
+
     fn text(&self, inputs: &[&str]) -> String {
         let x = inputs[0];
         let optional = |there: bool, i: usize| if there { format!("Some(&{})", inputs[i]) } else { "None".to_string() };

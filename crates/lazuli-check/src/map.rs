@@ -272,7 +272,7 @@ fn gated(x: &Array, near: &dyn Fn(&Array) -> Array) -> Array {
 }
 
 /// Whether a unary method is a row of the table.
-fn has_row(name: &str) -> bool {
+pub fn has_row(name: &str) -> bool {
     row::table().unary.iter().any(|row| row.name == name)
 }
 

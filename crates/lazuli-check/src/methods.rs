@@ -1,4 +1,12 @@
 //! Elementwise methods by name, so that tests can go through the table of ops.
+//!
+//! ```
+//! use lazuli_check::methods::{UNARY, call_unary};
+//! let x = lazuli::Tensor::full([2], 4.0f32, &lazuli::Device::cpu());
+//! assert!(UNARY.contains(&"sqrt"));
+//! assert_eq!(call_unary("sqrt", &x).to_vec::<f32>()?, [2.0, 2.0]);
+//! # Ok::<(), lazuli::Error>(())
+//! ```
 
 use lazuli::Tensor;
 use lazuli::ops::Operand;

@@ -17,6 +17,10 @@ pub trait Op: fmt::Debug {
     fn call(&self, inputs: &[&Tensor], device: &Device) -> Tensor;
     /// The call in Rust; inputs are names of tensors.
     fn text(&self, inputs: &[&str]) -> String;
+    /// Whether numbers of both signs may be added up in it: its error is then in proportion to them, not to their sum.
+    fn sums(&self) -> bool {
+        false
+    }
     /// An op that takes the same inputs, gives the same shape and dtype, and should be told apart from this one.
     fn mutant(&self) -> Option<Rc<dyn Op>> {
         None

@@ -236,6 +236,10 @@ impl Op for Reduce {
         }
     }
 
+    fn sums(&self) -> bool {
+        true
+    }
+
     fn text(&self, inputs: &[&str]) -> String {
         let axes = match &self.axes {
             None => "..".to_string(),

@@ -5,9 +5,9 @@ use std::vec::IntoIter;
 
 #[cfg(feature = "text")]
 use crate::language::{chat, generate};
+use crate::{doctor, inspect, train, tune};
 #[cfg(feature = "onnx")]
 use crate::{embed, run, transcribe};
-use crate::{inspect, train, tune};
 
 /// What `lazuli help` prints.
 pub const HELP: &str = "\
@@ -18,6 +18,7 @@ Usage: lazuli [COMMAND] [OPTIONS]
 Commands:
   tour        Devices, plans and speed in a few seconds (the default)
   devices     The devices that were found
+  doctor      Checks every kernel on every device and measures them; `lazuli help doctor` says how
   train       Trains a model; `lazuli help train` says how
   tune        Finds the fastest matrix products for a GPU and keeps them; `lazuli help tune` says how
   inspect     What a file holds: ONNX, safetensors, GGUF, npy, npz
@@ -60,6 +61,7 @@ Usage: lazuli devices
 const COMMANDS: &[(&str, &str)] = &[
     ("tour", TOUR_HELP),
     ("devices", DEVICES_HELP),
+    ("doctor", doctor::HELP),
     ("train", train::HELP),
     ("tune", tune::HELP),
     ("inspect", inspect::HELP),
@@ -76,6 +78,7 @@ const COMMANDS: &[(&str, &str)] = &[
 ];
 /// Commands that come first and read the rest themselves.
 pub const OWN: &[&str] = &[
+    "doctor",
     "train",
     "tune",
     "help",

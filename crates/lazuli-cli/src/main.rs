@@ -1,7 +1,8 @@
-//! The `lazuli` command: the tour, what devices there are, training, tuning, and models: what they hold and what they give. Reads
-//! arguments and files and prints; all maths is the engine's.
+//! The `lazuli` command: the tour, what devices there are and whether they are right, training, tuning, and models: what they hold
+//! and what they give. Reads arguments and files and prints; all maths is the engine's.
 
 mod args;
+mod doctor;
 #[cfg(feature = "onnx")]
 mod embed;
 mod inspect;
@@ -37,6 +38,9 @@ fn main() -> ExitCode {
     let outcome = match own.as_deref() {
         Some("train") => {
             own_options(rest, train::HELP, out, |rest, out| Ok(train::run(train::Options::parse(rest)?, out)))
+        }
+        Some("doctor") => {
+            own_options(rest, doctor::HELP, out, |rest, out| Ok(doctor::run(&doctor::Options::parse(rest)?, out)))
         }
         Some("tune") => {
             own_options(rest, tune::HELP, out, |rest, out| Ok(tune::run(&tune::Options::parse(rest)?, out)))

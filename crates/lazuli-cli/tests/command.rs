@@ -38,7 +38,7 @@ fn wrong_arguments_end_with_2_and_a_hint() {
         2,
         &[],
         &[
-            "there is no command `extra`; there are: tour, devices, train, tune, inspect, run, transcribe, embed, chat, generate",
+            "there is no command `extra`; there are: tour, devices, doctor, train, tune, inspect, run, transcribe, embed, chat, generate",
         ],
     );
     check(
@@ -58,6 +58,7 @@ fn help_is_there_for_every_command() {
     check(&["help"], 0, &["Usage: lazuli [COMMAND]", "help"], &[]);
     check(&["help", "train"], 0, &["Usage: lazuli train mnist"], &[]);
     check(&["help", "tune"], 0, &["Usage: lazuli tune"], &[]);
+    check(&["help", "doctor"], 0, &["Usage: lazuli doctor", "--output FILE"], &[]);
     check(&["help", "tour"], 0, &["Usage: lazuli [tour]"], &[]);
     check(&["devices", "--help"], 0, &["Usage: lazuli devices"], &[]);
 }
@@ -300,4 +301,57 @@ fn inspect_tells_what_a_gguf_file_holds() {
     let expect =
         ["GGUF version 3", "27 tensors", "general.architecture: qwen2", "F32      [329, 32]  token_embd.weight"];
     check(&["inspect", TINY], 0, &expect, &[]);
+}
+
+/// Runs the doctor on the CPU in a home of somebody's; whether it succeeded, what it printed, and the file it wrote.
+fn doctor(words: &[&str], folder: &std::path::Path) -> (bool, String, String) {
+    let file = folder.join("report");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lazuli"));
+    command.args(["doctor", "--device", "cpu", "--output"]).arg(&file).args(words);
+    let output = command.env("HOME", folder).env("USER", "somebody").output().expect("the command starts");
+    let report = std::fs::read_to_string(&file).expect("the report is written");
+    (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned(), report)
+}
+
+#[test]
+fn doctor_writes_a_report_without_names_of_users_and_folders() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (passed, out, text) = doctor(&["--only", "sort"], folder.path());
+    assert!(passed && out.starts_with("2 checks on 1 device, all passed; the report is in "), "{out}{text}");
+    let parts = ["Lazuli uses", "threads", "Forms of kernels: 2 of 2 passed", "argsort", "worst ulps"];
+    assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+    let (passed, _, json) = doctor(&["--only", "random bits", "--json"], folder.path());
+    assert!(passed && json.starts_with("{\"lazuli\":\"") && json.contains("\"failures\":0"), "{json}");
+    assert!(json.contains("{\"form\":\"random bits\",\"passed\":true,\"cases\":2,"), "{json}");
+    let folder = folder.path().to_str().expect("is text");
+    for report in [&text, &json] {
+        assert!(!report.contains("somebody") && !report.contains(folder), "{report}");
+    }
+}
+
+#[test]
+fn doctor_says_what_it_cannot_do() {
+    check(&["doctor", "--only", "teapot"], 1, &[], &["no form has `teapot` in its name; there are: elementwise, f32"]);
+    check(&["doctor", "--device", "abacus"], 1, &[], &["no device is called \"abacus\""]);
+    let words = ["doctor", "--device", "cpu", "--only", "sort", "--output", "no/such/folder/report"];
+    check(&words, 1, &[], &["no/such/folder/report: "]);
+}
+
+#[cfg(unix)]
+#[test]
+fn doctor_writes_its_report_when_it_is_interrupted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("report");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lazuli"));
+    command.args(["doctor", "--device", "cpu", "--output"]).arg(&file);
+    let mut doctor = command.spawn().expect("the command starts");
+    // The file is there before the first check, and from then on Ctrl-C is waited for.
+    while !file.exists() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let killed = Command::new("kill").args(["-INT", &doctor.id().to_string()]).status().expect("kill starts");
+    assert!(killed.success());
+    let status = doctor.wait().expect("it ends");
+    let report = std::fs::read_to_string(&file).expect("the report is written");
+    assert!(status.success() && report.contains("; interrupted\n"), "{status}: {report}");
 }

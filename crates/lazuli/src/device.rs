@@ -190,6 +190,17 @@ impl Device {
         self.0.backend.sync()
     }
 
+    /// What plans and kernels for this device go by, a name and a value each: for reports, in which order and words may
+    /// change.
+    ///
+    /// ```
+    /// let properties = lazuli::Device::cpu().properties();
+    /// assert!(properties.iter().any(|(name, _)| *name == "threads"));
+    /// ```
+    pub fn properties(&self) -> Vec<(&'static str, String)> {
+        self.0.backend.target().properties()
+    }
+
     /// What it has done since it was opened or reset.
     pub fn stats(&self) -> Stats {
         self.0.backend.counters().read()

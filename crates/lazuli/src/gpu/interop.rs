@@ -62,6 +62,20 @@ pub fn handles(device: &Device) -> Result<(wgpu::Device, wgpu::Queue)> {
     Ok((live.device.clone(), live.queue.clone()))
 }
 
+/// Bytes of compiled shaders that earlier programs left on disk for this device and driver. Where there are none (or the
+/// driver hands none out), whatever runs for the first time is compiled first.
+///
+/// ```
+/// use lazuli::Device;
+/// // The CPU compiles no shaders.
+/// assert!(lazuli::gpu::compiled_bytes(&Device::cpu()).is_err());
+/// ```
+#[track_caller]
+pub fn compiled_bytes(device: &Device) -> Result<usize> {
+    let _caller = Caller::of_engine(Location::caller());
+    Ok(gpu_of("compiled_bytes", device)?.shared.live()?.pipelines.n_bytes_found())
+}
+
 /// A tensor that is this buffer: nothing is copied. It must be a `STORAGE | COPY_SRC` buffer of the device's own wgpu
 /// device, its elements row-major as the dtype stores them. What is written to it later is seen by what is computed later.
 ///

@@ -42,7 +42,7 @@ use crate::graph::Buffer;
 use crate::plan::{Explain, Plan};
 use crate::target::Target;
 pub(crate) use adapters::{found, hardware, opengl, software};
-pub use interop::{buffer, encode, from_buffer, from_wgpu, handles};
+pub use interop::{buffer, compiled_bytes, encode, from_buffer, from_wgpu, handles};
 use open_device::OpenDevice;
 use storage::{Budget, GpuBuffer};
 pub use tune::{TuneStep, tune};

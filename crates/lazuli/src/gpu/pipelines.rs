@@ -49,6 +49,8 @@ struct DriverCache {
     device: wgpu::Device,
     cache: Mutex<wgpu::PipelineCache>,
     path: PathBuf,
+    /// Bytes that earlier programs left.
+    n_bytes_found: usize,
     saved: Mutex<Option<Instant>>,
     /// Whether anything was compiled since.
     is_new: AtomicBool,
@@ -61,6 +63,11 @@ impl Pipelines {
         let is_software = device.adapter_info().device_type == wgpu::DeviceType::Cpu;
         let pipeline_bytes = if is_software { SOFTWARE_PIPELINE_BYTES } else { PIPELINE_BYTES };
         Pipelines { by_text, pipeline_bytes, kept: DriverCache::open(device) }
+    }
+
+    /// Bytes of compiled shaders that earlier programs left on disk.
+    pub fn n_bytes_found(&self) -> usize {
+        self.kept.as_ref().map_or(0, |kept| kept.n_bytes_found)
     }
 
     /// The pipelines of these passes, compiled where they are new.
@@ -156,6 +163,7 @@ impl DriverCache {
             device: device.clone(),
             cache,
             path,
+            n_bytes_found: data.map_or(0, |data| data.len()),
             saved: Mutex::default(),
             is_new: AtomicBool::default(),
         })

@@ -6,6 +6,7 @@
 mod gpu;
 #[cfg(test)]
 mod presets;
+mod properties;
 #[cfg(feature = "gpu")]
 mod quirks;
 #[cfg(test)]

@@ -3,9 +3,9 @@
 
 use lazuli::ops::{BinaryRow, Gives, ReduceRow, Takes, UnaryRow, table};
 use lazuli::{DType, Tensor};
+use lazuli_check::methods::{call_binary, call_unary};
 
 use crate::device::{device, flushes_subnormals, stated};
-use crate::methods::{call_binary, call_unary};
 use crate::shared;
 
 /// One unit in the last place of an f32 of this size.

@@ -2,9 +2,10 @@
 
 use lazuli::ops::{self, Takes};
 use lazuli::{DType, Tensor};
+use lazuli_check::methods;
 
 use crate::device::{device, flushes_subnormals};
-use crate::{methods, shared};
+use crate::shared;
 
 /// What a result may differ by, in units in the last place of the half float: half a unit is the rounding, the rest is what f32
 /// was off by before it.

@@ -3,9 +3,9 @@
 
 use lazuli::ops::{Takes, table};
 use lazuli::{DType, Tensor};
+use lazuli_check::methods::{call_binary, call_unary};
 
 use crate::device::device;
-use crate::methods::{call_binary, call_unary};
 use crate::shared;
 
 const DTYPES: [DType; 5] = [DType::F32, DType::F16, DType::BF16, DType::I32, DType::U8];

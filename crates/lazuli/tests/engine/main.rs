@@ -18,8 +18,6 @@ mod lengths;
 mod gradients;
 mod halves;
 mod lines;
-#[path = "../random/methods.rs"]
-mod methods;
 mod packed;
 mod regressions;
 mod rows;

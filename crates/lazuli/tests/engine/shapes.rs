@@ -1,9 +1,9 @@
 //! Nothing, one element, and eight axes: every family of op takes every shape there is.
 
 use lazuli::{DType, Tensor, keep};
+use lazuli_check::methods::{BINARY, SHAPED, UNARY, call_binary, call_shaped, call_unary};
 
 use crate::device::device;
-use crate::methods::{BINARY, SHAPED, UNARY, call_binary, call_shaped, call_unary};
 use crate::shared;
 
 const SHAPES: [&[usize]; 12] = [

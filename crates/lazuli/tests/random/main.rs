@@ -10,7 +10,9 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use lazuli_check::{Cell, Limits, Mode, Node, Program, Subject, drawn, quietly, run_and_compare, search, source, test_device};
+use lazuli_check::{
+    Cell, Limits, Mode, Node, Program, Subject, drawn, methods, quietly, run_and_compare, search, source, test_device,
+};
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
@@ -127,10 +129,10 @@ fn every_row_of_the_table_is_drawn() {
     let table = lazuli::ops::table();
     let private = ["random"];
     for name in table.unary.iter().map(|r| r.name) {
-        assert!(lazuli_check::UNARY.contains(&name), "{name} is not drawn");
+        assert!(methods::UNARY.contains(&name), "{name} is not drawn");
     }
     for name in table.binary.iter().map(|r| r.name).filter(|n| !private.contains(n)) {
-        assert!(lazuli_check::BINARY.contains(&name), "{name} is not drawn");
+        assert!(methods::BINARY.contains(&name), "{name} is not drawn");
     }
     let _subject = subject();
     let mut seen = HashSet::new();
@@ -177,7 +179,7 @@ fn every_row_of_the_table_is_drawn() {
         "embedding",
         "one_hot",
     ];
-    let rows = lazuli_check::UNARY.iter().chain(lazuli_check::BINARY).chain(&others).chain(&moves);
+    let rows = methods::UNARY.iter().chain(methods::BINARY).chain(&others).chain(&moves);
     let missing: Vec<_> = rows.filter(|name| !seen.contains(**name)).collect();
     assert!(missing.is_empty(), "never drawn: {missing:?}");
 }

@@ -248,9 +248,7 @@ impl TileSide<'_> {
 
     /// The registers of a unit: of four steps a vector each, of one step one.
     fn values(&self, u: usize, lane: Lane) -> Vec<ShaderExpr> {
-        (0..self.steps_of_unit())
-            .map(|j| named(format!("{}{u}_{j}", self.name), ShaderType::four(lane)))
-            .collect()
+        (0..self.steps_of_unit()).map(|j| named(format!("{}{u}_{j}", self.name), ShaderType::four(lane))).collect()
     }
 
     /// Which units this invocation brings, and where they lie at the first steps: all that does not change from step to
@@ -313,8 +311,7 @@ impl TileSide<'_> {
         let n = self.name;
         let Some(by) = self.along.1.stride() else {
             let (axis, list) = self.along;
-            (0..self.n_rounds())
-                .for_each(|u| count_by(shader, &format!("{n}{u}"), (n, axis), list, self.k_steps));
+            (0..self.n_rounds()).for_each(|u| count_by(shader, &format!("{n}{u}"), (n, axis), list, self.k_steps));
             return;
         };
         let by = self.k_steps as isize * by / if self.in_fours() { 4 } else { 1 };
