@@ -4,6 +4,8 @@ Lazuli's. Knows the llama architecture. Needs PyPI's gguf and NumPy.
     python3 language_reference.py MODEL.gguf logits TOKENS.json OUT.npy        logits after each token
     python3 language_reference.py MODEL.gguf greedy PROMPTS.json OUT.json N    the N likeliest tokens after each prompt, and by how
                                                                                much the best was better than the second
+    python3 language_reference.py MODEL.gguf keep TOKENS.json OUT.json         of the logits after each token: the largest size, the
+                                                                               eight best, and every 2,048th
 """
 
 import json
@@ -72,6 +74,13 @@ path, what, source, out, *rest = sys.argv[1:]
 model = Model(path)
 if what == "logits":
     np.save(out, model.read(json.load(open(source))).astype(np.float32))
+elif what == "keep":
+    tokens = json.load(open(source))
+    rows = []
+    for logits in model.read(tokens):
+        ids = sorted({*np.argsort(logits)[-8:].tolist(), *range(0, len(logits), 2048)})
+        rows.append({"largest": float(np.abs(logits).max()), "ids": ids, "logits": [round(float(logits[i]), 5) for i in ids]})
+    json.dump({"tokens": tokens, "rows": rows}, open(out, "w"))
 else:
     results = []
     for prompt in json.load(open(source)):

@@ -35,6 +35,7 @@ const STEPS: &[Step] = &[
     Step { name: "gpu tests", run: gpu_tests },
     Step { name: "conformance", run: |_| conformance() },
     Step { name: "models", run: |_| models() },
+    Step { name: "language model", run: |_| language_model() },
     Step { name: "isa", run: |_| isa::check() },
     Step { name: "without gpu", run: |_| without_gpu() },
     Step { name: "browser", run: |_| browser() },
@@ -177,6 +178,23 @@ fn conformance() -> Result<(), String> {
 fn models() -> Result<(), String> {
     data::for_tests(&["moonshine", "silero"])?;
     succeed(built("examples/models")?.arg("--kept"))
+}
+
+/// A real language model: tokens as llama.cpp's, logits as an f32 forward pass of its widened weights, on the CPU and on a GPU that
+/// runs on the CPU, and the same bits from one thread and from two.
+fn language_model() -> Result<(), String> {
+    data::for_tests(&["smollm2"])?;
+    succeed(built("examples/smollm2")?.arg("--quick"))?;
+    succeed(built("examples/smollm2")?.args(["--device", "software"]))?;
+    let bits = |threads: &str| {
+        let output = built("examples/smollm2")?.arg("--bits").env("LAZULI_THREADS", threads).output();
+        output.map(|output| output.stdout).map_err(|e| format!("smollm2: {e}"))
+    };
+    let (one, two) = (bits("1")?, bits("2")?);
+    match one == two && !one.is_empty() {
+        true => Ok(()),
+        false => Err("one thread and two give other bits".to_string()),
+    }
 }
 
 /// The engine builds without any GPU crate.

@@ -31,7 +31,7 @@ struct Source {
 }
 
 /// The sets that `cargo xtask test` fetches: at most 150 MB together.
-const TESTED: &[&str] = &["onnx", "moonshine", "silero"];
+const TESTED: &[&str] = &["onnx", "moonshine", "silero", "smollm2"];
 
 /// The file beside whole folders that says which package they are of; it is written last.
 const STAMP: &str = "package.sha256";

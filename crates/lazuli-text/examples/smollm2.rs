@@ -1,0 +1,226 @@
+//! SmolLM2-135M-Instruct against kept numbers of others: tokens of 200 lines as llama.cpp's, logits at 64 places as an f32 forward
+//! pass of the widened weights in NumPy, the text of ten prompts as both. `cargo xtask data smollm2` fetches the model, and
+//! `bench/python/language_reference.py` and `tests/fixtures/make_references.mjs` made the numbers.
+//!
+//! `--device NAME` says where, `--bits` prints a hash of the logits' bits, to be compared between numbers of threads, `--full FILE.npy`
+//! compares every logit, `--steady N` counts what N tokens cost beside their arithmetic, `--quick` reads fewer tokens one by one.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use lazuli::Device;
+use lazuli_text::LanguageModel;
+use serde_json::Value;
+
+/// What a check says if something differs.
+type Checked = Result<(), Box<dyn std::error::Error>>;
+
+/// The reference's two best tokens are told apart if they differ by more.
+const CLEAR: f64 = 1e-3;
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("smollm2: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Checked {
+    let (mut device, mut bits, mut full, mut steady, mut quick) = ("cpu".to_string(), false, None, None, false);
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or(format!("{word} wants a value"));
+        match &*word {
+            "--device" => device = value()?,
+            "--bits" => bits = true,
+            "--quick" => quick = true,
+            "--full" => full = Some(value()?),
+            "--steady" => steady = Some(value()?.parse::<usize>()?),
+            _ => return Err(format!("`{word}`: there are --device, --bits, --full, --steady, --quick").into()),
+        }
+    }
+    let is_cpu = device == "cpu";
+    let device = Device::open(&device)?;
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let model = LanguageModel::open(root.join("data/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"), &device)?;
+    if let Some(n) = steady {
+        return count_costs(&model, n);
+    }
+    let whole = logits(&model)?;
+    if bits {
+        println!("{:016x}", hash(&whole));
+        return Ok(());
+    }
+    if let Some(path) = full {
+        return compare_all(&whole, &path, model.decoder().n_tokens());
+    }
+    tokens(&model)?;
+    compare_kept(&model, &whole)?;
+    if is_cpu {
+        // So many tokens of the text one by one, and so many after each of so many prompts.
+        let (n_cached, n_prompts, n_made) = if quick { (12, 2, 12) } else { (64, 10, 40) };
+        compare_cached(&model, &whole, n_cached)?;
+        greedy(&model, n_prompts, n_made)?;
+    }
+    Ok(())
+}
+
+fn fixture(name: &str) -> Result<Value, Box<dyn std::error::Error>> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
+    Ok(serde_json::from_str(&std::fs::read_to_string(path)?)?)
+}
+
+fn numbers(json: &Value) -> Vec<u32> {
+    json.as_array().into_iter().flatten().filter_map(Value::as_u64).map(|n| n as u32).collect()
+}
+
+fn floats(json: &Value) -> Vec<f64> {
+    json.as_array().into_iter().flatten().filter_map(Value::as_f64).collect()
+}
+
+/// The logits after each token of the kept text, read at once.
+fn logits(model: &LanguageModel) -> Result<Vec<f32>, Box<dyn std::error::Error>> {
+    let tokens = numbers(&fixture("smollm2/logits.json")?["tokens"]);
+    Ok(model.session().read_each(&tokens)?.to_vec()?)
+}
+
+fn tokens(model: &LanguageModel) -> Checked {
+    let (lines, expect) = (fixture("lines.json")?, fixture("smollm2/tokens.json")?);
+    let lines: Vec<&str> = lines.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let expect: Vec<Vec<u32>> = expect.as_array().into_iter().flatten().map(numbers).collect();
+    if lines.len() != 200 || expect.len() != 200 {
+        return Err(format!("{} lines and {} of tokens, not 200", lines.len(), expect.len()).into());
+    }
+    for (line, want) in lines.iter().zip(expect) {
+        let got = model.tokenizer().encode(line)?;
+        if got != want {
+            return Err(format!("tokens of {line:?} are {got:?}, llama.cpp's {want:?}").into());
+        }
+    }
+    println!("tokens of 200 lines are llama.cpp's");
+    Ok(())
+}
+
+/// At each place the largest difference from the reference is at most 1e-3 of its largest logit.
+fn compare_kept(model: &LanguageModel, whole: &[f32]) -> Checked {
+    let kept = fixture("smollm2/logits.json")?;
+    let rows = kept["rows"].as_array().map_or(&[][..], |rows| rows);
+    let mut worst = 0f64;
+    for (place, (row, got)) in rows.iter().zip(whole.chunks(model.decoder().n_tokens())).enumerate() {
+        let largest = row["largest"].as_f64().unwrap_or(0.0);
+        for (id, want) in numbers(&row["ids"]).iter().zip(floats(&row["logits"])) {
+            let share = (got[*id as usize] as f64 - want).abs() / largest;
+            worst = worst.max(share);
+            if share.is_nan() || share > 1e-3 {
+                return Err(format!("place {place}, token {id}: {}, the reference {want}", got[*id as usize]).into());
+            }
+        }
+    }
+    println!("logits at {} places: within {worst:.1e} of the largest of the f32 reference", rows.len());
+    Ok(())
+}
+
+/// Every logit of every place against a NumPy file of the reference.
+fn compare_all(whole: &[f32], path: &str, n_tokens: usize) -> Checked {
+    let reference = lazuli_io::load_npy(path, &Device::cpu())?.to_vec::<f32>()?;
+    let rows = whole.chunks(n_tokens).zip(reference.chunks(n_tokens));
+    let worst = rows.fold(0f32, |worst, (got, want)| worst.max(share(got, want)));
+    println!("all {} logits: within {worst:.1e} of the largest at their place", reference.len());
+    if worst <= 1e-3 && whole.len() == reference.len() { Ok(()) } else { Err("that is too far".into()) }
+}
+
+/// The largest difference as a share of the largest logit.
+fn share(got: &[f32], want: &[f32]) -> f32 {
+    let largest = want.iter().fold(0f32, |m, x| m.max(x.abs()));
+    got.iter().zip(want).fold(0f32, |m, (a, b)| m.max((a - b).abs())) / largest
+}
+
+/// Token by token with the cache, and all at once: within 1e-4.
+fn compare_cached(model: &LanguageModel, whole: &[f32], n: usize) -> Checked {
+    let tokens = numbers(&fixture("smollm2/logits.json")?["tokens"]);
+    let mut session = model.session();
+    let mut worst = 0f32;
+    for (token, want) in tokens.iter().zip(whole.chunks(model.decoder().n_tokens())).take(n) {
+        worst = worst.max(share(&session.read(&[*token])?, want));
+    }
+    println!("{n} tokens one by one: within {worst:.1e} of reading at once");
+    if worst <= 1e-4 { Ok(()) } else { Err("that is too far".into()) }
+}
+
+/// The likeliest tokens after prompts, as the reference's while its best two are told apart; and as llama.cpp's until its best
+/// two are closer than twice its own distance from the reference, which is large: it rounds activations to 8 bits.
+fn greedy(model: &LanguageModel, n_prompts: usize, n_made: usize) -> Checked {
+    let kept = fixture("smollm2/greedy.json")?;
+    let distance = kept["llama_cpp_distance"].as_f64().unwrap_or(0.0);
+    let (mut n_equal, mut n_reaching) = (0, 0);
+    for case in kept["cases"].as_array().into_iter().flatten().take(n_prompts) {
+        let prompt = &case["prompt"];
+        let mut session = model.session();
+        let mut logits = session.read(&numbers(&case["tokens"]))?;
+        let (want, gaps) = (numbers(&case["reference"]["made"]), floats(&case["reference"]["gaps"]));
+        let mut made = Vec::new();
+        for (want, gap) in want.iter().zip(gaps).take(n_made) {
+            let best = (0..logits.len()).fold(0, |best, i| if logits[i] > logits[best] { i } else { best }) as u32;
+            if best != *want {
+                if gap > CLEAR {
+                    return Err(format!("{prompt}, token {}: {best}, the reference {want}", made.len()).into());
+                }
+                break;
+            }
+            made.push(best);
+            logits = session.read(&[best])?;
+        }
+        n_equal += (made.len() == n_made) as usize;
+        let (theirs, gaps) = (numbers(&case["llama_cpp"]["made"]), floats(&case["llama_cpp"]["gaps"]));
+        let n_same = made.iter().zip(&theirs).take_while(|(a, b)| a == b).count();
+        if n_same < made.len() && gaps[n_same] > 2.0 * distance {
+            return Err(format!("{prompt}, token {n_same}: llama.cpp is sure of {}", theirs[n_same]).into());
+        }
+        n_reaching += (n_same >= n_made.min(24)) as usize;
+    }
+    let n_theirs = n_made.min(24);
+    println!(
+        "of {n_prompts} prompts {n_equal} go on as the reference for {n_made} tokens, {n_reaching} as llama.cpp for {n_theirs}"
+    );
+    Ok(())
+}
+
+/// What tokens cost beside their arithmetic.
+fn count_costs(model: &LanguageModel, n: usize) -> Checked {
+    let device = model.decoder().device();
+    let mut session = model.session();
+    session.read(&model.tokenizer().encode("Once upon a time")?)?;
+    for i in 0..n {
+        let (before, capacity) = (device.stats(), session.cache_bytes());
+        session.read(&[(100 + 7 * i as u32) % 40_000])?;
+        let after = device.stats();
+        let cost = [
+            after.plans_compiled - before.plans_compiled,
+            after.plans_filled - before.plans_filled,
+            after.pipelines_compiled - before.pipelines_compiled,
+            after.buffers_created - before.buffers_created,
+        ];
+        let has_grown = session.cache_bytes() > capacity;
+        let submits = after.submits - before.submits;
+        if has_grown || cost != [0; 4] || submits != 1 {
+            let [plans, fills, kernels, buffers] = cost;
+            let cache = if has_grown { ", the cache doubled" } else { "" };
+            println!(
+                "token {i}: {plans} plans, {fills} fills, {kernels} kernels, {buffers} buffers, {submits} submits{cache}"
+            );
+            if i >= 2 && !has_grown {
+                return Err("a token had a cost of its own though the cache did not double".into());
+            }
+        }
+    }
+    println!("{n} tokens: no other plans, fills, kernels or buffers, and one submit each");
+    Ok(())
+}
+
+/// FNV-1a over the bits.
+fn hash(values: &[f32]) -> u64 {
+    values.iter().fold(0xcbf2_9ce4_8422_2325, |hash, x| (hash ^ x.to_bits() as u64).wrapping_mul(0x0100_0000_01b3))
+}
