@@ -17,4 +17,5 @@ texts! {
     errors "guide/4-errors.md";
     numerics "guide/5-numerics-and-devices.md";
     training "guide/6-training.md";
+    language_models "guide/8-language-models.md";
 }
