@@ -39,8 +39,13 @@ const TASKS: &[Task] = &[
     Task { name: "docs", about: "write docs/ops.md and docs/numerics.md from the rows", run: docs },
     Task {
         name: "soak",
-        about: "random graphs against the oracle for some seconds (60), products of every size, caches, files: soak [SECONDS]",
+        about: "random graphs against the oracle for some seconds (60), products of every size, caches, files: soak [SECONDS]; soak mpi [MOMENTS]: ranks that are killed, stopped, cut off (root)",
         run: soak,
+    },
+    Task {
+        name: "scaling",
+        about: "training over MPI: scaling PART… measures (root), scaling alone writes docs/scaling.md",
+        run: mpi::scaling::run,
     },
     Task {
         name: "isa",
@@ -120,6 +125,11 @@ fn docs(words: &[String]) -> Result<(), String> {
 /// Random graphs for as long as there is patience, then products of every size, then 200,000 structures on the CPU and 5,000
 /// on a GPU, in caches of 4 and 16 MiB, then a million damaged GGUF files.
 fn soak(words: &[String]) -> Result<(), String> {
+    if let Some((first, rest)) = words.split_first()
+        && first == "mpi"
+    {
+        return mpi::faults::run(rest);
+    }
     alone(words.get(1..).unwrap_or_default())?;
     let seconds = match words.first() {
         Some(word) => word.parse::<u64>().map_err(|_| format!("`{word}` is no number of seconds"))?,

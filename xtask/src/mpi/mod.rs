@@ -1,4 +1,10 @@
-//! What training over MPI needs of the machine.
+//! What training over MPI needs of the machine, and what takes too long for every commit: faults (`cargo xtask soak mpi`) and
+//! measurements (`cargo xtask scaling`), both on ranks of this machine and in network namespaces.
+
+pub mod faults;
+pub mod network;
+pub mod cost;
+pub mod scaling;
 
 use std::process::Command;
 
