@@ -11,6 +11,11 @@
 #[cfg(windows)]
 compile_error!("lazuli-mpi runs where Open MPI or MPICH do: on Linux and macOS, not on Windows");
 
+/// The guide's chapter, whose examples run with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide/7-many-machines.md")]
+mod guide {}
+
 mod raw;
 mod reduce;
 mod signs;
