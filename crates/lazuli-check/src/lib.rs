@@ -41,6 +41,7 @@ mod shrink;
 mod search;
 mod print;
 mod forms;
+pub mod testing;
 
 pub use array::Array;
 pub use cell::Cell;
@@ -49,4 +50,4 @@ pub use forms::{Form, Verdict, forms};
 pub use print::source;
 pub use program::{Limits, Node, Op, Program};
 pub use search::{Found, drawn, search};
-pub use subject::{Subject, device, on, test_device};
+pub use subject::{Subject, device, on};

@@ -51,22 +51,6 @@ pub fn device() -> Device {
     DEVICE.with_borrow(|device| device.clone()).unwrap_or_else(Device::cpu)
 }
 
-/// The device that tests run on: the CPU, or what `LAZULI_TEST_DEVICE` names.
-///
-/// # Panics
-///
-/// If there is no such device: tests that could not run are failures, not a reason to take another.
-///
-/// ```
-/// println!("{}", lazuli_check::test_device().info());
-/// ```
-pub fn test_device() -> Device {
-    match std::env::var("LAZULI_TEST_DEVICE") {
-        Ok(name) => Device::open(&name).unwrap_or_else(|error| panic!("LAZULI_TEST_DEVICE: {error}")),
-        Err(_) => Device::cpu(),
-    }
-}
-
 /// The error that a row states for the device under test.
 pub fn stated(ulps: f64, gpu_ulps: f64) -> f64 {
     if device() == Device::cpu() { ulps } else { gpu_ulps }

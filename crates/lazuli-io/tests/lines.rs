@@ -2,23 +2,9 @@
 
 use std::path::Path;
 
-use lazuli::{Device, Error, Result, Tensor};
+use lazuli::{Device, Tensor};
+use lazuli_check::fails_here as row;
 use lazuli_io::*;
-
-fn check<T>(line: u32, what: &str, result: Result<T>, wrong: &mut Vec<String>) {
-    let error: Option<Error> = result.err();
-    let at = error.as_ref().and_then(|error| error.fault().at);
-    if at.is_none_or(|at| !at.file().ends_with("tests/lines.rs") || at.line() != line) {
-        wrong.push(format!("line {line}: {what}: {error:?}"));
-    }
-}
-
-/// A row must stand on a line of its own, which is the one that its error names.
-macro_rules! row {
-    ($wrong:ident, $call:expr) => {
-        check(line!(), stringify!($call), $call, &mut $wrong)
-    };
-}
 
 #[test]
 #[rustfmt::skip]

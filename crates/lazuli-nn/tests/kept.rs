@@ -2,23 +2,10 @@
 //! out on the way. On the CPU or on what `LAZULI_TEST_DEVICE` names.
 
 use std::sync::Arc;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lazuli::{CustomOp, DType, Device, Error, Tensor};
+use lazuli_check::testing::{alone, device};
 use lazuli_nn::*;
-
-fn device() -> Device {
-    match std::env::var("LAZULI_TEST_DEVICE") {
-        Ok(name) => Device::open(&name).unwrap_or_else(|error| panic!("LAZULI_TEST_DEVICE: {error}")),
-        Err(_) => Device::cpu(),
-    }
-}
-
-/// There is one device with one set of counters: tests here take turns.
-fn alone() -> MutexGuard<'static, ()> {
-    static DEVICE: Mutex<()> = Mutex::new(());
-    DEVICE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Words that become vectors, are normalised over the batch, and are told apart.
 struct Model {

@@ -1,18 +1,12 @@
 //! Layers against plain loops, and what they promise about modes, names and gradients, on the CPU or on what
 //! `LAZULI_TEST_DEVICE` names.
 
-use lazuli::{DType, Device, Tensor};
+use lazuli::{DType, Tensor};
+use lazuli_check::testing::device;
 use lazuli_nn::*;
 
 /// Sums of tens of products of numbers below 1.
 const TOLERANCE: f32 = 2e-5;
-
-fn device() -> Device {
-    match std::env::var("LAZULI_TEST_DEVICE") {
-        Ok(name) => Device::open(&name).unwrap_or_else(|error| panic!("LAZULI_TEST_DEVICE: {error}")),
-        Err(_) => Device::cpu(),
-    }
-}
 
 #[track_caller]
 fn close(got: &[f32], want: &[f32]) {

@@ -1,47 +1,13 @@
 //! Errors know the line: a layer, a loss, an optimizer that refuses something names the line on which it was called, not a
 //! line of this crate or of the engine below it.
 
-use lazuli::{DType, Device, Error, Result, Tensor};
+use lazuli::{DType, Device, Tensor};
+use lazuli_check::fails_here as row;
 use lazuli_nn::{
     Adam, AvgPool2d, BatchNorm, Clip, Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d, Dropout, Embedding, Flatten,
     Gelu, Gru, Layer, LayerNorm, Linear, Lstm, MaxPool2d, MultiHeadAttention, Optimizer, Relu, RmsNorm, Sequential,
     Tanh, Window, init, load, loss, metrics, named,
 };
-
-fn check(line: u32, what: &str, error: Option<Error>, wrong: &mut Vec<String>) {
-    match error {
-        None => wrong.push(format!("line {line}: {what} did not fail")),
-        Some(error) => {
-            let at = error.fault().at;
-            if at.is_none_or(|at| !at.file().ends_with("tests/lines.rs") || at.line() != line) {
-                wrong.push(format!("line {line}: {what}: {error}"));
-            }
-        }
-    }
-}
-
-trait Fails {
-    fn error(self) -> Option<Error>;
-}
-
-impl<T> Fails for Result<T> {
-    fn error(self) -> Option<Error> {
-        self.err()
-    }
-}
-
-impl Fails for Tensor {
-    fn error(self) -> Option<Error> {
-        self.check().err()
-    }
-}
-
-/// A row must stand on a line of its own, which is the one that its error names.
-macro_rules! row {
-    ($wrong:ident, $call:expr) => {
-        check(line!(), stringify!($call), Fails::error($call), &mut $wrong)
-    };
-}
 
 fn f(shape: &[usize]) -> Tensor {
     Tensor::zeros(shape, DType::F32, &Device::cpu())

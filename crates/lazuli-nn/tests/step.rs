@@ -1,23 +1,9 @@
 //! A step is one plan: counters prove it, and what it computes is what the formulas say, on the CPU or on what
 //! `LAZULI_TEST_DEVICE` names.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use lazuli::{Device, Stats, Tensor};
+use lazuli_check::testing::{alone, device};
 use lazuli_nn::*;
-
-fn device() -> Device {
-    match std::env::var("LAZULI_TEST_DEVICE") {
-        Ok(name) => Device::open(&name).unwrap_or_else(|error| panic!("LAZULI_TEST_DEVICE: {error}")),
-        Err(_) => Device::cpu(),
-    }
-}
-
-/// There is one device with one set of counters: tests here take turns.
-fn alone() -> MutexGuard<'static, ()> {
-    static DEVICE: Mutex<()> = Mutex::new(());
-    DEVICE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn mlp(device: &Device) -> Sequential {
     Sequential::new().push(Linear::new(784, 256, 1, device)).push(Relu).push(Linear::new(256, 10, 2, device))

@@ -249,7 +249,8 @@ const ALL: [DType; 7] = [DType::F32, DType::F16, DType::BF16, DType::I32, DType:
 mod tests {
     use super::*;
     use crate::row;
-    use crate::subject::{on, test_device};
+    use crate::subject::on;
+    use crate::testing::device as test_device;
 
     #[test]
     fn every_form_agrees_with_the_oracle() {

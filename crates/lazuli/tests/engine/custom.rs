@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lazuli::{CustomOp, Device, Error, Tensor};
+use lazuli_check::testing::block_on;
 
 use crate::device::device;
-use crate::futures::block_on;
 use crate::shared;
 
 fn op(name: &str, wgsl: &str, cpu: impl Fn(&[f32]) -> f32 + Send + Sync + 'static) -> CustomOp {

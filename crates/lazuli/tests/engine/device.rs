@@ -3,14 +3,7 @@
 use std::sync::OnceLock;
 
 use lazuli::{Device, Tensor};
-
-/// The device. One that cannot be opened is a failure, not a reason to take another.
-pub fn device() -> Device {
-    match std::env::var("LAZULI_TEST_DEVICE") {
-        Ok(name) => Device::open(&name).unwrap_or_else(|error| panic!("LAZULI_TEST_DEVICE: {error}")),
-        Err(_) => Device::cpu(),
-    }
-}
+pub use lazuli_check::testing::device;
 
 /// The error that a row states for the device under test.
 pub fn stated(ulps: f64, gpu_ulps: f64) -> f64 {

@@ -9,6 +9,7 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use lazuli::{Batch, CustomOp, Device, Error, Tensor, Weights};
+use lazuli_check::testing::block_on;
 
 use crate::device::device;
 use crate::{alone, shared};
@@ -25,18 +26,6 @@ impl Wake for Unpark {
 
 fn unpark() -> Arc<Unpark> {
     Arc::new(Unpark(std::thread::current(), AtomicUsize::new(0)))
-}
-
-/// The least an executor can be.
-pub fn block_on<F: Future>(future: F) -> F::Output {
-    let waker = Waker::from(unpark());
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => std::thread::park(),
-        }
-    }
 }
 
 fn data(n: usize) -> Tensor {

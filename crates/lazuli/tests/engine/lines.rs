@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use lazuli::ops::einsum;
-use lazuli::{Batch, CustomOp, DType, Device, Error, Result, Tensor, Weights, checkpoint};
+use lazuli::{Batch, CustomOp, DType, Device, Tensor, Weights, checkpoint};
+use lazuli_check::fails_here as row;
 
 use crate::device::device;
 use crate::shared;
@@ -15,51 +16,6 @@ fn f(shape: &[usize]) -> Tensor {
 
 fn ints(values: &[i32]) -> Tensor {
     Tensor::from_slice(values, [values.len()], &device())
-}
-
-/// Where an error must say that it happened: this file, this line.
-fn check(line: u32, what: &str, error: Option<Error>, wrong: &mut Vec<String>) {
-    let Some(error) = error else {
-        wrong.push(format!("line {line}: {what} did not fail"));
-        return;
-    };
-    let at = error.fault().at;
-    if at.is_none_or(|at| !at.file().ends_with("engine/lines.rs") || at.line() != line) {
-        wrong.push(format!("line {line}: {what}: {error}"));
-    }
-    if format!("{error:?}") != error.to_string() || format!("{error:#?}") != error.to_string() {
-        wrong.push(format!("line {line}: {what} reads differently as Debug: {error:?}"));
-    }
-}
-
-/// What a row may be: a result, a tensor that carries an error, or several of them.
-trait Fails {
-    fn error(self) -> Option<Error>;
-}
-
-impl<T> Fails for Result<T> {
-    fn error(self) -> Option<Error> {
-        self.err()
-    }
-}
-
-impl Fails for Tensor {
-    fn error(self) -> Option<Error> {
-        self.check().err()
-    }
-}
-
-impl Fails for Vec<Tensor> {
-    fn error(self) -> Option<Error> {
-        self.into_iter().next().and_then(Fails::error)
-    }
-}
-
-/// A row must stand on a line of its own, which is the one that its error names.
-macro_rules! row {
-    ($wrong:ident, $call:expr) => {
-        check(line!(), stringify!($call), Fails::error($call), &mut $wrong)
-    };
 }
 
 fn custom(grad: bool) -> CustomOp {

@@ -1,7 +1,8 @@
 //! Pipelines, bind groups and idle buffers are bounded, too: they go with the plans that use them, and those with
 //! `LAZULI_CACHE_BYTES`, which is read once, so some of these tests run in a process of their own.
 
-use lazuli::{Device, Stats, Tensor};
+use lazuli::{Device, Tensor};
+use lazuli_check::testing::{cached_bytes, resident_bytes};
 
 use crate::{alone, gpus};
 
@@ -24,17 +25,6 @@ fn structure(number: usize, gpu: &Device) -> Tensor {
         rest /= 5;
     }
     y
-}
-
-fn cached_bytes(stats: &Stats) -> u64 {
-    stats.bytes_plans + stats.bytes_programs + stats.bytes_pipelines
-}
-
-/// Pages of this process that are in memory, in bytes; 0 where the system does not say.
-fn resident_bytes() -> usize {
-    let pages = std::fs::read_to_string("/proc/self/statm").ok();
-    let pages = pages.and_then(|text| text.split_whitespace().nth(1).and_then(|n| n.parse::<usize>().ok()));
-    pages.unwrap_or(0) * 4096
 }
 
 #[test]

@@ -19,13 +19,9 @@ mod threads;
 mod training;
 mod windows;
 
-use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
-
 use lazuli::gpu::wgpu;
 use lazuli::{Device, DeviceKind};
+use lazuli_check::testing::{alone, block_on};
 
 /// Every GPU found, drivers that run on the CPU included. Never none.
 fn gpus() -> Vec<Device> {
@@ -61,28 +57,4 @@ fn own_of(adapter: &wgpu::Adapter, limits: impl Fn(&mut wgpu::Limits)) -> (wgpu:
     let (device, queue) = block_on(adapter.request_device(&desc)).unwrap();
     let shared = lazuli::gpu::from_wgpu(device.clone(), queue.clone(), adapter.get_info()).unwrap();
     (device, queue, shared)
-}
-
-/// Tests share devices and their counters, so they take turns.
-fn alone() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// All the runtime that an async call needs.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(value) => return value,
-            Poll::Pending => std::thread::park(),
-        }
-    }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lazuli::{CustomOp, DType, Device, Stats, Tensor};
+use lazuli_check::testing::{cached_bytes, resident_bytes};
 
 use crate::refusing::{alone, live_bytes};
 use crate::run_again;
@@ -43,17 +44,6 @@ fn structure(number: usize, device: &Device) -> Tensor {
         rest /= 6;
     }
     y.sum(..)
-}
-
-fn cached_bytes(stats: &Stats) -> u64 {
-    stats.bytes_plans + stats.bytes_programs + stats.bytes_pipelines
-}
-
-/// Pages of this process that are in memory, in bytes; 0 where the system does not say.
-fn resident_bytes() -> usize {
-    let pages = std::fs::read_to_string("/proc/self/statm").ok();
-    let pages = pages.and_then(|text| text.split_whitespace().nth(1).and_then(|n| n.parse::<usize>().ok()));
-    pages.unwrap_or(0) * 4096
 }
 
 /// How many structures; `cargo xtask soak` asks for more.

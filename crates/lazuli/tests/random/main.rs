@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use lazuli_check::{
-    Cell, Limits, Mode, Node, Program, Subject, drawn, methods, quietly, run_and_compare, search, source, test_device,
+    Cell, Limits, Mode, Node, Program, Subject, drawn, methods, quietly, run_and_compare, search, source, testing,
 };
 
 fn number(name: &str, default: u64) -> u64 {
@@ -20,7 +20,7 @@ fn number(name: &str, default: u64) -> u64 {
 
 /// Programs of this test run on the device under test.
 fn subject() -> Subject {
-    lazuli_check::on(&test_device()).expect("the device computes")
+    lazuli_check::on(&testing::device()).expect("the device computes")
 }
 
 /// Draws and checks this many programs; prints the first that fails, made small.
@@ -34,7 +34,7 @@ fn check_many(seed: u64, cases: u64, max_ops: usize, limits: Limits) {
 /// How many small programs; of large ones a sixteenth.
 fn cases() -> u64 {
     // A GPU driver compiles every new kernel for milliseconds, where the CPU only looks at it.
-    number("LAZULI_RANDOM_CASES", if test_device() == lazuli::Device::cpu() { 3000 } else { 200 })
+    number("LAZULI_RANDOM_CASES", if testing::device() == lazuli::Device::cpu() { 3000 } else { 200 })
 }
 
 /// Where the seeds of small and large programs start.
@@ -230,7 +230,7 @@ fn the_number_of_threads_changes_no_bit() {
 
 #[test]
 fn lesser_instruction_sets_agree_with_the_oracle() {
-    if test_device() != lazuli::Device::cpu() {
+    if testing::device() != lazuli::Device::cpu() {
         // They are the CPU's.
         return;
     }
