@@ -65,6 +65,8 @@ pub enum LaunchSchedule {
     /// The parts of a loop, one after another: most have one.
     Loop(Vec<Nest>),
     Matmul(Box<Matmul>),
+    /// Products, one after another.
+    Grouped(Vec<ScheduledLaunch>),
     Attention(Box<ChainedProductWork>),
     Routine {
         routine: &'static Routine,
@@ -104,6 +106,12 @@ fn scheduled(launch: &Launch, programs: &mut ProgramSource, target: &CpuTarget) 
     let aliased: Vec<bool> = launch.writes.iter().map(|w| launch.reads.contains(w)).collect();
     let mut made = None;
     match &launch.kernel {
+        Kernel::Grouped(_) => {
+            let parts = launch.parts.iter().map(|part| scheduled(part, programs, target));
+            let parts = parts.collect::<Result<Vec<ScheduledLaunch>>>()?;
+            let nanos = parts.iter().map(|part| part.nanos).sum();
+            made = Some(Ok((LaunchSchedule::Grouped(parts), nanos)));
+        }
         Kernel::Loop(body) if let Some(parts) = interior::cut(body, &launch.args) => {
             // Each element is computed by one part, from elements that none of them writes or from itself.
             let mut nests = Vec::with_capacity(parts.len());
@@ -218,6 +226,7 @@ impl ScheduledLaunch {
             LaunchSchedule::Loop(nests) => nests.iter().map(|nest| nest.scratch.n_lanes()).max().unwrap_or(0),
             LaunchSchedule::Matmul(matmul) => matmul.nest.scratch.n_lanes(),
             LaunchSchedule::Attention(attention) => attention.frame(),
+            LaunchSchedule::Grouped(parts) => parts.iter().map(ScheduledLaunch::frame).max().unwrap_or(0),
             LaunchSchedule::Routine { .. } => 0,
         };
         own.max(self.reverted.as_ref().map_or(0, |reverted| reverted.nest.scratch.n_lanes()))
@@ -227,7 +236,7 @@ impl ScheduledLaunch {
     fn needs(&self, n_workers: usize) -> Vec<usize> {
         let mut needs = match &self.work {
             LaunchSchedule::Loop(nests) => vec![sums_bytes(nests)],
-            LaunchSchedule::Matmul(matmul) => matmul.scratch_bytes(n_workers).to_vec(),
+            LaunchSchedule::Matmul(_) | LaunchSchedule::Grouped(_) => self.work.matmul_scratch(n_workers).to_vec(),
             LaunchSchedule::Attention(attention) => {
                 vec![attention.parts_bytes(), attention.room() * n_workers * 4]
             }
@@ -243,10 +252,35 @@ impl ScheduledLaunch {
 }
 
 impl LaunchSchedule {
+    /// The products of a launch.
+    fn matmuls(&self) -> impl Iterator<Item = &Matmul> {
+        let (own, parts) = match self {
+            LaunchSchedule::Matmul(matmul) => (Some(&**matmul), &[][..]),
+            LaunchSchedule::Grouped(parts) => (None, &parts[..]),
+            _ => (None, &[][..]),
+        };
+        own.into_iter().chain(parts.iter().filter_map(|part| match &part.work {
+            LaunchSchedule::Matmul(matmul) => Some(&**matmul),
+            _ => None,
+        }))
+    }
+
+    /// Bytes of each piece of scratch memory of a product. Grouped ones run one after another, and share them.
+    pub fn matmul_scratch(&self, n_workers: usize) -> [usize; 6] {
+        self.matmuls().fold([0; 6], |most, matmul| {
+            let own = matmul.scratch_bytes(n_workers);
+            std::array::from_fn(|piece| own[piece].max(most[piece]))
+        })
+    }
+
     fn size_bytes(&self) -> usize {
         match self {
             LaunchSchedule::Loop(nests) => nests.iter().map(Nest::size_bytes).sum(),
             LaunchSchedule::Matmul(matmul) => matmul.size_bytes(),
+            LaunchSchedule::Grouped(parts) => {
+                let own = parts.capacity() * size_of::<ScheduledLaunch>();
+                own + parts.iter().map(|part| part.work.size_bytes()).sum::<usize>()
+            }
             LaunchSchedule::Attention(attention) => attention.size_bytes(),
             LaunchSchedule::Routine { args, inputs, .. } => {
                 inputs.capacity() + args.input_shapes.capacity() * size_of::<Shape>()
@@ -265,6 +299,12 @@ impl fmt::Display for ScheduledLaunch {
                 Ok(())
             }
             LaunchSchedule::Matmul(matmul) => write!(f, "{matmul}"),
+            LaunchSchedule::Grouped(parts) => {
+                for (i, part) in parts.iter().enumerate() {
+                    write!(f, "{}{part}", if i > 0 { " | then " } else { "" })?;
+                }
+                Ok(())
+            }
             LaunchSchedule::Attention(attention) => write!(f, "{attention}"),
             LaunchSchedule::Routine { .. } => write!(f, "shares out its own lines"),
         }

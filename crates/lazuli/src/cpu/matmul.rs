@@ -351,6 +351,13 @@ pub struct MatmulScratch {
     pub rooms: *mut u8,
 }
 
+impl MatmulScratch {
+    /// In the order of [`Matmul::scratch_bytes`].
+    pub fn new([a, b, parts, sums, packed, rooms]: [*mut u8; 6]) -> MatmulScratch {
+        MatmulScratch { a, b, parts, sums, packed, rooms }
+    }
+}
+
 /// An operand as 32-bit lanes: its elements from `low` on.
 #[derive(Clone, Copy)]
 struct WideOperand {

@@ -168,6 +168,7 @@ impl CpuProgram {
             Kernel::Matmul(body) => CpuProgram::Matmul(Arc::new(Code::new(body))),
             Kernel::Attention(kernel) => CpuProgram::Attention(Box::new(AttentionCode::new(kernel))),
             Kernel::Routine(routine) => CpuProgram::Routine(routine.clone()),
+            Kernel::Grouped(_) => unreachable!("its parts have programs"),
         }
     }
 

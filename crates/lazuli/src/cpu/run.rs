@@ -188,18 +188,29 @@ impl CpuPlan {
                     unsafe { attention.run(|nest| running.bind(nest), constants, parts, rooms) };
                 }
                 LaunchSchedule::Matmul(matmul) => {
-                    let mut bound = running.bind(&matmul.nest);
-                    let [a, b, parts, sums, packed, rooms] =
-                        matmul.scratch_bytes(self.schedule.n_workers).map(&mut piece);
-                    // SAFETY: slots have the sizes the plan and its schedule give them, and accesses stay within.
-                    unsafe {
-                        bound.evaluate_uniforms();
-                        let kept = self.packed(matmul, &running);
-                        let kept = kept.as_ref().map_or(std::ptr::null(), |kept| kept.ptr().cast_const());
-                        matmul.run(&bound, MatmulScratch { a, b, parts, sums, packed, rooms }, kept);
+                    let pieces = scheduled.work.matmul_scratch(self.schedule.n_workers).map(&mut piece);
+                    self.run_matmul(matmul, &running, MatmulScratch::new(pieces));
+                }
+                LaunchSchedule::Grouped(parts) => {
+                    let pieces = scheduled.work.matmul_scratch(self.schedule.n_workers).map(&mut piece);
+                    for (part, launch) in parts.iter().zip(&launch.parts) {
+                        let LaunchSchedule::Matmul(matmul) = &part.work else { unreachable!("products are grouped") };
+                        let running = RunningLaunch { launch, moved: &part.moved, ..running };
+                        self.run_matmul(matmul, &running, MatmulScratch::new(pieces));
                     }
                 }
             }
+        }
+    }
+
+    fn run_matmul(&self, matmul: &Matmul, running: &RunningLaunch, scratch: MatmulScratch) {
+        let mut bound = running.bind(&matmul.nest);
+        // SAFETY: slots have the sizes the plan and its schedule give them, and accesses stay within.
+        unsafe {
+            bound.evaluate_uniforms();
+            let kept = self.packed(matmul, running);
+            let kept = kept.as_ref().map_or(std::ptr::null(), |kept| kept.ptr().cast_const());
+            matmul.run(&bound, scratch, kept);
         }
     }
 

@@ -322,7 +322,7 @@ fn blame(plan: &Plan, error: Error) -> Error {
             _ => None,
         })
     };
-    match plan.launches.iter().find_map(custom) {
+    match plan.launches.iter().flat_map(Launch::each).find_map(custom) {
         Some(name) => Error::custom(name, format!("its WGSL does not compile: {}", fault.message)),
         None => error,
     }

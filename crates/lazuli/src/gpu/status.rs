@@ -69,8 +69,8 @@ pub fn checks(plan: &Plan) -> Arc<[Check]> {
                     }
                 }
             }
-            // A chained product looks nothing up.
-            Kernel::Attention(_) => {}
+            // A chained product looks nothing up, nor do grouped ones.
+            Kernel::Attention(_) | Kernel::Grouped(_) => {}
             // A routine that indexes does so along its first parameter's axis of its first input.
             Kernel::Routine(_) => {
                 let Some(args) = &launch.args.routine else { continue };

@@ -61,6 +61,7 @@ impl Kernel {
                 )
             }
             Kernel::Routine(r) => format!("routine {}", r.row.name),
+            Kernel::Grouped(_) => "grouped".to_string(),
         }
     }
 }

@@ -27,6 +27,16 @@ pub enum Kernel {
     Attention(Box<AttentionKernel>),
     /// A hand-written kernel. Inputs and outputs are row-major and whole.
     Routine(RoutineKernel),
+    /// A grouped GEMM: products that do not wait for each other in one launch, each of them a part of it with a kernel of its
+    /// own.
+    Grouped(GroupedKernel),
+}
+
+/// Storage types of what the parts of a grouped launch read and write, part after part.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct GroupedKernel {
+    pub inputs: Vec<Storage>,
+    pub outputs: Vec<DType>,
 }
 
 /// A chained product. For each row (a query) of a batch, over all columns (keys) of that row:
@@ -310,6 +320,7 @@ impl Kernel {
             Kernel::Loop(body) | Kernel::Matmul(body) => (&body.inputs, &body.outputs),
             Kernel::Attention(a) => (&a.inputs, &a.outputs),
             Kernel::Routine(r) => (&r.inputs, &r.outputs),
+            Kernel::Grouped(grouped) => (&grouped.inputs, &grouped.outputs),
         }
     }
 
@@ -325,6 +336,7 @@ impl Kernel {
                 size_of::<AttentionKernel>() + bodies + lists
             }
             Kernel::Routine(routine) => routine.inputs.capacity() * size_of::<Storage>() + routine.outputs.capacity(),
+            Kernel::Grouped(grouped) => grouped.inputs.capacity() * size_of::<Storage>() + grouped.outputs.capacity(),
         }
     }
 
@@ -333,7 +345,7 @@ impl Kernel {
         match self {
             Kernel::Loop(body) if body.inner_rank == 0 => "map",
             Kernel::Loop(_) => "reduce",
-            Kernel::Matmul(_) => "matmul",
+            Kernel::Matmul(_) | Kernel::Grouped(_) => "matmul",
             Kernel::Attention(_) => "attention",
             Kernel::Routine(_) => "routine",
         }

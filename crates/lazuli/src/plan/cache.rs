@@ -174,7 +174,8 @@ impl Launch {
         let values = (self.read_values.capacity() + self.write_values.capacity()) * size_of::<ValueId>();
         let values = values + self.bases.capacity() * size_of::<(u16, ValueId)>();
         let ops = self.ops.capacity() * size_of::<Cow<'static, str>>();
-        size_of::<Launch>() + self.kernel.size_bytes() + self.args.size_bytes() + slots + values + ops
+        let parts = self.parts.iter().map(Launch::size_bytes).sum::<usize>();
+        size_of::<Launch>() + parts + self.kernel.size_bytes() + self.args.size_bytes() + slots + values + ops
     }
 }
 

@@ -21,8 +21,7 @@ impl fmt::Display for Plan {
                 writeln!(f, "stage {stage}:")?;
             }
             let slots = |ids: &[super::SlotId]| ids.iter().map(|s| format!("s{}", s.0)).collect::<Vec<_>>().join(" ");
-            let text = launch.kernel.text(&launch.args);
-            writeln!(f, "{} <- {}: {text}", slots(&launch.writes), slots(&launch.reads))?;
+            writeln!(f, "{} <- {}: {}", slots(&launch.writes), slots(&launch.reads), launch.text())?;
         }
         write!(f, "outputs:")?;
         self.outputs.iter().try_for_each(|o| write!(f, " s{}", o.0))

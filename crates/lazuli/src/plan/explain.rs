@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Launch, Plan, Scratch, SlotKind};
+use super::{Launch, Plan, Scratch, SlotKind, ValueId};
 use crate::dtype::DType;
 use crate::kernel::{Args, AttentionArgs, AttentionKernel, Body, InstOp, Kernel, Order, Scope};
 use crate::view::IndexMap;
@@ -176,7 +176,8 @@ impl KernelInfo {
 
 /// The loops of each kernel, as far as sizes decide them: what lowering asked.
 pub(super) fn loops(plan: &Plan) -> impl Iterator<Item = String> + '_ {
-    plan.launches.iter().enumerate().map(|(i, launch)| {
+    let each = plan.launches.iter().enumerate().flat_map(|(i, launch)| launch.each().iter().map(move |part| (i, part)));
+    each.map(|(i, launch)| {
         let (Kernel::Loop(body) | Kernel::Matmul(body)) = &launch.kernel else {
             return format!("kernel {i}: a routine");
         };
@@ -204,7 +205,44 @@ fn quoted(text: &str) -> String {
     out
 }
 
+/// Grouped products told as one kernel.
+fn grouped_info(plan: &Plan, launch: &Launch) -> KernelInfo {
+    let parts: Vec<KernelInfo> = launch.parts.iter().map(|part| kernel_info(plan, part)).collect();
+    let sum = |of: fn(&KernelInfo) -> usize| parts.iter().map(of).sum();
+    // What several parts read is read once.
+    let mut first_reads: Vec<(ValueId, usize)> = Vec::new();
+    for part in &launch.parts {
+        for (input, value) in part.read_values.iter().enumerate() {
+            let bytes = read_bytes(plan, part, input);
+            match first_reads.iter_mut().find(|known| known.0 == *value) {
+                Some((_, known)) => *known = bytes.max(*known),
+                None => first_reads.push((*value, bytes)),
+            }
+        }
+    }
+    let names: Vec<&str> = parts.iter().map(|part| &*part.name).collect();
+    KernelInfo {
+        name: match names.iter().all(|name| *name == names[0]) {
+            true => format!("{}x_{}", names.len(), names[0]),
+            false => names.join("_beside_"),
+        },
+        form: launch.kernel.form().to_string(),
+        ops: parts.iter().flat_map(|part| part.ops.iter().cloned()).collect(),
+        shape: vec![parts.iter().map(|part| part.shape.iter().product::<usize>()).sum()],
+        bytes_read: first_reads.iter().map(|read| read.1).sum(),
+        bytes_written: sum(|part| part.bytes_written),
+        flops: sum(|part| part.flops),
+        wgsl: None,
+        variant: None,
+        schedule: String::new(),
+        text: launch.text(),
+    }
+}
+
 fn kernel_info(plan: &Plan, launch: &Launch) -> KernelInfo {
+    if !launch.parts.is_empty() {
+        return grouped_info(plan, launch);
+    }
     let args = &launch.args;
     let mut shape: Vec<usize> = args.outer.iter().chain(&args.inner).copied().collect();
     if let Some(routine) = &args.routine {
@@ -218,6 +256,7 @@ fn kernel_info(plan: &Plan, launch: &Launch) -> KernelInfo {
         }
         Kernel::Attention(kernel) => args.attention.as_ref().map_or(0, |args| attention_flops(kernel, args)),
         Kernel::Routine(_) => shape.iter().product(),
+        Kernel::Grouped(_) => unreachable!("told part by part"),
     };
     let (reads, writes) = launch.kernel.bindings();
     let bytes_read = (0..reads.len()).map(|i| read_bytes(plan, launch, i)).sum();
@@ -310,7 +349,9 @@ fn write_bytes(plan: &Plan, launch: &Launch, output: usize, dtype: DType) -> usi
         Kernel::Loop(body) | Kernel::Matmul(body) => {
             elements(&launch.args.accesses[body.stores[output].access as usize])
         }
-        Kernel::Attention(_) | Kernel::Routine(_) => plan.value_elems[launch.write_values[output] as usize],
+        Kernel::Attention(_) | Kernel::Routine(_) | Kernel::Grouped(_) => {
+            plan.value_elems[launch.write_values[output] as usize]
+        }
     };
     n_elems * dtype.size()
 }
@@ -320,7 +361,7 @@ fn least_bytes(plan: &Plan) -> usize {
     let mut inputs = 0;
     for value in &plan.input_values {
         let mut needed = 0;
-        for launch in &plan.launches {
+        for launch in plan.launches.iter().flat_map(Launch::each) {
             for (i, _) in launch.read_values.iter().enumerate().filter(|(_, v)| *v == value) {
                 needed = needed.max(read_bytes(plan, launch, i));
             }

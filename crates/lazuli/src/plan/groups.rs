@@ -29,6 +29,8 @@ pub struct Group {
     /// The node whose shape is the index space of a map, or of a matmul's result, as its members see it.
     pub domain: NodeIdx,
     pub level: u32,
+    /// The stage of the evaluation that needs it first.
+    pub stage: u32,
     /// What leaves the kernel.
     pub stores: Vec<StoredNode>,
 }

@@ -38,6 +38,10 @@ pub struct LaunchDraft {
     /// If it is a part of a kernel that was cut: which kernel. Parts count as one maker of what they write.
     pub part_of: Option<u32>,
     pub ops: Vec<Cow<'static, str>>,
+    /// Stage and level of the group it was lowered from: kernels that have both in common do not wait for each other.
+    pub level: Option<(u32, u32)>,
+    /// If it is grouped: its parts.
+    pub parts: Vec<LaunchDraft>,
 }
 
 impl Default for LaunchDraft {
@@ -52,6 +56,8 @@ impl Default for LaunchDraft {
             first: false,
             part_of: None,
             ops: Vec::new(),
+            level: None,
+            parts: Vec::new(),
         }
     }
 }
@@ -66,7 +72,7 @@ impl LaunchDraft {
     pub fn commits(&self) -> bool {
         match &self.kernel {
             Kernel::Loop(body) | Kernel::Matmul(body) => body.commits(),
-            Kernel::Attention(_) | Kernel::Routine(_) => false,
+            Kernel::Attention(_) | Kernel::Routine(_) | Kernel::Grouped(_) => false,
         }
     }
 }
@@ -304,8 +310,8 @@ impl Lowering<'_> {
             bases: built.bases,
             may_fail: built.may_fail,
             first: built.first,
-            part_of: None,
             ops: built.ops,
+            ..LaunchDraft::default()
         });
     }
 
@@ -365,8 +371,9 @@ impl Lowering<'_> {
             bases: built.bases,
             may_fail: built.may_fail,
             first: built.first,
-            part_of: None,
             ops: built.ops,
+            level: Some((group.stage, group.level)),
+            ..LaunchDraft::default()
         });
     }
 
@@ -391,11 +398,10 @@ impl Lowering<'_> {
             args: Args { routine: Some(routine), ..Args::default() },
             reads,
             writes: vec![value],
-            bases: Vec::new(),
             may_fail: self.waits.may_fail[idx as usize].then_some(node.origin).into_iter().collect(),
             first: self.waits.first[idx as usize],
-            part_of: None,
             ops: vec![Cow::Borrowed(row.name)],
+            ..LaunchDraft::default()
         });
     }
 }

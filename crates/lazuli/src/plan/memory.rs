@@ -15,20 +15,7 @@ pub fn assign(lowered: Lowered) -> Plan {
     let temp_lower_bound = live_bytes(&allocations, steps.len());
     let (slots, slot_of) = pack(&allocations, values.len());
     let boundaries = boundaries(&steps, &values);
-    let launches = steps
-        .into_iter()
-        .map(|step| Launch {
-            reads: step.reads.iter().map(|v| slot_of[*v as usize]).collect(),
-            writes: step.writes.iter().map(|v| slot_of[*v as usize]).collect(),
-            read_values: step.reads,
-            write_values: step.writes,
-            bases: step.bases,
-            kernel: step.kernel,
-            args: step.args,
-            may_fail: step.may_fail,
-            ops: step.ops,
-        })
-        .collect();
+    let launches = steps.into_iter().map(|step| placed(step, &slot_of)).collect();
     Plan {
         launches,
         slots,
@@ -40,6 +27,22 @@ pub fn assign(lowered: Lowered) -> Plan {
         temp_lower_bound,
         boundaries,
         ..Plan::default()
+    }
+}
+
+/// A launch whose values have these slots.
+fn placed(step: LaunchDraft, slot_of: &[SlotId]) -> Launch {
+    Launch {
+        reads: step.reads.iter().map(|v| slot_of[*v as usize]).collect(),
+        writes: step.writes.iter().map(|v| slot_of[*v as usize]).collect(),
+        read_values: step.reads,
+        write_values: step.writes,
+        bases: step.bases,
+        kernel: step.kernel,
+        args: step.args,
+        may_fail: step.may_fail,
+        ops: step.ops,
+        parts: step.parts.into_iter().map(|part| placed(part, slot_of)).collect(),
     }
 }
 
@@ -167,6 +170,12 @@ fn reads_then_writes(step: &LaunchDraft, read: ValueId, written: ValueId) -> boo
         Kernel::Loop(body) => body,
         // Operands are read for many elements; what follows the product is a map.
         Kernel::Matmul(body) if !step.reads[..2].contains(&read) => body,
+        // Parts run at once: what one of them overwrites, no other may read.
+        Kernel::Grouped(_) => {
+            let mut readers = step.parts.iter().filter(|part| part.reads.contains(&read));
+            return readers.next().is_some_and(|part| reads_then_writes(part, read, written))
+                && readers.next().is_none();
+        }
         _ => return false,
     };
     let position = |ids: &[ValueId], id: ValueId| ids.iter().position(|v| *v == id);

@@ -12,6 +12,7 @@ mod maps;
 mod body;
 mod lower;
 mod split;
+mod grouped;
 mod order;
 mod bases;
 mod structure;
@@ -96,6 +97,21 @@ pub struct Launch {
     pub may_fail: Vec<NodeIdx>,
     /// The ops it computes, in order, for people.
     pub ops: Vec<Cow<'static, str>>,
+    /// If it is grouped: its parts, which run in any order or at once. What they read and write, part after part, is what the
+    /// launch does.
+    pub parts: Vec<Launch>,
+}
+
+impl Launch {
+    /// Its parts; itself if it is not grouped.
+    pub fn each(&self) -> &[Launch] {
+        if self.parts.is_empty() { std::slice::from_ref(self) } else { &self.parts }
+    }
+
+    /// The kernel in one line.
+    pub fn text(&self) -> String {
+        self.each().iter().map(|part| part.kernel.text(&part.args)).collect::<Vec<_>>().join(" | ")
+    }
 }
 
 /// What is run: launches in order, over slots. A plain value with a stable text.
@@ -227,7 +243,7 @@ impl PlanDraft {
     fn filled(&self, template: &Template, limits: &Limits) -> Option<Plan> {
         let memos = template.memos(&self.graph);
         let kernels = self.lowered(template, limits, Some(memos));
-        let plan = self.assigned(order::order(split::split(kernels, limits), &self.graph.stages).ok()?, limits);
+        let plan = self.assigned(self.ordered(kernels, limits).ok()?, limits);
         if cfg!(debug_assertions) {
             let afresh = self.planned(limits).0;
             assert_eq!(format!("{plan:?}"), format!("{afresh:?}"), "a filled plan is another than one made afresh");
@@ -238,8 +254,11 @@ impl PlanDraft {
 
     /// The kernels of a template's groups, lowered afresh, in the order in which they run, and where each stage ends.
     fn kernels(&self, template: &Template, limits: &Limits) -> Result<Ordered, order::Circle> {
-        let lowered = self.lowered(template, limits, None);
-        order::order(split::split(lowered, limits), &self.graph.stages)
+        self.ordered(self.lowered(template, limits, None), limits)
+    }
+
+    fn ordered(&self, lowered: lower::Lowered, limits: &Limits) -> Result<Ordered, order::Circle> {
+        order::order(grouped::grouped(split::split(lowered, limits), limits), &self.graph.stages)
     }
 
     fn lowered(&self, template: &Template, limits: &Limits, memos: Option<&lower::GroupMemos>) -> lower::Lowered {

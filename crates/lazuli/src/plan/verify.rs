@@ -12,7 +12,7 @@ use crate::graph::{Graph, Op};
 use crate::kernel::{AccessForm, InstOp, Kernel};
 use crate::view::IndexMap;
 pub use bounds::verify_bounds;
-use bounds::{maps, operands};
+use bounds::{inside_slots, n_bindings};
 
 /// Above this many elements, coverage is checked by counting instead of element by element.
 const EXACT: usize = 1 << 12;
@@ -165,6 +165,17 @@ pub fn verify_commits(plan: &Plan, graph: &Graph, limits: &Limits) -> Result<(),
                 (0, false)
             }
             Kernel::Routine(routine) => (routine.row.indexes as usize, false),
+            Kernel::Grouped(_) => {
+                let bodies = launch.parts.iter().filter_map(|part| match &part.kernel {
+                    Kernel::Matmul(body) => Some(body),
+                    _ => None,
+                });
+                let is_placed = |op: &InstOp| matches!(op, InstOp::Gather { .. } | InstOp::Failed | InstOp::Custom(..));
+                if bodies.flat_map(|body| &body.insts).any(|inst| is_placed(&inst.op)) {
+                    return Err(format!("launch {i}: grouped products neither check nor commit"));
+                }
+                (0, false)
+            }
         };
         if n_fallible != launch.may_fail.len() {
             return Err(format!("launch {i} may fail in {n_fallible} ways, but names {:?}", launch.may_fail));
@@ -214,8 +225,8 @@ fn step(
     if reads.len() != launch.reads.len() || writes.len() != launch.writes.len() {
         return Err("slots and bindings differ in number".into());
     }
-    if reads.len() + writes.len() > limits.max_bindings {
-        return Err(format!("{} bindings are above the limit of {}", reads.len() + writes.len(), limits.max_bindings));
+    if n_bindings(launch) > limits.max_bindings {
+        return Err(format!("{} bindings are above the limit of {}", n_bindings(launch), limits.max_bindings));
     }
     for (slot, value) in launch.reads.iter().zip(&launch.read_values) {
         let n_elems = plan.value_elems[*value as usize];
@@ -230,9 +241,9 @@ fn step(
             return Err(format!("reads value {value} before all of it is written"));
         }
     }
-    maps(plan, launch)?;
-    if let Some(matmul) = &launch.args.matmul {
-        operands(plan, launch, matmul)?;
+    inside_slots(plan, launch)?;
+    if let Kernel::Grouped(_) = launch.kernel {
+        return grouped(plan, launch, limits, holds, (written, ranges));
     }
     for (output, (slot, value)) in launch.writes.iter().zip(&launch.write_values).enumerate() {
         let n_elems = plan.value_elems[*value as usize];
@@ -282,6 +293,34 @@ fn step(
         }
     }
     Ok(())
+}
+
+/// The parts of a grouped launch are legal in any order: each by itself, none reads or writes what another writes, and
+/// together they read and write what the launch says.
+fn grouped(
+    plan: &Plan,
+    launch: &Launch,
+    limits: &Limits,
+    holds: &mut [SlotContents],
+    (written, ranges): (&mut HashMap<ValueId, Coverage>, &mut LookedUp),
+) -> Result<(), String> {
+    for (i, part) in launch.parts.iter().enumerate() {
+        let others = launch.parts.iter().enumerate().filter(|(other, _)| *other != i);
+        for slot in others.flat_map(|(_, other)| other.reads.iter().chain(&other.writes)) {
+            if part.writes.contains(slot) {
+                return Err(format!("part {i} writes slot {}, which another part uses", slot.0));
+            }
+        }
+    }
+    let reads = launch.parts.iter().flat_map(|part| part.reads.iter().zip(&part.read_values));
+    let writes = launch.parts.iter().flat_map(|part| part.writes.iter().zip(&part.write_values));
+    if !reads.eq(launch.reads.iter().zip(&launch.read_values))
+        || !writes.eq(launch.writes.iter().zip(&launch.write_values))
+        || launch.parts.iter().any(|part| !matches!(part.kernel, Kernel::Matmul(_)))
+    {
+        return Err("a grouped launch is not its parts".into());
+    }
+    launch.parts.iter().try_for_each(|part| step(plan, part, limits, holds, (written, ranges)))
 }
 
 /// A value whose rows are written takes over all of its base, which is in the slot, and whole.
@@ -395,6 +434,7 @@ fn in_place(launch: &Launch, input: usize, output: usize) -> Result<(), String> 
         Kernel::Matmul(body) => (body, 2),
         Kernel::Attention(_) => return Err("chained products do not write in place".into()),
         Kernel::Routine(_) => return Err("routines do not write in place".into()),
+        Kernel::Grouped(_) => return Err("only parts of a group write in place".into()),
     };
     if launch.reads[..n_operands].contains(&launch.writes[output]) {
         return Err(format!("output {output} lies over an operand of the product"));

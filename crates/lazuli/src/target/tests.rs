@@ -82,7 +82,7 @@ fn told(target: &Target) -> String {
             Machine::Gpu(gpu) => shader_texts(&plan, gpu),
         };
         for (launch, schedule) in plan.launches.iter().zip(schedules) {
-            let _ = writeln!(text, "    {}\n        {schedule}", launch.kernel.text(&launch.args));
+            let _ = writeln!(text, "    {}\n        {schedule}", launch.text());
         }
     }
     text

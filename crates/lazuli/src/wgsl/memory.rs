@@ -2,6 +2,8 @@
 //! and written through them. Packed elements, windows and in-place memory are hidden behind functions named after the
 //! buffer. Knows dtypes and bytes; nothing of index maps or instructions.
 
+use std::ops::Range;
+
 use super::convert::{self, pack, unpack};
 use super::shader::{Bindings, Shader};
 use super::tree::{ShaderExpr, ShaderFn, ShaderType, Statement, Statements, call, literal, named, word};
@@ -27,6 +29,7 @@ pub struct Use {
 }
 
 /// All memory of a launch.
+#[derive(Clone)]
 pub struct LaunchMemory {
     buffers: Vec<SlotMemory>,
     /// Per use, its buffer.
@@ -46,6 +49,7 @@ pub enum StatusUse {
 }
 
 /// One piece of memory: a slot, whoever uses it.
+#[derive(Clone)]
 pub(super) struct SlotMemory {
     place: PassMemory,
     pub name: String,
@@ -133,6 +137,16 @@ impl LaunchMemory {
         buffer.atomic |= one.writes && one.by_one && size < 4;
         buffer.touched.push((self.buffer_of.len() - 1, vec![windows]));
         buffer.windows = (buffer.windows.0.min(windows.0), buffer.windows.1.max(windows.1));
+    }
+
+    /// The same memory for a part of a launch, of whose uses these are its own.
+    pub fn part(&self, uses: Range<usize>) -> LaunchMemory {
+        LaunchMemory {
+            buffers: self.buffers.clone(),
+            buffer_of: self.buffer_of[uses.clone()].to_vec(),
+            storages: self.storages[uses].to_vec(),
+            status: self.status,
+        }
     }
 
     /// Leaves out windows between these ranges of bytes, which are all that a use touches, unless others touch them.

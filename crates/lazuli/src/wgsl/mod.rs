@@ -123,9 +123,15 @@ pub fn print(launch: &Launch, schedule: &GpuSchedule, slots: &[Slot], target: &G
                 GpuSchedule::Matmul(product) => return matmul::program(&context, args, product),
                 GpuSchedule::Map(map) => map::passes(&context, args, map),
                 GpuSchedule::Reduce(reduce) => vec![reduce::pass(&context, args, *reduce)],
-                GpuSchedule::Attention(_) | GpuSchedule::Routine => unreachable!("bug: the schedule of another launch"),
+                GpuSchedule::Attention(_) | GpuSchedule::Grouped(_) | GpuSchedule::Routine => {
+                    unreachable!("bug: the schedule of another launch")
+                }
             };
             ShaderProgram { passes, ..ShaderProgram::default() }
+        }
+        Kernel::Grouped(_) => {
+            let GpuSchedule::Grouped(grouped) = schedule else { unreachable!("bug: the schedule of another launch") };
+            matmul::grouped(launch, grouped, slots, target)
         }
         Kernel::Attention(kernel) => {
             let GpuSchedule::Attention(tiles) = schedule else { unreachable!("bug: the schedule of another launch") };

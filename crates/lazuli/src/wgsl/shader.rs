@@ -18,6 +18,9 @@ pub struct Shader {
     n_invocations: usize,
     consts: Vec<u32>,
     params: Vec<(String, u32)>,
+    /// What names of numbers start with now, and which constants are meant: those of a part of the launch.
+    prefix: String,
+    first_const: usize,
     globals: Vec<String>,
     functions: Vec<Function>,
     /// The statements of the innermost block that is open.
@@ -50,7 +53,15 @@ impl Shader {
 
     /// The bits of a constant, by its place in `consts`.
     pub fn constant(&self, idx: u16) -> ShaderExpr {
-        word(format!("params.c{idx}"))
+        word(format!("params.c{}", self.first_const + idx as usize))
+    }
+
+    /// Numbers and constants from here on are those of a part of the launch: names start with this, and these are its
+    /// constants.
+    pub fn start_part(&mut self, prefix: &str, consts: &[u32]) {
+        self.prefix = prefix.to_string();
+        self.first_const = self.consts.len();
+        self.consts.extend(consts);
     }
 
     /// A number of the launch. The same name may be asked for again.
@@ -60,9 +71,10 @@ impl Shader {
 
     /// The same for a number that may be negative: as u32 it wraps, and so does the arithmetic it is used in.
     pub fn signed_param(&mut self, name: &str, value: isize) -> ShaderExpr {
+        let name = format!("{}{name}", self.prefix);
         match self.params.iter().find(|p| p.0 == name) {
             Some(known) => debug_assert_eq!(known.1, value as u32, "{name}"),
-            None => self.params.push((name.to_string(), value as u32)),
+            None => self.params.push((name.clone(), value as u32)),
         }
         word(format!("params.{name}"))
     }

@@ -16,6 +16,7 @@ mod futures;
 mod kept;
 mod lengths;
 mod gradients;
+mod grouped;
 mod halves;
 mod lines;
 mod packed;

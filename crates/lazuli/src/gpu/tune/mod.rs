@@ -15,7 +15,7 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{Kernel, MatmulArgs};
 use crate::log::{self, Topic};
-use crate::plan::Plan;
+use crate::plan::{Launch, Plan};
 use crate::wgsl::{Class, OperandLayout};
 pub use kept::Tuning;
 use trial::Trial;
@@ -105,7 +105,7 @@ pub fn tune(device: &Device, budget: Duration, mut reported: impl FnMut(&TuneSte
 pub fn first_use(live: &Arc<OpenDevice>, plan: &Plan) {
     let TuneMode::FirstUse(budget) = live.tuning.mode else { return };
     let mut is_new = false;
-    for launch in &plan.launches {
+    for launch in plan.launches.iter().flat_map(Launch::each) {
         let (Kernel::Matmul(body), Some(matmul)) = (&launch.kernel, &launch.args.matmul) else { continue };
         let Some(class) = Class::of(matmul, [body.inputs[0].dtype(), body.inputs[1].dtype()]) else { continue };
         if live.tuning.knows(&class) {

@@ -254,6 +254,7 @@ pub fn plan(class: &Class) -> Plan {
             bases: Vec::new(),
             may_fail: Vec::new(),
             ops: vec!["matmul".into()],
+            parts: Vec::new(),
         }],
         slots: vec![
             slot(SlotKind::Input { idx: 0, donated: false }, n_elems[0], class.a.dtype),

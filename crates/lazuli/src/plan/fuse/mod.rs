@@ -549,6 +549,7 @@ impl Fuser<'_> {
                     form: draft.form,
                     domain: draft.domain,
                     level: draft.level,
+                    stage: draft.place.stage,
                     stores: std::mem::take(&mut draft.stores),
                 });
             }

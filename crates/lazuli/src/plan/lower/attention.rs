@@ -91,10 +91,8 @@ impl Lowering<'_> {
             reads: built_rows.reads,
             writes,
             bases,
-            may_fail: Vec::new(),
-            first: false,
-            part_of: None,
             ops,
+            ..LaunchDraft::default()
         });
     }
 

@@ -75,7 +75,7 @@ impl SplitSteps<'_> {
 
     /// Adds a kernel, in as many parts as it takes. Chained products and routines share out their own memory.
     fn fit(&mut self, step: LaunchDraft) {
-        if let Kernel::Attention(_) | Kernel::Routine(_) = step.kernel {
+        if let Kernel::Attention(_) | Kernel::Routine(_) | Kernel::Grouped(_) = step.kernel {
             return self.steps.push(step);
         }
         if Footprint::new(&step, &self.values, self.limits).is_small() || self.is_hopeless(&step) {

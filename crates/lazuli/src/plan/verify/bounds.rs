@@ -9,7 +9,7 @@ use crate::kernel::{Args, AttentionArgs, AttentionKernel, Body, InstOp, Kernel, 
 pub fn verify_bounds(plan: &Plan, limits: &Limits) -> Result<(), String> {
     for launch in &plan.launches {
         let (reads, writes) = launch.kernel.bindings();
-        if reads.len() + writes.len() > limits.max_bindings {
+        if n_bindings(launch) > limits.max_bindings {
             return Err("more bindings than there may be".into());
         }
         let bound = launch.reads.iter().zip(&launch.read_values).zip(reads);
@@ -20,16 +20,36 @@ pub fn verify_bounds(plan: &Plan, limits: &Limits) -> Result<(), String> {
                 return Err(format!("value {value} does not fit slot {}", slot.0));
             }
         }
-        maps(plan, launch)?;
-        if let Some(matmul) = &launch.args.matmul {
-            operands(plan, launch, matmul)?;
+        inside_slots(plan, launch)?;
+    }
+    Ok(())
+}
+
+/// Slots that a launch is bound to; where parts of it share some, each counts once.
+pub fn n_bindings(launch: &Launch) -> usize {
+    let (n_reads, n_writes) = (launch.reads.len(), launch.writes.len());
+    if launch.parts.is_empty() {
+        return n_reads + n_writes;
+    }
+    let mut slots: Vec<_> = launch.reads.iter().chain(&launch.writes).collect();
+    slots.sort_unstable();
+    slots.dedup();
+    slots.len()
+}
+
+/// All that a launch, or any part of it, touches is inside its slots.
+pub fn inside_slots(plan: &Plan, launch: &Launch) -> Result<(), String> {
+    for part in launch.each() {
+        maps(plan, part)?;
+        if let Some(matmul) = &part.args.matmul {
+            operands(plan, part, matmul)?;
         }
     }
     Ok(())
 }
 
 /// Every map of a launch stays inside what it reads and writes.
-pub fn maps(plan: &Plan, launch: &Launch) -> Result<(), String> {
+fn maps(plan: &Plan, launch: &Launch) -> Result<(), String> {
     match &launch.kernel {
         Kernel::Loop(body) | Kernel::Matmul(body) => inside(plan, launch, (body, &launch.args), 0),
         Kernel::Attention(kernel) => {
@@ -37,6 +57,7 @@ pub fn maps(plan: &Plan, launch: &Launch) -> Result<(), String> {
             chained(plan, launch, kernel, args)
         }
         Kernel::Routine(_) => Ok(()),
+        Kernel::Grouped(_) => Err("a group within a group".into()),
     }
 }
 
@@ -152,7 +173,7 @@ fn chained(plan: &Plan, launch: &Launch, kernel: &AttentionKernel, args: &Attent
 }
 
 /// Every element of a product's operands is inside what it reads.
-pub fn operands(plan: &Plan, launch: &Launch, matmul: &MatmulArgs) -> Result<(), String> {
+fn operands(plan: &Plan, launch: &Launch, matmul: &MatmulArgs) -> Result<(), String> {
     let &MatmulArgs { ref batch, m, k, n, ref a, ref b, panels } = matmul;
     if batch.contains(&0) || m == 0 || k == 0 || n == 0 {
         return Ok(());

@@ -122,7 +122,7 @@ impl MatmulShader<'_> {
     /// Four columns of `b` at one step.
     fn columns(&self, shader: &mut Shader, k: &ShaderExpr) -> ShaderExpr {
         if self.shape.b == Read::Across {
-            let at = word("b_from") + k * word("params.b_row_fours");
+            let at = word("b_from") + k * self.number("b_row_fours");
             return self.memory.load_four(shader, 1, at).reinterpreted(self.lane);
         }
         let by = self.matmul.b.rows.stride().unwrap_or(1);

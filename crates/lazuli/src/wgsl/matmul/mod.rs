@@ -4,6 +4,7 @@
 //! together is a variant's to say.
 
 pub mod choose;
+mod grouped;
 mod lanes;
 mod registers;
 mod subgroup;
@@ -14,13 +15,14 @@ use super::context::Context;
 use super::eval::Eval;
 use super::index::{Accesses, Spot, split};
 use super::map::side_by_side;
-use super::memory::{LaunchMemory, Use};
+use super::memory::{LaunchMemory, StatusUse, Use};
 use super::schedule::{self, VecAxis, VecLoad};
 use super::shader::Shader;
 use super::tree::{ShaderExpr, ShaderType, all, call, min, named, select, word};
 use super::{Pass, PassMemory, ShaderProgram};
 use crate::dtype::{DType, Lane};
 use crate::kernel::{Args, AxisList, InstOp, MatmulArgs, OperandArgs, Reg, Scope};
+pub use grouped::{GroupedSchedule, grouped};
 use variants::{Cols, K_UNROLL, MatmulShape, ProductSchedule, Read, Share};
 
 /// Instructions up to which what follows the sums is written out for each value of a tile; beyond, it is a loop. A loop
@@ -71,6 +73,8 @@ struct MatmulShader<'a> {
     lane: Lane,
     modes: Vec<VecLoad>,
     memory: LaunchMemory,
+    /// What the names of its numbers start with: those of several products may stand in one text.
+    prefix: String,
 }
 
 impl<'a> MatmulShader<'a> {
@@ -86,22 +90,36 @@ impl<'a> MatmulShader<'a> {
         let modes = schedule::modes(context.body, args, four);
         let acc = context.body.insts.iter().find(|i| matches!(i.op, InstOp::Acc(_)));
         let lane = acc.map_or(Lane::F32, |i| i.dtype.lane());
-        let mut uses = match sums {
-            DispatchSums::Parts => context.uses(args, &[]),
-            _ => context.uses(args, &[&modes]),
+        let memory = LaunchMemory::new(&[], StatusUse::None, context.target);
+        let prefix = String::new();
+        let mut made = MatmulShader { context, args, matmul, shape, cols, sums, lane, modes, memory, prefix };
+        made.memory = context.memory_of(made.uses());
+        made
+    }
+
+    /// How it uses memory.
+    fn uses(&self) -> Vec<Use> {
+        let mut uses = match self.sums {
+            DispatchSums::Parts => self.context.uses(self.args, &[]),
+            _ => self.context.uses(self.args, &[&self.modes]),
         };
-        if sums != DispatchSums::Added {
-            let rest = !matmul.k.is_multiple_of(K_UNROLL);
-            for (one, read) in uses.iter_mut().zip([shape.a, shape.b]) {
+        if self.sums != DispatchSums::Added {
+            let rest = !self.matmul.k.is_multiple_of(K_UNROLL);
+            for (one, read) in uses.iter_mut().zip([self.shape.a, self.shape.b]) {
                 one.by_four |= read != Read::Each;
                 // What is left over of k is read one by one.
                 one.by_one |= read == Read::Each || (read == Read::AlongK && rest);
             }
         }
-        if sums != DispatchSums::Whole {
-            uses.push(scratch(args, &shape, lane));
+        if self.sums != DispatchSums::Whole {
+            uses.push(scratch(self.args, &self.shape, self.lane));
         }
-        MatmulShader { context, args, matmul, shape, cols, sums, lane, modes, memory: context.memory_of(uses) }
+        uses
+    }
+
+    /// A number of the launch that is known already.
+    fn number(&self, name: &str) -> ShaderExpr {
+        word(format!("params.{}{name}", self.prefix))
     }
 
     fn pass(&self) -> Pass {
@@ -109,33 +127,58 @@ impl<'a> MatmulShader<'a> {
         let mut shader = Shader::new(self.context.comment(), &self.args.consts, group);
         // All numbers at once: llvmpipe reads what is the same for all lanes once only where nothing branches.
         shader.define("params", word("params"));
-        let n_tiles = self.write_place(&mut shader, group);
+        let group_idx = shader.count_groups();
+        self.write(&mut shader, group_idx);
+        shader.finish(self.context.label(), &self.memory, self.n_groups())
+    }
+
+    /// Writes what the workgroups of this product do, of which this is the number of one.
+    fn write(&self, shader: &mut Shader, group_idx: ShaderExpr) {
+        self.write_place(shader, group_idx);
         match (self.sums, self.shape.variant.team) {
-            (DispatchSums::Added, _) => self.write_added(&mut shader),
-            (_, Share::WorkgroupTile { k, .. }) => self.write_team_sums(&mut shader, k),
+            (DispatchSums::Added, _) => self.write_added(shader),
+            (_, Share::WorkgroupTile { k, .. }) => self.write_team_sums(shader, k),
             (_, Share::SplitK(lanes)) => {
-                self.write_operands(&mut shader);
-                self.write_lane_sums(&mut shader, lanes);
+                self.write_operands(shader);
+                self.write_lane_sums(shader, lanes);
             }
             _ => {
-                self.write_operands(&mut shader);
-                self.write_sums(&mut shader);
+                self.write_operands(shader);
+                self.write_sums(shader);
             }
         }
         match self.shape.variant.team {
             // Of those that share a tile the first goes on.
             Share::SplitK(_) => {
                 shader.open_if(word("k_lane").equals(0).and(named("is_there", ShaderType::Bool)));
-                self.write_rest(&mut shader);
+                self.write_rest(shader);
                 shader.close();
             }
-            _ => self.write_rest(&mut shader),
+            _ => self.write_rest(shader),
         }
-        shader.finish(self.context.label(), &self.memory, n_tiles.div_ceil(self.tiles_of(group)))
+    }
+
+    /// Workgroups that make all tiles.
+    fn n_groups(&self) -> usize {
+        let [n_across, n_down] = self.tiles();
+        let n_once = n_across * n_down * self.n_batch();
+        let n_tiles = n_once * if self.sums == DispatchSums::Parts { self.shape.splits } else { 1 };
+        n_tiles.div_ceil(self.tiles_of_group())
+    }
+
+    /// Tiles across and down a matrix.
+    fn tiles(&self) -> [usize; 2] {
+        let (rows, width) = self.shape.variant.tile();
+        [(self.cols.1 - self.cols.0).div_ceil(width), self.matmul.m.div_ceil(rows)]
+    }
+
+    fn n_batch(&self) -> usize {
+        self.matmul.batch.iter().product()
     }
 
     /// Tiles that a workgroup makes.
-    fn tiles_of(&self, group: usize) -> usize {
+    fn tiles_of_group(&self) -> usize {
+        let group = self.shape.variant.group(self.context.target);
         match self.shape.variant.team {
             Share::Alone => group,
             Share::WorkgroupTile { .. } | Share::SubgroupBroadcast(_) => 1,
@@ -143,19 +186,19 @@ impl<'a> MatmulShader<'a> {
         }
     }
 
-    /// Which tile this invocation makes. Gives how many there are.
-    fn write_place(&self, shader: &mut Shader, group: usize) -> usize {
+    /// Which tile this invocation makes.
+    fn write_place(&self, shader: &mut Shader, group_idx: ShaderExpr) {
+        let group = self.shape.variant.group(self.context.target);
         let (rows, width) = self.shape.variant.tile();
-        let (n_across, n_down) = ((self.cols.1 - self.cols.0).div_ceil(width), self.matmul.m.div_ceil(rows));
-        let n_batch: usize = self.matmul.batch.iter().product();
-        let n_once = n_batch * n_down * n_across;
+        let [n_across, n_down] = self.tiles();
+        let n_once = self.n_batch() * n_down * n_across;
         let n_tiles = n_once * if self.sums == DispatchSums::Parts { self.shape.splits } else { 1 };
         let tiles = shader.param("n_tiles", n_tiles);
         let (across, down) = (shader.param("tiles_across", n_across), shader.param("tiles_down", n_down));
         let (first, _) = (shader.param("col_start", self.cols.0), shader.param("col_end", self.cols.1));
         shader.param("m", self.matmul.m);
         shader.param("n", self.matmul.n);
-        self.write_number(shader, group, &tiles);
+        self.write_number(shader, group_idx, group, &tiles);
         if self.sums == DispatchSums::Parts {
             let once = shader.param("tiles_once", n_once);
             shader.define("part", word("number") / &once);
@@ -197,12 +240,11 @@ impl<'a> MatmulShader<'a> {
                 shader.define("row", start_row);
             }
         }
-        n_tiles
     }
 
     /// The number of this invocation's tile: `tile`, or `number` where tiles are counted once for every part of k.
-    fn write_number(&self, shader: &mut Shader, group: usize, tiles: &ShaderExpr) {
-        let (group_idx, lane) = (shader.count_groups(), word("lane"));
+    fn write_number(&self, shader: &mut Shader, group_idx: ShaderExpr, group: usize, tiles: &ShaderExpr) {
+        let lane = word("lane");
         let number = if self.sums == DispatchSums::Parts { "number" } else { "tile" };
         match self.shape.variant.team {
             Share::Alone => {
@@ -296,9 +338,9 @@ impl<'a> MatmulShader<'a> {
     fn element(&self, row: &ShaderExpr, col: &ShaderExpr) -> ShaderExpr {
         let row = match self.matmul.batch.is_empty() {
             true => row.clone(),
-            false => word("batch") * word("params.m") + row,
+            false => word("batch") * self.number("m") + row,
         };
-        row * word("params.n") + col
+        row * self.number("n") + col
     }
 
     /// What follows the sums, value by value of the tile.
@@ -319,8 +361,8 @@ impl<'a> MatmulShader<'a> {
             Share::Alone | Share::SplitK(_) => (4, [false, false]),
         };
         let (row, col) = (word("row"), word("col"));
-        let is_row = |row: &ShaderExpr| row.less(word("params.m"));
-        let is_col = |col: &ShaderExpr| col.less(word("params.col_end"));
+        let is_row = |row: &ShaderExpr| row.less(self.number("m"));
+        let is_col = |col: &ShaderExpr| col.less(self.number("col_end"));
         if values.len() > 1 && values.len() * body.insts.len() > WRITTEN_OUT {
             // In memory, to be counted through: what follows is long, and should be compiled once.
             let n = values.len();

@@ -24,7 +24,7 @@ impl MatmulShader<'_> {
         for c in 0..cols.n_values() {
             let col = match (c, team) {
                 (0, Share::Alone | Share::SplitK(_) | Share::WorkgroupTile { .. }) => word("col"),
-                _ => min(word("col") + 4 * c, word("params.col_end") - 4),
+                _ => min(word("col") + 4 * c, self.number("col_end") - 4),
             };
             let at = place(shader, "b", "col", &b.cols, &col);
             let first = shader.define(format!("b{c}"), &b_start + at);
@@ -55,7 +55,7 @@ impl MatmulShader<'_> {
     fn write_rows(&self, shader: &mut Shader, rows: usize) {
         let per = if self.shape.a == Read::Across { 4 } else { 1 };
         for r in (0..rows).step_by(per) {
-            let row = if r == 0 { word("row") } else { min(word("row") + r, word("params.m") - per) };
+            let row = if r == 0 { word("row") } else { min(word("row") + r, self.number("m") - per) };
             let at = place(shader, "a", "row", &self.matmul.a.rows, &row);
             shader.define(format!("a{r}"), word("a_start") + at);
         }

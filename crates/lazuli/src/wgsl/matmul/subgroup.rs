@@ -11,7 +11,7 @@ impl MatmulShader<'_> {
     /// Where the rows of `a` start that this invocation reads: of every `n_lanes` rows of the tile one.
     pub fn write_subgroup_rows(&self, shader: &mut Shader, n_lanes: usize) {
         for first in (0..self.shape.variant.rows).step_by(n_lanes) {
-            let row = min(word("row") + first + word("lane"), word("params.m") - 1);
+            let row = min(word("row") + first + word("lane"), self.number("m") - 1);
             let at = place(shader, "a", "row", &self.matmul.a.rows, &row);
             shader.define(format!("a{first}"), word("a_start") + at);
         }

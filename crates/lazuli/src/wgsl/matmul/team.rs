@@ -19,7 +19,7 @@ struct TileSide<'a> {
     /// Elements of the workgroup's tile, where they start, and the end of the axis.
     size: usize,
     start: &'static str,
-    end: &'static str,
+    end: ShaderExpr,
     /// The operand's own names of both axes, and how they lie.
     across: (&'static str, &'a AxisList),
     along: (&'static str, &'a AxisList),
@@ -93,7 +93,7 @@ impl MatmulShader<'_> {
                 read: self.shape.a,
                 size: n_rows,
                 start: "tile_row",
-                end: "params.m",
+                end: self.number("m"),
                 across: ("row", &a.rows),
                 along: ("col", &a.cols),
                 k_steps,
@@ -106,7 +106,7 @@ impl MatmulShader<'_> {
                 read: self.shape.b,
                 size: n_cols,
                 start: "tile_col",
-                end: "params.col_end",
+                end: self.number("col_end"),
                 across: ("col", &b.cols),
                 along: ("row", &b.rows),
                 k_steps,
@@ -282,8 +282,8 @@ impl TileSide<'_> {
             let n_places = if self.read == Read::Across { 1 } else { 4 };
             for j in 0..n_places {
                 let idx = match self.read {
-                    Read::Across => min(first.clone(), word(self.end) - 4),
-                    _ => min(first.plus(j), word(self.end) - 1),
+                    Read::Across => min(first.clone(), self.end.clone() - 4),
+                    _ => min(first.plus(j), self.end.clone() - 1),
                 };
                 let at = &along + place(shader, n, self.across.0, self.across.1, &idx);
                 let at = if self.in_fours() { at >> 2 } else { at };

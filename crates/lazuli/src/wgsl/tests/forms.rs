@@ -132,6 +132,11 @@ fn matmuls() {
     check_form("matmul_of_integers", &[&data([5, 6], DType::I32).matmul(&data([6, 7], DType::I32))]);
     let bias = product(32, 64, 32) + f32s(&[32]);
     check_form("matmul_with_a_bias", &[&bias]);
+    let (x, w) = (f32s(&[40, 64]), f32s(&[64, 48]));
+    check_form(
+        "matmul_grouped",
+        &[&(x.matmul(&w) + f32s(&[48])), &x.matmul(&f32s(&[64, 32])).mul(0.5), &x.matmul(&w.exp())],
+    );
     check_form("matmul_then_much", &[&(0..12).fold(bias.clone(), |x, i| x.mul(0.5 + i as f64).tanh())]);
 }
 

@@ -297,6 +297,25 @@ fn every_tile_of_windows_computes_what_the_cpu_computes() {
 /// Plain, masked, biased, capped, with heads that share keys, of many shapes; and the gradients, whose scores are turned and
 /// made of two products.
 #[test]
+fn grouped_products_compute_what_the_cpu_computes() {
+    let grouped = |k: usize, n: usize| {
+        let (x, w) = (random(&[19, k], 1), random(&[n, k], 3));
+        let first = x.matmul(&random(&[k, n], 2)).add(&random(&[n], 4));
+        [first, x.matmul(&w.t()).mul(0.5), x.matmul(&random(&[k, n + 4], 5)).relu()]
+    };
+    let check = |outputs: [Tensor; 3], devices: &[(&str, GpuTarget)]| check_run_on(&outputs.each_ref(), devices);
+    // With columns that fours leave over each product is dispatched by itself.
+    for (k, n) in [(16, 12), (21, 13)] {
+        check(grouped(k, n), &devices());
+    }
+    for variant in VARIANTS {
+        let tuned = Arc::new(Tuned { forced: Some(variant), ..Tuned::default() });
+        let target = GpuTarget { tuned, subgroup: Some(8), ..target(Threads::Cooperative) };
+        check(grouped(24, 16), &[(variant.name, target)]);
+    }
+}
+
+#[test]
 fn attention_computes_what_the_cpu_computes() {
     use crate::Attention;
     // One block of scores takes more iterations than others of a device that makes so few.
