@@ -160,8 +160,12 @@ fn compute_staged(read: &[(usize, Tensor)]) -> Result<(), What> {
     let stages: Vec<Vec<&Tensor>> = stages.iter().map(|nodes| nodes.iter().filter_map(tensor).collect()).collect();
     let stages: Vec<&[&Tensor]> = stages.iter().map(Vec::as_slice).collect();
     // Cheap ops may be part of more or fewer kernels; those that have a kernel of their own are not computed twice.
-    let has_its_own = |kernel: &&lazuli::KernelInfo| kernel.form == "matmul" || kernel.form == "routine";
-    let n_own = |plan: lazuli::Explain| plan.kernels.iter().filter(has_its_own).count();
+    let n_own_of = |kernel: &lazuli::KernelInfo| match &*kernel.form {
+        // Products that share an operand are one kernel if they belong to one stage.
+        "matmul" => kernel.ops.iter().filter(|op| *op == "matmul").count(),
+        form => (form == "routine") as usize,
+    };
+    let n_own = |plan: lazuli::Explain| plan.kernels.iter().map(n_own_of).sum::<usize>();
     let staged = n_own(lazuli::explain_staged(&stages).map_err(What::Error)?);
     let together = n_own(lazuli::explain(&stages.concat()).map_err(What::Error)?);
     if staged > together {
