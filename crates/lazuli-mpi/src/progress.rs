@@ -400,8 +400,10 @@ impl Progress {
 
     fn check_deadlines(&mut self, now: Duration) {
         let limit = self.place.timeout.mul_f64(NOTICED);
-        let silent = self.signs.silent(limit, now);
         let late = self.running.iter().find(|running| now.saturating_sub(running.since) > limit);
+        // Whoever stops in the middle of a collective was heard of a little later than the collective began: once that is
+        // late, half of the limit is silence enough to be the reason.
+        let silent = self.signs.silent(if late.is_some() { limit / 2 } else { limit }, now);
         let waits = late.or(self.running.first()).map(|r| format!(" ({} #{} waits)", r.name, r.number));
         if let Some((_, longest)) = silent.iter().max_by_key(|(_, silence)| *silence) {
             let ranks: Vec<usize> = silent.iter().map(|(rank, _)| *rank).collect();

@@ -174,9 +174,16 @@ fn a_rank_that_hangs_is_named_and_nothing_is_left() {
     let job = on_ranks(test, 3, 15, |world| {
         world.barrier()?;
         if world.rank() == 2 {
-            signal("-STOP");
+            // In the middle of whatever is under way then.
+            std::thread::spawn(|| {
+                std::thread::sleep(std::time::Duration::from_millis(200));
+                signal("-STOP");
+            });
         }
-        Ok(world.barrier()?)
+        for _ in 0..1_000_000 {
+            world.barrier()?;
+        }
+        Ok(())
     });
     assert!(!job.succeeded && job.text.contains("rank 2 gave no sign for "), "{}", job.text);
 }
