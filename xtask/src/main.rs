@@ -123,7 +123,7 @@ fn docs(words: &[String]) -> Result<(), String> {
 }
 
 /// Random graphs for as long as there is patience, then products of every size, then 200,000 structures on the CPU and 5,000
-/// on a GPU, in caches of 4 and 16 MiB, then a million damaged GGUF files.
+/// on a GPU, in caches of 4 and 16 MiB, then a million damaged GGUF files and a million damaged ONNX models.
 fn soak(words: &[String]) -> Result<(), String> {
     if let Some((first, rest)) = words.split_first()
         && first == "mpi"
@@ -149,7 +149,12 @@ fn soak(words: &[String]) -> Result<(), String> {
     }
     let mut command = Command::new(cargo());
     command.args(["test", "-p", "lazuli-io", "--test", "gguf_mutated", "--", "--nocapture"]);
-    workspace::succeed(command.env("LAZULI_SOAK_FILES", "1000000"))
+    workspace::succeed(command.env("LAZULI_SOAK_FILES", "1000000"))?;
+    data::run(&["onnx".to_string()])?;
+    let mut command = Command::new(cargo());
+    command.args(["run", "--release", "--package", "lazuli-onnx", "--example", "conformance", "--"]);
+    // There are some 1,880 models.
+    workspace::succeed(command.args(["--damage", "540", "--bounded"]))
 }
 
 /// ONNX's own tests, fetched if they are not there, on the CPU and on a GPU that runs on the CPU.

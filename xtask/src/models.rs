@@ -12,7 +12,8 @@ use crate::workspace::{cargo, root, succeed};
 const SETS: [&str; 8] = ["moonshine", "silero", "magika", "rapidocr", "basic-pitch", "open-nsfw", "minilm", "pictures"];
 const REQUIREMENTS: &str = "xtask/models/requirements.txt";
 
-/// Fetches what is missing, lets onnxruntime answer, runs the models and compares. The words go to `examples/models.rs`.
+/// Fetches what is missing, lets onnxruntime answer, runs the models and compares; then over fifty sizes, then through the
+/// `lazuli` command. The words go to `examples/models.rs`.
 pub fn run(words: &[String]) -> Result<(), String> {
     data::run(&SETS.map(String::from))?;
     environment()?;
@@ -20,7 +21,14 @@ pub fn run(words: &[String]) -> Result<(), String> {
     succeed(Command::new(&python).args(["xtask/models/reference.py", ".", "data/models"]))?;
     let mut command = Command::new(cargo());
     command.args(["run", "--release", "--package", "lazuli-onnx", "--example", "models", "--"]).args(words);
-    succeed(&mut command)
+    succeed(&mut command)?;
+    let mut command = Command::new(cargo());
+    command.args(["run", "--release", "--package", "lazuli-onnx", "--example", "models", "--", "--sizes"]);
+    succeed(&mut command)?;
+    // What the command makes of the same models, built as users build it.
+    succeed(Command::new(cargo()).args(["build", "--release", "--package", "lazuli-cli"]))?;
+    let lazuli = root().join("target/release").join(format!("lazuli{}", std::env::consts::EXE_SUFFIX));
+    succeed(Command::new(&python).arg("xtask/models/commands.py").arg(lazuli).args([".", "data/models"]))
 }
 
 /// The interpreter of the environment.

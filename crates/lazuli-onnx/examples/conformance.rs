@@ -7,6 +7,7 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Instant;
 
 use lazuli::{Device, DeviceKind, Tensor};
 use lazuli_onnx::{Dim, Model, Outline, Value};
@@ -20,7 +21,8 @@ const SUITES: &[(&str, &str)] = &[
     ("light", "light models"),
 ];
 
-/// Tests whose expected outputs are random numbers that somebody once drew. Types and shapes are compared, numbers are not.
+/// Tests whose expected outputs are random numbers that somebody once drew. Types, shapes and statistics are compared, numbers are
+/// not: see [`statistics_differ`].
 const RANDOM: &[&str] = &[
     "test_bernoulli",
     "test_bernoulli_double",
@@ -41,10 +43,33 @@ const NOISY: &[&str] = &["test_dft_inverse", "test_dft_inverse_opset19"];
 /// How outputs are compared.
 #[derive(Clone, Copy)]
 struct Tolerance {
-    /// Whether numbers are random, and only types and shapes are compared.
+    /// Whether numbers are random, and only types, shapes and statistics are compared.
     is_random: bool,
     /// Beside 1e-3 of the expected number.
     absolute: f64,
+}
+
+/// Which types a test's inputs and outputs have.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Types {
+    /// float, int32, int64 and bool.
+    Plain,
+    /// These and integers of other widths from 8 to 64 bits.
+    Integers,
+    Other,
+}
+
+impl Types {
+    fn of(outline: &Outline) -> Types {
+        let plain = ["float", "int32", "int64", "bool"];
+        let integers = ["int8", "int16", "uint8", "uint16", "uint32", "uint64"];
+        let among = |known: &[&str]| outline.types.iter().all(|name| known.contains(&name.as_str()));
+        match (among(&plain), among(&[&plain[..], &integers].concat())) {
+            (true, _) => Types::Plain,
+            (false, true) => Types::Integers,
+            _ => Types::Other,
+        }
+    }
 }
 
 /// How a test went.
@@ -61,8 +86,7 @@ struct Outcome {
     name: String,
     /// The operator, or the test's name if there are several.
     op: String,
-    /// Whether all inputs and outputs are float, int32, int64 or bool.
-    is_plain: bool,
+    types: Types,
     is_random: bool,
     verdict: Verdict,
 }
@@ -82,6 +106,7 @@ fn main() -> ExitCode {
 fn run() -> Result<bool, String> {
     let mut data = PathBuf::from("data/onnx");
     let (mut devices, mut only, mut every, mut page, mut n_damaged) = (Vec::new(), None, 1, None, 0);
+    let mut is_bounded = false;
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut next = || words.next().ok_or_else(|| format!("{word} needs a value"));
@@ -91,8 +116,14 @@ fn run() -> Result<bool, String> {
             "--only" => only = Some(next()?),
             "--every" => every = next()?.parse::<usize>().map_err(|e| e.to_string())?.max(1),
             "--damage" => n_damaged = next()?.parse::<usize>().map_err(|e| e.to_string())?,
+            // Damaged files must also keep to bounds of time and memory, which needs a machine that is not busy.
+            "--bounded" => is_bounded = true,
             "--page" => page = Some(PathBuf::from(next()?)),
-            _ => return Err(format!("`{word}`: there are --data, --device, --only, --every, --damage, --page")),
+            _ => {
+                return Err(format!(
+                    "`{word}`: there are --data, --device, --only, --every, --damage, --bounded, --page"
+                ));
+            }
         }
     }
     if devices.is_empty() {
@@ -101,7 +132,7 @@ fn run() -> Result<bool, String> {
     // A panic is counted; where it happened is in its verdict.
     std::panic::set_hook(Box::new(|_| {}));
     if n_damaged > 0 {
-        return damage(&data, only.as_deref(), n_damaged);
+        return damage(&data, only.as_deref(), n_damaged, is_bounded);
     }
     let mut runs = Vec::new();
     for name in devices {
@@ -117,9 +148,15 @@ fn run() -> Result<bool, String> {
     Ok(!runs.iter().any(|(_, outcomes)| outcomes.iter().any(is_bad)))
 }
 
-/// Loads and runs damaged copies of every model, `n` of each, on the CPU: all may fail, none may panic.
-fn damage(data: &Path, only: Option<&str>, n: usize) -> Result<bool, String> {
+/// The most that a damaged file may take: a second, and half a gibibyte of memory in the whole process.
+const MOST_SECONDS: f64 = 1.0;
+const MOST_BYTES: u64 = 512 << 20;
+
+/// Loads and runs damaged copies of every model, `n` of each, on the CPU: all may fail, none may panic; and if there are bounds,
+/// none may take longer than a second three times over, or memory beyond half a gibibyte.
+fn damage(data: &Path, only: Option<&str>, n: usize, is_bounded: bool) -> Result<bool, String> {
     let (mut n_files, mut n_loaded, mut panics) = (0, 0, Vec::new());
+    let (mut slowest, mut slow) = (0.0f64, Vec::new());
     // Xorshift, so that a failure can be repeated.
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let mut random = move |n: usize| {
@@ -147,21 +184,55 @@ fn damage(data: &Path, only: Option<&str>, n: usize) -> Result<bool, String> {
                     }
                 }
                 n_files += 1;
-                let run = || damaged(&bytes, &path.join("test_data_set_0"));
-                match catch_unwind(AssertUnwindSafe(run)) {
+                let run = || {
+                    let start = Instant::now();
+                    let loaded = catch_unwind(AssertUnwindSafe(|| damaged(&bytes, &path.join("test_data_set_0"))));
+                    (loaded, start.elapsed().as_secs_f64())
+                };
+                let (loaded, mut seconds) = run();
+                // Other programs take their share of the time: what is slow must be so again.
+                for _ in 0..2 {
+                    if seconds > MOST_SECONDS {
+                        seconds = seconds.min(run().1);
+                    }
+                }
+                slowest = slowest.max(seconds);
+                if seconds > MOST_SECONDS {
+                    slow.push((path.clone(), bytes.clone()));
+                }
+                match loaded {
                     Ok(loaded) => n_loaded += loaded as usize,
                     Err(_) => panics.push((path.clone(), bytes)),
                 }
             }
         }
     }
-    println!("{n_files} damaged files: {n_loaded} were loaded, {} panicked", panics.len());
-    for (i, (path, bytes)) in panics.iter().take(20).enumerate() {
-        let copy = std::env::temp_dir().join(format!("damaged-{i}.onnx"));
-        fs::write(&copy, bytes).map_err(|e| e.to_string())?;
-        println!("PANICKED: a copy of {}, kept as {}", path.display(), copy.display());
+    println!(
+        "{n_files} damaged files: {n_loaded} were loaded, {} panicked, the slowest took {slowest:.2} s",
+        panics.len()
+    );
+    for (what, files) in [("PANICKED", &panics), ("SLOW", &slow)] {
+        for (i, (path, bytes)) in files.iter().take(20).enumerate() {
+            let copy = std::env::temp_dir().join(format!("damaged-{what}-{i}.onnx"));
+            fs::write(&copy, bytes).map_err(|e| e.to_string())?;
+            println!("{what}: a copy of {}, kept as {}", path.display(), copy.display());
+        }
     }
-    Ok(panics.is_empty())
+    let is_small = match peak_bytes() {
+        Some(bytes) => {
+            println!("the process took {} MiB at most", bytes >> 20);
+            bytes <= MOST_BYTES
+        }
+        None => true,
+    };
+    Ok(panics.is_empty() && (!is_bounded || slow.is_empty() && is_small))
+}
+
+/// The most memory that the process has had, where the system tells.
+fn peak_bytes() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
 }
 
 /// Runs a damaged model on the inputs of its test and reads what comes; whether it was loaded.
@@ -242,7 +313,7 @@ fn outcome(suite: &'static str, name: String, path: &Path, device: &Device) -> O
         [op] => op.clone(),
         _ => "several operators".to_string(),
     };
-    let is_plain = outline.types.iter().all(|name| ["float", "int32", "int64", "bool"].contains(&name.as_str()));
+    let types = Types::of(&outline);
     let is_random = RANDOM.contains(&name.as_str());
     let absolute = if NOISY.contains(&name.as_str()) { 1e-6 } else { 1e-7 };
     let tolerance = Tolerance { is_random, absolute };
@@ -253,7 +324,7 @@ fn outcome(suite: &'static str, name: String, path: &Path, device: &Device) -> O
             Verdict::Panicked(text.or(panic.downcast_ref::<&str>().map(|s| s.to_string())).unwrap_or_default())
         }
     };
-    Outcome { suite, name, op, is_plain, is_random, verdict }
+    Outcome { suite, name, op, types, is_random, verdict }
 }
 
 fn verdict(path: &Path, device: &Device, tolerance: Tolerance) -> Verdict {
@@ -361,7 +432,7 @@ fn difference(found: &Value, expected: &Value, tolerance: Tolerance) -> Option<S
         (Err(error), _) | (_, Err(error)) => return Some(error.to_string()),
     };
     if tolerance.is_random {
-        return None;
+        return statistics_differ(&numbers, &wanted);
     }
     let is_float = expected.elem_type().is_some_and(|elem| elem.is_float());
     let is_near = |a: f64, b: f64| match is_float {
@@ -371,6 +442,28 @@ fn difference(found: &Value, expected: &Value, tolerance: Tolerance) -> Option<S
     };
     let at = numbers.iter().zip(&wanted).position(|(a, b)| !is_near(*a, *b))?;
     Some(format!("element {at} of {} is {}, not {}", numbers.len(), numbers[at], wanted[at]))
+}
+
+/// What of two draws from what should be one distribution does not fit: numbers that only one has among few, means that are
+/// further apart than six standard deviations of their difference.
+fn statistics_differ(found: &[f64], expected: &[f64]) -> Option<String> {
+    let is_few = |x: &[f64]| x.iter().all(|v| [0.0, 1.0].contains(v));
+    if is_few(expected) && !is_few(found) {
+        return Some("other numbers than 0 and 1".into());
+    }
+    let moments = |x: &[f64]| {
+        let n = x.len().max(1) as f64;
+        let mean = x.iter().sum::<f64>() / n;
+        (mean, x.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n / n)
+    };
+    let parts: [(&str, fn(&f64) -> f64); 2] =
+        [("mean", |v| *v), ("share of zeros", |v| if *v == 0.0 { 1.0 } else { 0.0 })];
+    parts.into_iter().find_map(|(what, part)| {
+        let of = |x: &[f64]| moments(&x.iter().map(part).collect::<Vec<_>>());
+        let ((a, variance_a), (b, variance_b)) = (of(found), of(expected));
+        let is_far = !((a - b).abs() <= 6.0 * (variance_a + variance_b).sqrt() + 1e-6);
+        is_far.then(|| format!("the {what} is {a}, not near {b}"))
+    })
 }
 
 /// `(passed, of them random, refused, wrong, panicked)`.
@@ -399,8 +492,13 @@ fn totals(outcomes: &[Outcome]) -> String {
         }
     };
     let nodes = || outcomes.iter().filter(|outcome| outcome.suite == SUITES[0].1);
-    line("node tests of float, int32, int64, bool", counts(nodes().filter(|outcome| outcome.is_plain)));
-    line("node tests of other types", counts(nodes().filter(|outcome| !outcome.is_plain)));
+    for (name, types) in [
+        ("node tests of float, int32, int64, bool", Types::Plain),
+        ("node tests of these and other integers", Types::Integers),
+        ("node tests of other types", Types::Other),
+    ] {
+        line(name, counts(nodes().filter(|outcome| outcome.types == types)));
+    }
     for (_, suite) in &SUITES[1..] {
         line(suite, counts(outcomes.iter().filter(|outcome| outcome.suite == *suite)));
     }
@@ -413,8 +511,8 @@ fn written(runs: &[(String, Vec<Outcome>)]) -> String {
         "<!-- Written by `cargo xtask conformance`. Do not edit. -->\n\n# ONNX conformance\n\nONNX's own tests, as the package \
          `onnx` 1.22.0 carries them, run by `lazuli-onnx`. A test passes if every output has the declared type\nand shape and \
          differs by at most 1e-7 + 1e-3 · |expected|. A test is refused if the model, or what it asks of an operator,\nis not \
-         supported: that is an error which names the operator. Outputs that are random numbers are compared by type and\nshape \
-         alone.",
+         supported: that is an error which names the operator. Outputs that are random numbers are compared by type,\nshape, \
+         mean and share of zeros.",
     );
     let _ = writeln!(
         text,

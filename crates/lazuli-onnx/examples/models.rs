@@ -28,7 +28,7 @@ fn main() -> ExitCode {
 /// Runs what the words say; how many cases differ.
 fn run() -> Result<usize, String> {
     let (mut cases, mut devices, mut only) = (PathBuf::from("data/models"), Vec::new(), Vec::new());
-    let mut is_kept = false;
+    let (mut is_kept, mut is_sized) = (false, false);
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut next = || words.next().ok_or_else(|| format!("{word} needs a value"));
@@ -38,7 +38,11 @@ fn run() -> Result<usize, String> {
             "--only" => only.push(next()?),
             // Only what is compared with numbers of the repository.
             "--kept" => is_kept = true,
-            _ => return Err(format!("`{word}`: there are --cases, --device, --only, --kept")),
+            // A run of one case for every line that comes in: what `xtask/models/speed.py` measures.
+            "--serve" => return Case::read(Path::new(&next()?))?.serve(&Device::cpu()).map(|()| 0),
+            // Only how often models are planned over many sizes, and what memory they take.
+            "--sizes" => is_sized = true,
+            _ => return Err(format!("`{word}`: there are --cases, --device, --only, --kept, --sizes, --serve")),
         }
     }
     if devices.is_empty() {
@@ -47,6 +51,14 @@ fn run() -> Result<usize, String> {
     let mut n_bad = 0;
     for name in devices {
         let device = Device::open(&name).map_err(text)?;
+        if is_sized {
+            for case in SIZED.iter().filter(|case| only.is_empty() || only.iter().any(|part| case.name.contains(part)))
+            {
+                let start = Instant::now();
+                n_bad += report(&name, case.name, case.check(&device), start) as usize;
+            }
+            continue;
+        }
         let mut entries = match is_kept {
             true => Vec::new(),
             false => folders(&cases)?,
@@ -171,6 +183,28 @@ impl Case {
             }
         }
         Ok(case)
+    }
+
+    /// Runs once for every line of the standard input and answers with the seconds that it took.
+    fn serve(&self, device: &Device) -> Result<(), String> {
+        let model = Model::load(&self.model, device).map_err(text)?;
+        let load = |(name, path): &(String, PathBuf)| Ok((name.clone(), lazuli_io::load_npy(path, device)?));
+        let inputs: Vec<(String, Tensor)> =
+            self.inputs.iter().map(load).collect::<lazuli::Result<_>>().map_err(text)?;
+        let inputs: Vec<(&str, &Tensor)> = inputs.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+        let run = || -> lazuli::Result<()> {
+            let results = model.run(&inputs)?;
+            let outputs =
+                self.outputs.iter().map(|(name, _)| results.tensor(name)).collect::<lazuli::Result<Vec<_>>>()?;
+            lazuli::compute(&outputs.iter().collect::<Vec<_>>())
+        };
+        println!("ready");
+        for _ in std::io::stdin().lines() {
+            let start = Instant::now();
+            run().map_err(text)?;
+            println!("{}", start.elapsed().as_secs_f64());
+        }
+        Ok(())
     }
 
     /// What to say if all is as it must be, else what is not.
@@ -321,4 +355,88 @@ fn listened(models: &mut Models) -> Result<String, String> {
     }
     let n_spoken = own.iter().filter(|spoken| **spoken == 1).count();
     Ok(format!("at most {far:.3} of what is allowed, {n_spoken} of {} chunks spoken", own.len()))
+}
+
+/// A model one of whose sizes varies.
+struct Sized {
+    name: &'static str,
+    model: &'static str,
+    /// The name of the input, and its shape for the n-th of fifty sizes.
+    input: (&'static str, DType),
+    shape: fn(usize) -> Vec<usize>,
+}
+
+const SIZED: [Sized; 4] = [
+    Sized {
+        name: "sizes-moonshine-encoder",
+        model: "data/moonshine/encoder_model.onnx",
+        input: ("input_values", DType::F32),
+        shape: |i| vec![1, 2_000 + 173 * i],
+    },
+    Sized {
+        name: "sizes-ocr-read",
+        model: "data/rapidocr/PP-OCRv6_rec_small.onnx",
+        input: ("x", DType::F32),
+        shape: |i| vec![1, 3, 48, 64 + 8 * i],
+    },
+    Sized {
+        name: "sizes-ocr-detect",
+        model: "data/rapidocr/PP-OCRv6_det_small.onnx",
+        input: ("x", DType::F32),
+        shape: |i| vec![1, 3, 64 + 32 * (i % 5), 64 + 32 * (i / 5)],
+    },
+    Sized {
+        name: "sizes-magika",
+        model: "data/magika/model.onnx",
+        input: ("bytes", DType::I32),
+        shape: |i| vec![1 + i, 2048],
+    },
+];
+
+impl Sized {
+    /// Over fifty sizes every evaluation of a model is planned at most three times, each time where `explain` shows another
+    /// answer to a question about sizes, or other kernels; and memory stays near what `explain` says.
+    fn check(&self, device: &Device) -> Result<String, String> {
+        let model = Model::load(self.model, device).map_err(text)?;
+        device.trim();
+        let (mut n_early, mut n_plans, mut n_filled, mut most) = (0, 0, 0, 0.0f64);
+        let mut seen = std::collections::BTreeSet::new();
+        let mut n_evaluations = 1;
+        for i in 0..50 {
+            let shape = (self.shape)(i);
+            let x = Tensor::rand(shape.clone(), i as u64, device).mul(0.1).to_dtype(self.input.1);
+            let x = x.compute().map_err(text)?;
+            device.reset_stats();
+            let results = model.run(&[(self.input.0, &x)]).map_err(text)?;
+            let names: Vec<&str> = results.names().collect();
+            let outputs: Vec<Tensor> =
+                names.iter().map(|name| results.tensor(name)).collect::<lazuli::Result<_>>().map_err(text)?;
+            let outputs: Vec<&Tensor> = outputs.iter().collect();
+            // Parts that decide about shapes are evaluated while the model runs.
+            n_early += device.stats().plans_compiled;
+            n_evaluations = n_evaluations.max(1 + device.stats().submits);
+            let explained = lazuli::explain(&outputs).map_err(text)?;
+            let kernels: Vec<String> = explained.kernels.iter().map(|kernel| kernel.name.clone()).collect();
+            let is_new = seen.insert((explained.edges.clone(), kernels));
+            device.reset_stats();
+            let held = device.stats().bytes_live;
+            lazuli::compute(&outputs).map_err(text)?;
+            let stats = device.stats();
+            if stats.plans_compiled > 0 && !is_new {
+                return Err(format!("{shape:?} was planned, though all that `explain` shows was known"));
+            }
+            n_plans += stats.plans_compiled;
+            n_filled += stats.plans_filled;
+            let n_bytes = |x: &&Tensor| x.shape().map_or(0, |s| s.iter().product::<usize>() * 4);
+            let bound = held + explained.peak_temp_bytes as u64 + outputs.iter().map(n_bytes).sum::<usize>() as u64;
+            most = most.max(stats.bytes_peak as f64 / bound as f64);
+        }
+        let said = format!(
+            "{n_plans} plans of the outputs and {n_early} of {} parts before, {n_filled} filled, memory {most:.3} of what was \
+             held and explained",
+            n_evaluations - 1
+        );
+        let is_good = n_plans <= 3 && n_early <= 3 * (n_evaluations - 1) && most <= 1.2;
+        if is_good { Ok(said) } else { Err(said) }
+    }
 }

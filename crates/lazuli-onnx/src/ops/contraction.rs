@@ -12,6 +12,7 @@ pub const ROWS: &[Row] = &[
     row("MatMul", 1, &[], |c| give(c.tensor(0)?.matmul(&c.tensor(1)?), c.elem(0)?)),
     row("Gemm", 6, &["alpha", "beta", "broadcast", "transA", "transB"], gemm),
     row("Einsum", 12, &["equation"], einsum),
+    row("Det", 11, &[], |c| give(c.tensor(0)?.det(), c.elem(0)?)),
     row("Conv", 1, CONV, conv),
     row(
         "ConvTranspose",

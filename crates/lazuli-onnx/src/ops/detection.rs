@@ -1,12 +1,11 @@
-//! Boxes that overlap less than a bound, and determinants: what goes element after element, on the host in f64.
+//! Boxes that overlap less than a bound, chosen one after another on the host, in f64.
 
 use super::{Row, row};
 use crate::call::{Call, Outputs, Stop, give_host, invalid, size};
 use crate::elem::ElemType;
 use crate::host::HostData;
 
-pub const ROWS: &[Row] =
-    &[row("NonMaxSuppression", 10, &["center_point_box"], non_max_suppression), row("Det", 11, &[], determinant)];
+pub const ROWS: &[Row] = &[row("NonMaxSuppression", 10, &["center_point_box"], non_max_suppression)];
 
 /// A box by its corners.
 #[derive(Clone, Copy)]
@@ -74,37 +73,4 @@ fn non_max_suppression(c: &Call) -> Outputs {
         }
     }
     give_host(ElemType::I64, vec![chosen.len() / 3, 3], HostData::Int(chosen))
-}
-
-fn determinant(c: &Call) -> Outputs {
-    let host = c.host(0)?;
-    let [lead @ .., n, m] = &host.shape[..] else { return invalid("Det: matrices are wanted") };
-    if n != m {
-        return invalid(format!("Det: matrices of {:?} are not square", host.shape));
-    }
-    let numbers = host.to_f64s();
-    let n_matrices: usize = lead.iter().product();
-    let results = (0..n_matrices).map(|i| eliminated(numbers[i * n * n..(i + 1) * n * n].to_vec(), *n) as f32);
-    give_host(host.elem, lead.to_vec(), HostData::Float(results.collect()))
-}
-
-/// The product of the pivots of Gaussian elimination with row exchanges.
-fn eliminated(mut a: Vec<f64>, n: usize) -> f64 {
-    let mut product = 1.0;
-    for k in 0..n {
-        let pivot = (k..n).max_by(|i, j| a[i * n + k].abs().total_cmp(&a[j * n + k].abs())).unwrap_or(k);
-        if a[pivot * n + k] == 0.0 {
-            return 0.0;
-        }
-        if pivot != k {
-            (0..n).for_each(|j| a.swap(k * n + j, pivot * n + j));
-            product = -product;
-        }
-        product *= a[k * n + k];
-        for i in k + 1..n {
-            let factor = a[i * n + k] / a[k * n + k];
-            (k..n).for_each(|j| a[i * n + j] -= factor * a[k * n + j]);
-        }
-    }
-    product
 }

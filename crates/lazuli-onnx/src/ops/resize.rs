@@ -1,7 +1,7 @@
 //! Images in other sizes, and images sampled at places that a grid names. Resizing is separable: along each axis every
 //! element is a sum of a few weighted neighbours (taps), whose places and weights are computed on the host.
 
-use lazuli::{DType, Tensor};
+use lazuli::{DType, GridMode, GridPadding, GridSample, Tensor};
 
 use super::{Row, row};
 use crate::call::{Call, Outputs, Stop, axis, extents, give, invalid, listed, refuse, sizes};
@@ -294,100 +294,20 @@ fn upsample(c: &Call) -> Outputs {
     give(x, c.elem(0)?)
 }
 
-/// Places mirrored at the borders until they are inside.
-fn reflected(x: &Tensor, low: f32, high: f32) -> Tensor {
-    let width = high - low;
-    if width <= 0.0 {
-        return x.mul(0.0);
-    }
-    let folded = x.sub(low).rem(2.0 * width);
-    folded.gt(width).select(&folded.neg().add(2.0 * width), &folded).add(low)
-}
-
 fn grid_sample(c: &Call) -> Outputs {
-    let (x, grid) = (c.tensor(0)?, c.tensor(1)?);
-    let (shape, grid_shape) = (c.shape(0)?, c.shape(1)?);
-    let n_axes = shape.len().saturating_sub(2);
-    if n_axes == 0 || grid_shape.len() != shape.len() || grid_shape.last() != Some(&n_axes) || shape.contains(&0) {
-        return invalid(format!("GridSample: a grid of {grid_shape:?} for {shape:?}"));
-    }
-    let how = method(&c.attr_text("mode", if c.opset < 20 { "bilinear" } else { "linear" })?)?;
-    let aligned = c.attr_int("align_corners", 0)? != 0;
-    let padding = c.attr_text("padding_mode", "zeros")?;
-    if !["zeros", "border", "reflection"].contains(&padding.as_str()) {
-        return refuse(format!("GridSample: padding_mode = `{padding}`"));
-    }
-    let (batch, channels, n_places) = (shape[0], shape[1], grid_shape[1..=n_axes].iter().product::<usize>());
-    // Per axis: the taps, each an index that is inside, and a weight that is 0 where the tap is outside.
-    let mut taps: Vec<Vec<(Tensor, Tensor)>> = Vec::new();
-    for i in 0..n_axes {
-        let n = shape[2 + i] as f32;
-        // The grid names the last axis first.
-        let place = grid.select_index(-1, (n_axes - 1 - i) as i64).reshape([batch, 1, n_places]).add(1.0);
-        let (low, high) = if aligned { (0.0, n - 1.0) } else { (-0.5, n - 0.5) };
-        let place = match aligned {
-            true => place.mul((n - 1.0) / 2.0),
-            false => place.mul(n).sub(1.0).div(2.0),
-        };
-        let place = if how == Method::Nearest { place.round() } else { place };
-        let is_outside = place.lt(low).logical_or(&place.gt(high));
-        let place = match &padding[..] {
-            "border" => is_outside.select(&place.clamp(0.0, n - 1.0), &place),
-            "reflection" => is_outside.select(&reflected(&place, low, high), &place),
-            _ => place,
-        };
-        let first = place.floor();
-        let ratio = place.sub(&first);
-        let of_axis = match how {
-            Method::Nearest => vec![(0.0, ratio.mul(0.0).add(1.0))],
-            Method::Linear => vec![(0.0, ratio.neg().add(1.0)), (1.0, ratio.clone())],
-            Method::Cubic => (-1..3).map(|k| (k as f32, cubic_weight(&ratio, k as f32))).collect(),
-        };
-        let tap = |(k, weight): (f32, Tensor)| {
-            let at = first.add(k);
-            let inside = at.ge(0.0).logical_and(&at.le(n - 1.0));
-            let at = match &padding[..] {
-                "reflection" => inside.select(&at, &reflected(&at, low, high).trunc()),
-                _ => at,
-            };
-            let weight = if padding == "zeros" { inside.select(&weight, 0.0) } else { weight };
-            (at.clamp(0.0, n - 1.0).to_dtype(DType::I32), weight)
-        };
-        taps.push(of_axis.into_iter().map(tap).collect());
-    }
-    let flat = x.reshape([batch, channels, shape[2..].iter().product()]);
-    let counts: Vec<usize> = taps.iter().map(Vec::len).collect();
-    let mut sum: Option<Tensor> = None;
-    for_each_index(&counts, |which| {
-        let mut index: Option<Tensor> = None;
-        let mut weight: Option<Tensor> = None;
-        for (i, k) in which.iter().enumerate() {
-            let (own, own_weight) = &taps[i][*k];
-            index = Some(index.map_or(own.clone(), |index| index.mul(shape[2 + i] as i32).add(own)));
-            weight = Some(weight.map_or(own_weight.clone(), |weight| weight.mul(own_weight)));
-        }
-        if let (Some(index), Some(weight)) = (index, weight) {
-            let part = flat.gather(2, &index.broadcast_to([batch, channels, n_places])).mul(&weight);
-            sum = Some(sum.take().map_or(part.clone(), |sum| sum.add(&part)));
-        }
-    });
-    let result = [&[batch, channels], &grid_shape[1..=n_axes]].concat();
-    match sum {
-        Some(sum) => give(sum.reshape(result), c.elem(0)?),
-        None => invalid("GridSample: there are no axes"),
-    }
-}
-
-/// The weight of the neighbour `k` places after the one before, in cubic convolution with a = −0.75.
-fn cubic_weight(ratio: &Tensor, k: f32) -> Tensor {
-    const A: f32 = -0.75;
-    let x = ratio.sub(k).abs();
-    match k {
-        // |x| ≤ 1: ((a + 2)·x − (a + 3))·x² + 1
-        0.0 | 1.0 => x.mul(A + 2.0).sub(A + 3.0).mul(&x.square()).add(1.0),
-        // 1 < |x| < 2: ((a·x − 5a)·x + 8a)·x − 4a
-        _ => x.mul(A).sub(5.0 * A).mul(&x).add(8.0 * A).mul(&x).sub(4.0 * A),
-    }
+    let mode = match method(&c.attr_text("mode", if c.opset < 20 { "bilinear" } else { "linear" })?)? {
+        Method::Nearest => GridMode::Nearest,
+        Method::Linear => GridMode::Linear,
+        Method::Cubic => GridMode::Cubic,
+    };
+    let padding = match &c.attr_text("padding_mode", "zeros")?[..] {
+        "zeros" => GridPadding::Zeros,
+        "border" => GridPadding::Border,
+        "reflection" => GridPadding::Reflection,
+        other => return refuse(format!("GridSample: padding_mode = `{other}`")),
+    };
+    let options = GridSample { mode, padding, align_corners: c.attr_int("align_corners", 0)? != 0 };
+    give(c.tensor(0)?.grid_sample(&c.tensor(1)?, options), c.elem(0)?)
 }
 
 fn affine_grid(c: &Call) -> Outputs {

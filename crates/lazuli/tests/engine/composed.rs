@@ -1,13 +1,14 @@
 //! Ops written with other ops against values of NumPy, PyTorch and ONNX's reference implementation: see `tests/fixtures/ops`.
 
 use lazuli::{
-    Coordinates, DType, Interpolate, Interpolation, NearestRule, PadMode, PerAxis, Pool, ScatterReduce, Tensor,
+    Coordinates, DType, Dft, GridMode, GridPadding, GridSample, Interpolate, Interpolation, NearestRule, PadMode,
+    PerAxis, Pool, ScatterReduce, Tensor,
 };
 
 use crate::device::device;
 use crate::shared;
 
-const TABLE: &str = include_str!("../fixtures/ops/ops.txt");
+const TABLE: &str = concat!(include_str!("../fixtures/ops/ops.txt"), include_str!("../fixtures/ops/signals.txt"));
 
 /// What a result may differ by, relative to the largest number of the result or 1: a few roundings of f32.
 const TOLERANCE: f64 = 4e-6;
@@ -233,12 +234,35 @@ fn pooled(name: &str, x: &Tensor) -> Vec<Tensor> {
 }
 
 /// The call that a case is.
+fn grid_options(words: &[&str]) -> GridSample {
+    let mode = match words[0] {
+        "nearest" => GridMode::Nearest,
+        "linear" => GridMode::Linear,
+        _ => GridMode::Cubic,
+    };
+    let padding = match words[1] {
+        "zeros" => GridPadding::Zeros,
+        "border" => GridPadding::Border,
+        _ => GridPadding::Reflection,
+    };
+    GridSample { mode, padding, align_corners: words[2] == "aligned" }
+}
+
 fn call(name: &str, x: &[Tensor]) -> Vec<Tensor> {
     let words: Vec<&str> = name.split(' ').collect();
     match words[0] {
         "pad" => return vec![pad(&words[1..], &x[0])],
         "resize" => return vec![resize(&words[1..], &x[0])],
         "max_pool" | "avg_pool" => return pooled(name, &x[0]),
+        "grid_sample" => return vec![x[0].grid_sample(&x[1], grid_options(&words[1..]))],
+        "det" => return vec![x[0].det()],
+        "rfft" => return vec![x[0].rfft(if words[1] == "down" { 0 } else { -1 })],
+        "fft" => return vec![x[0].fft(-2)],
+        "irfft" => return vec![x[0].irfft(words[1].parse().expect("is a length"), -2)],
+        "non_max_suppression" => {
+            let threshold = words[1].parse().expect("is a number");
+            return vec![x[0].non_max_suppression(&x[1], threshold).expect("has boxes")];
+        }
         _ => {}
     }
     let both = |(values, indices)| vec![values, indices];
@@ -305,6 +329,11 @@ fn call(name: &str, x: &[Tensor]) -> Vec<Tensor> {
         "index_put add" | "index_put max" => x[0].index_put_reduce(&[&x[1], &x[2]], &x[3], reduce(words[1])),
         "index_add" => x[0].index_add(1, &x[1], &x[2]),
         "take" => x[0].take(&x[1]),
+        "ifft" => x[0].ifft(1),
+        "dft longer" => x[0].dft(1, Dft { length: Some(8), ..Dft::default() }),
+        "dft shorter" => x[0].dft(1, Dft { length: Some(3), ..Dft::default() }),
+        "stft" => x[0].stft(16, 5, None),
+        "stft windowed" => x[0].stft(16, 5, Some(&x[1])),
         "cumprod" => x[0].cumprod(1),
         "cumprod down" => x[0].cumprod(0),
         "cummax" | "cummax of integers" => return both(x[0].cummax(1)),
@@ -362,6 +391,16 @@ fn mistakes_name_the_op_and_the_shapes() {
         (x.index(&[]), &["index", "[2, 3, 4]"]),
         (x.index_add(0, &places, &x.narrow(0, 0, 1)), &["index_add", "[2, 3, 4]", "[1, 3, 4]"]),
         (x.floor_divide(&places), &["floor_divide", "[2, 3, 4]", "[2]"]),
+        (x.fft(0), &["fft", "[2, 3, 4]", "rfft"]),
+        (x.dft(2, Dft::default()), &["dft", "[2, 3, 4]"]),
+        (x.rfft(3), &["rfft", "axis 3"]),
+        (x.narrow(2, 0, 2).dft(0, Dft { length: Some(0), ..Dft::default() }), &["dft", "length 0"]),
+        (x.narrow(2, 0, 2).dft(0, Dft { length: Some(1 << 40), ..Dft::default() }), &["dft", "at most"]),
+        (x.narrow(2, 0, 2).dft(0, Dft { length: Some(8191), ..Dft::default() }), &["dft", "8191", "prime"]),
+        (x.stft(9, 1, None), &["stft", "9", "[2, 3, 4]"]),
+        (x.stft(2, 1, Some(&places.narrow(0, 0, 1))), &["stft", "[2]", "[1]"]),
+        (x.grid_sample(&x, GridSample::default()), &["grid_sample", "[2, 3, 4]"]),
+        (x.det(), &["det", "[2, 3, 4]"]),
         (x.diag(i32::MAX).add(&x.narrow(2, 0, 3)), &["add"]),
     ] {
         check_error(made, parts);
@@ -386,6 +425,23 @@ fn padding_and_pooling_of_integers_and_halves() {
     assert_eq!(half.avg_pool(pool).dtype().unwrap(), DType::F16);
     let bytes = x.neg().to_dtype(DType::U8);
     assert_eq!(bytes.pad_with(&[(0, 0), (0, 0), (1, 1)], PadMode::Edge).to_vec::<u8>().unwrap(), [5, 5, 3, 9, 9]);
+}
+
+#[test]
+fn long_transforms_give_the_signal_back() {
+    let _device = shared();
+    // 20,000 = 125 · 160, and 160 is cut again; 16,384 is a power of two.
+    for n in [16_384, 20_000] {
+        let x = Tensor::rand([n], 1, &device()).compute().unwrap();
+        let back = x.rfft(0).irfft(n, 0).to_vec::<f32>().unwrap();
+        let most = x.to_vec::<f32>().unwrap().iter().zip(back).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(most < 2e-6, "{n}: {most}");
+        // All that an impulse at 3 has is a turn by 3·2π/n from frequency to frequency.
+        let impulse = Tensor::arange(0, n as i32, 1, &device()).eq(3).to_dtype(DType::F32).rfft(0);
+        let at = impulse.narrow(0, n / 8, 1).to_vec::<f32>().unwrap();
+        let angle = -2.0 * std::f64::consts::PI * 3.0 / 8.0;
+        assert!((at[0] as f64 - angle.cos()).abs() < 1e-6 && (at[1] as f64 - angle.sin()).abs() < 1e-6, "{at:?}");
+    }
 }
 
 #[test]

@@ -7,7 +7,10 @@ use super::check;
 use crate::graph::{CustomOp, Op};
 use crate::ops::{ReduceRow, table};
 use crate::shape::{AxisSet, keep};
-use crate::{DType, Interpolate, Interpolation, PadMode, Pool, ScatterReduce, Tensor, einsum, s};
+use crate::{
+    DType, GridMode, GridPadding, GridSample, Interpolate, Interpolation, PadMode, Pool, ScatterReduce, Tensor, einsum,
+    s,
+};
 
 /// What the engine's f32 may differ by, relative to the largest gradient: a few roundings of well-conditioned formulas.
 const MAPS: f64 = 2e-5;
@@ -188,6 +191,25 @@ fn scattering_and_running_products() {
     check("cumprod", Twice, &[&[2, 6]], (-2.0, 2.0), SUMS, |x| x[0].cumprod(1));
     check("diag", Twice, &[&[3]], (-2.0, 2.0), MAPS, |x| x[0].diag(1).square());
     check("trace", Twice, &[&[3, 4]], (-2.0, 2.0), MAPS, |x| x[0].square().trace());
+}
+
+#[test]
+fn transforms_grids_and_determinants() {
+    check("rfft", Twice, &[&[2, 9]], (-2.0, 2.0), SUMS, |x| x[0].rfft(1).square());
+    // Cut by the rule for long transforms.
+    check("fft of many", Once, &[&[130, 2]], (-2.0, 2.0), SUMS, |x| x[0].fft(0).narrow(0, 3, 2).square());
+    check("irfft", Twice, &[&[4, 2]], (-2.0, 2.0), SUMS, |x| x[0].irfft(6, 0).square());
+    check("stft", Twice, &[&[14], &[6]], (-2.0, 2.0), SUMS, |x| x[0].stft(6, 4, Some(&x[1])).square());
+    for mode in [GridMode::Linear, GridMode::Cubic] {
+        for padding in [GridPadding::Zeros, GridPadding::Border, GridPadding::Reflection] {
+            let options = GridSample { mode, padding, align_corners: false };
+            let name = format!("grid_sample {mode:?} {padding:?}");
+            check(&name, Once, &[&[1, 2, 3, 4], &[1, 2, 2, 2]], (-0.9, 0.9), SUMS, |x| {
+                x[0].grid_sample(&x[1], options)
+            });
+        }
+    }
+    check("det", Twice, &[&[2, 3, 3]], (-2.0, 2.0), 1e-3, |x| x[0].det());
 }
 
 #[test]
