@@ -3,12 +3,74 @@
 use half::f16;
 
 use super::formats::{BlockFormat, CodePlane, SubScales};
+use super::resident::ROWS;
 use crate::error::{Error, Result};
 use crate::room::with_room;
 
 /// The most elements of a block, and the most sub-blocks.
 pub(super) const MAX_LEN: usize = 256;
 pub(super) const MAX_SUBS: usize = 16;
+
+/// Where the codes of a block are in a file: of each four neighbours, where their bits start.
+pub(super) struct PlaneOfFile {
+    bits: usize,
+    n_quads: usize,
+    /// The first of four neighbouring bytes, and the place of the lowest bit in each. With bits of one byte for all four, that
+    /// byte, and the place of the first one's.
+    places: [(usize, usize); MAX_LEN / 4],
+    in_one_byte: bool,
+    /// Bits that are the other way round.
+    flipped: u32,
+}
+
+impl PlaneOfFile {
+    fn new(plane: &CodePlane, block_len: usize, flipped: u32) -> PlaneOfFile {
+        let per_byte = 8 / plane.bits;
+        let place = |quad: usize| {
+            let e = quad * 4;
+            let byte = plane.at + e / (plane.run * per_byte) * plane.run + e % plane.run;
+            (byte, e / plane.run % per_byte * plane.bits)
+        };
+        let mut places = [(0, 0); MAX_LEN / 4];
+        let n_quads = block_len / 4;
+        places.iter_mut().enumerate().take(n_quads).for_each(|(quad, at)| *at = place(quad));
+        PlaneOfFile { bits: plane.bits, n_quads, places, in_one_byte: plane.run == 1, flipped }
+    }
+
+    /// The bits of four neighbours, a byte each.
+    #[inline(always)]
+    fn four(&self, block: &[u8], quad: usize, mask: u32) -> u32 {
+        let (at, shift) = self.places[quad];
+        if self.in_one_byte {
+            // Bits 0 to 3 become the lowest bits of four bytes.
+            return ((block[at] as u32 >> shift) & 15).wrapping_mul(0x0020_4081) & mask;
+        }
+        let bytes = [block[at], block[at + 1], block[at + 2], block[at + 3]];
+        ((u32::from_le_bytes(bytes) ^ self.flipped) >> shift) & mask
+    }
+
+    /// Writes the words of a row of a plane of a tile.
+    pub fn write(&self, block: &[u8], plane: &mut [u8], row: usize) {
+        match self.bits {
+            1 => self.write_words::<1>(block, plane, row),
+            2 => self.write_words::<2>(block, plane, row),
+            4 => self.write_words::<4>(block, plane, row),
+            _ => self.write_words::<8>(block, plane, row),
+        }
+    }
+
+    #[inline(always)]
+    fn write_words<const BITS: usize>(&self, block: &[u8], plane: &mut [u8], row: usize) {
+        let (per_word, mask) = (8 / BITS, (0xff >> (8 - BITS)) * 0x0101_0101);
+        for (word, out) in plane.chunks_exact_mut(ROWS * 4).enumerate().take(self.n_quads / per_word) {
+            let mut bits = 0;
+            for i in 0..per_word {
+                bits |= self.four(block, word * per_word + i, mask) << (i * BITS);
+            }
+            out[row * 4..row * 4 + 4].copy_from_slice(&bits.to_le_bytes());
+        }
+    }
+}
 
 /// The scales of a block. That of sub-block `i` is `d · subs[i].0`, its offset `m − dmin · subs[i].1`; without sub-blocks,
 /// `d` and `m`.
@@ -19,34 +81,13 @@ pub(super) struct BlockScales {
     pub subs: [(i8, u8); MAX_SUBS],
 }
 
-/// The bits of element `e` in a plane.
-fn bits(block: &[u8], plane: &CodePlane, e: usize) -> u8 {
-    let per_byte = 8 / plane.bits;
-    let byte = block[plane.at + e / (plane.run * per_byte) * plane.run + e % plane.run];
-    let shift = e / plane.run % per_byte * plane.bits;
-    (byte >> shift) & (0xff >> (8 - plane.bits))
-}
-
-/// The bits of four neighbouring elements, from a multiple of four on, a byte each.
-fn four_bits(block: &[u8], plane: &CodePlane, e: usize) -> u32 {
-    if plane.run >= 4 {
-        let per_byte = 8 / plane.bits;
-        let first = plane.at + e / (plane.run * per_byte) * plane.run + e % plane.run;
-        let bytes = [block[first], block[first + 1], block[first + 2], block[first + 3]];
-        let shift = e / plane.run % per_byte * plane.bits;
-        return (u32::from_le_bytes(bytes) >> shift) & ((0xff >> (8 - plane.bits)) * 0x0101_0101);
-    }
-    u32::from_le_bytes([0, 1, 2, 3].map(|i| bits(block, plane, e + i)))
-}
-
 impl BlockFormat {
-    /// The codes of four neighbouring elements of a block, from a multiple of four on, a byte each: never negative, for
-    /// the bias is still to be subtracted. First the bits of the low plane, then those of the high one, if there is one.
-    pub(super) fn four_codes(&self, block: &[u8], e: usize) -> [u32; 2] {
-        let low = four_bits(block, &self.low, e);
-        let high = self.high.map_or(0, |plane| four_bits(block, &plane, e));
+    /// Where codes are in a block of a file: the low plane, and the high one (empty, if there is none).
+    pub(super) fn planes(&self) -> [PlaneOfFile; 2] {
         // A signed code plus 128 is the code with its highest bit flipped.
-        [if self.signed { low ^ 0x8080_8080 } else { low }, high]
+        let flipped = if self.signed { 0x8080_8080 } else { 0 };
+        let high = self.high.unwrap_or(CodePlane { at: 0, bits: 8, run: 4 });
+        [PlaneOfFile::new(&self.low, self.block_len(), flipped), PlaneOfFile::new(&high, self.block_len(), 0)]
     }
 
     /// The scales of a block.
@@ -109,12 +150,17 @@ impl SubScales {
 pub(super) fn widen(format: &BlockFormat, bytes: &[u8]) -> Result<Vec<f32>> {
     let n_blocks = bytes.len() / format.block_bytes();
     let mut out = with_room("widen", n_blocks * format.block_len())?;
+    let [low, high] = format.planes();
+    let mask = |bits: usize| (0xff >> (8 - bits)) * 0x0101_0101u32;
     for block in bytes.chunks_exact(format.block_bytes()) {
         let scales = format.scales(block);
         for e in (0..format.block_len()).step_by(4) {
             let of_sub = format.factor_and_offset(&scales, e / format.sub_len);
-            let [low, high] = format.four_codes(block, e);
-            let codes = (low | high << (format.low.bits % 8)).to_le_bytes();
+            let mut codes = low.four(block, e / 4, mask(low.bits));
+            if format.high.is_some() {
+                codes |= high.four(block, e / 4, mask(high.bits)) << low.bits;
+            }
+            let codes = codes.to_le_bytes();
             out.extend(codes.map(|code| format.element(of_sub, code)));
         }
     }

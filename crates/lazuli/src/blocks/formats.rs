@@ -275,6 +275,16 @@ impl BlockFormat {
         self.label
     }
 
+    /// Where in a file's block the scale is, and the offset.
+    #[cfg(test)]
+    pub(crate) fn scale_at(&self) -> usize {
+        self.scale_at
+    }
+    #[cfg(test)]
+    pub(crate) fn offset_at(&self) -> Option<usize> {
+        self.offset_at
+    }
+
     /// Bits of codes in the low plane and in the high one.
     pub(crate) fn code_bits(&self) -> (usize, usize) {
         (self.low.bits, self.high.map_or(0, |plane| plane.bits))

@@ -7,7 +7,7 @@ mod formats;
 mod resident;
 
 pub use formats::BlockFormat;
-pub use resident::{BlockStorage, ROWS, SubOffsets};
+pub use resident::{BlockStorage, ROWS, SubOffsets, TileLayout};
 
 use std::fmt;
 

@@ -10,7 +10,7 @@
 
 use half::f16;
 
-use super::file::MAX_LEN;
+use super::file::{MAX_LEN, PlaneOfFile};
 use super::formats::{BlockFormat, SubScales};
 
 /// Rows of a tile.
@@ -108,12 +108,12 @@ impl BlockStorage {
     pub fn interleave(&self, bytes: &[u8], out: &mut [u8]) {
         let format = self.format;
         let row_bytes = self.n_blocks() * format.block_bytes();
-        let layout = format.layout();
+        let (layout, planes) = (format.layout(), format.planes());
         for (row, blocks) in bytes.chunks_exact(row_bytes.max(1)).enumerate() {
             let group = &mut out[row / ROWS * self.group_bytes()..][..self.group_bytes()];
             let tiles = group.chunks_exact_mut(layout.size_bytes);
             for (tile, block) in tiles.zip(blocks.chunks_exact(format.block_bytes())) {
-                write_row(format, &layout, block, tile, row % ROWS);
+                write_row(format, (&layout, &planes), block, tile, row % ROWS);
             }
         }
     }
@@ -141,7 +141,13 @@ impl BlockStorage {
 }
 
 /// Writes a block as one row of a tile.
-fn write_row(format: &BlockFormat, layout: &TileLayout, block: &[u8], tile: &mut [u8], row: usize) {
+fn write_row(
+    format: &BlockFormat,
+    (layout, planes): (&TileLayout, &[PlaneOfFile; 2]),
+    block: &[u8],
+    tile: &mut [u8],
+    row: usize,
+) {
     let scales = format.scales(block);
     let mut half = |at: usize, value: f16| tile[at + row * 2..][..2].copy_from_slice(&value.to_le_bytes());
     half(0, scales.d);
@@ -158,20 +164,10 @@ fn write_row(format: &BlockFormat, layout: &TileLayout, block: &[u8], tile: &mut
             SubOffsets::At(at) => tile[at + place] = *offset,
         }
     }
-    let (mut low, mut high) = ([0u32; MAX_LEN / 4], [0u32; MAX_LEN / 4]);
-    for quad in 0..format.block_len() / 4 {
-        [low[quad], high[quad]] = format.four_codes(block, quad * 4);
-    }
-    let mut write = |at: usize, bits: usize, quads: &[u32]| {
-        for (word, quads) in quads.chunks_exact(8 / bits).enumerate() {
-            let word_bits = quads.iter().enumerate().fold(0, |word, (i, quad)| word | quad << (i * bits));
-            tile[at + (word * ROWS + row) * 4..][..4].copy_from_slice(&word_bits.to_le_bytes());
-        }
-    };
-    let n_quads = format.block_len() / 4;
-    write(layout.low, format.low.bits, &low[..n_quads]);
-    if let (Some(at), Some(plane)) = (layout.high, format.high) {
-        write(at, plane.bits, &high[..n_quads]);
+    let [low, high] = planes;
+    low.write(block, &mut tile[layout.low..], row);
+    if let Some(at) = layout.high {
+        high.write(block, &mut tile[at..], row);
     }
 }
 

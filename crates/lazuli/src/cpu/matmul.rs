@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use self::packable::PackableOperand;
+use super::blocks::{BlockGemv, BlockMatrix, GemvMemory};
 use super::gemm::{Gemm, GemmLists, ImplicitGemm, ImplicitMemory, ListedMatrix, PackBuffers};
 use super::gemv::{self, Skinny};
 use super::load;
@@ -19,7 +20,6 @@ use super::tile::{BoundNest, Tile, Val};
 use crate::blocks::Storage;
 use crate::dtype::{DType, Lane};
 use crate::kernel::{Args, MatmulArgs, OperandArgs};
-use crate::ops::Isa;
 use crate::target::CpuTarget;
 
 /// Bytes of sums that are made before they are looked at again. Few would stay nearer, but the right operand is laid out
@@ -81,7 +81,7 @@ impl Matmul {
         let products = batch as f64 * matmul.m as f64 * matmul.k as f64 * matmul.n as f64;
         let nanos = products * 0.03 + nest.nanos;
         let sums = if lane == Lane::F32 {
-            ProductMethod::of_floats(&matmul, code.body.inputs[1], target.isa)
+            ProductMethod::of_floats(&matmul, code.body.inputs[1], target)
         } else {
             ProductMethod::Integers
         };
@@ -159,6 +159,7 @@ impl Matmul {
         let parts = n_side_by_side * (self.n_parts - 1) * self.args.m * self.args.n * 4;
         let packed = match &self.sums {
             ProductMethod::Implicit(gemm) => gemm.packed_len() * 4 + gemm.table_len() * size_of::<isize>(),
+            ProductMethod::Blocks(gemv) => gemv.digits_bytes(),
             _ => 0,
         };
         [a, b, parts, self.sums_bytes(), packed, n_workers * self.room * 4]
@@ -172,10 +173,9 @@ impl Matmul {
             Some(WideOperand { low, n: (high - low + 1) as usize })
         };
         let b = match &self.sums {
-            // Micro-kernels widen what they read by steps.
-            ProductMethod::Gemm(gemm) if gemm.b_steps.is_some() && self.nest.code.body.inputs[1].plain().is_some() => {
-                None
-            }
+            // What is read by steps is widened where it is multiplied.
+            ProductMethod::Gemm(gemm) if gemm.b_steps.is_some() => None,
+            ProductMethod::Blocks(_) => None,
             _ => wide(1, b, k, n),
         };
         [wide(0, a, m, k), b]
@@ -211,7 +211,9 @@ impl Matmul {
             }
             let parts = scratch.parts.cast();
             let packed = SharedPtr(packed.cast_mut().cast());
-            let product = Product { matmul: self, a, b, packed, sums: SharedPtr(sums), parts: SharedPtr(parts) };
+            let digits = SharedPtr(scratch.packed.cast());
+            let product =
+                Product { matmul: self, a, b, packed, sums: SharedPtr(sums), parts: SharedPtr(parts), digits };
             if self.by_batch() {
                 let per_task = (SMALL / self.work().max(1)).clamp(1, n_batch);
                 threads::for_each_on(n_batch.div_ceil(per_task), &|worker, task| {
@@ -372,6 +374,7 @@ impl fmt::Display for Matmul {
             ProductMethod::Integers => write!(f, "integers, row by row")?,
             ProductMethod::Skinny(_) => write!(f, "GEMV")?,
             ProductMethod::Column(_) => write!(f, "GEMV of the transposed product")?,
+            ProductMethod::Blocks(gemv) => write!(f, "{gemv}")?,
             ProductMethod::Gemm(gemm) => write!(f, "{gemm}")?,
             ProductMethod::Implicit(gemm) => write!(f, "{gemm}")?,
         }
@@ -402,14 +405,15 @@ enum ProductMethod {
     Skinny(Skinny),
     /// A matrix times a column is the column, as a row, times the matrix by its columns.
     Column(Skinny),
+    /// A few rows with blocks.
+    Blocks(BlockGemv),
     Gemm(Gemm),
     Implicit(ImplicitGemm),
 }
 
 impl ProductMethod {
-    fn of_floats(args: &MatmulArgs, b_storage: Storage, isa: Isa) -> ProductMethod {
-        // Blocks are widened before.
-        let b_dtype = b_storage.dtype();
+    fn of_floats(args: &MatmulArgs, b_storage: Storage, target: &CpuTarget) -> ProductMethod {
+        let isa = target.isa;
         let MatmulArgs { m, k, n, ref a, ref b, panels, .. } = *args;
         let (null, out) = (std::ptr::null(), std::ptr::null_mut());
         let gemm = Gemm {
@@ -420,7 +424,8 @@ impl ProductMethod {
             a: null,
             a_steps: a.steps(),
             b: null.cast(),
-            b_dtype,
+            b_storage,
+            b_first: 0,
             b_steps: b.steps(),
             panels,
             packed: null,
@@ -433,12 +438,18 @@ impl ProductMethod {
                 return ProductMethod::Implicit(implicit);
             }
             // Narrow numbers that are read by lists are widened before.
-            let b_dtype = if b.steps().is_none() { DType::F32 } else { b_dtype };
-            return ProductMethod::Gemm(Gemm { b_dtype, ..gemm });
+            let b_storage = if b.steps().is_none() { DType::F32.into() } else { b_storage };
+            return ProductMethod::Gemm(Gemm { b_storage, ..gemm });
         };
+        if let Some(blocks) = b_storage.blocks() {
+            let by_rows = b_steps == (1, blocks.row_len as isize) && a_steps.1 == 1;
+            let is_one = args.batch.iter().product::<usize>() == 1;
+            let gemv = BlockGemv::new(blocks, (m, k, n), b.offset, target).filter(|_| by_rows && is_one);
+            return gemv.map_or(ProductMethod::Gemm(gemm), ProductMethod::Blocks);
+        }
         let by_columns = b_steps.0 == 1 && b_steps.1 != 1;
         let b_pitch = if by_columns { b_steps.1 } else { b_steps.0 };
-        let is_near = b_dtype == DType::F32 || k * n <= NEAR;
+        let is_near = b_storage == DType::F32.into() || k * n <= NEAR;
         if is_near && panels.is_none() && gemv::fits(isa, m, a_steps, b_steps) {
             return ProductMethod::Skinny(Skinny {
                 m,
@@ -516,6 +527,8 @@ struct Product<'a> {
     packed: SharedPtr,
     sums: SharedPtr,
     parts: SharedPtr,
+    /// Room for the left operand as digits.
+    digits: SharedPtr,
 }
 
 impl Product<'_> {
@@ -528,6 +541,11 @@ impl Product<'_> {
         let row_step = self.a.lies.steps().map_or(0, |steps| row as isize * steps.0);
         let a: *const f32 = self.a.matrix(batch, batch_idx, row_step).cast();
         let b = self.b.matrix(batch, batch_idx, 0);
+        // Of blocks, elements have no address: they are counted from the first.
+        let storage = self.matmul.nest.code.body.inputs[1];
+        let blocks = storage.blocks().filter(|_| self.matmul.wide[1].is_none());
+        let b_first = blocks.map_or(0, |_| self.b.lies.matrix(batch, batch_idx));
+        let b = if blocks.is_some() { self.b.ptr.get().cast_const().cast() } else { b };
         let out = self.sums.get().wrapping_add((batch_idx * m + row) * n);
         let n_parts = self.matmul.n_parts;
         let parts_before = if self.matmul.by_batch() { batch_idx * (n_parts - 1) * m * n } else { 0 };
@@ -547,8 +565,14 @@ impl Product<'_> {
                 }
                 ProductMethod::Gemm(gemm) => {
                     let lists = GemmLists { a: self.a.listed(row), b: self.b.listed(0) };
-                    Gemm { m: rows, a, b, packed: self.packed.get().cast(), out: out.cast(), ..gemm }
+                    Gemm { m: rows, a, b, b_first, packed: self.packed.get().cast(), out: out.cast(), ..gemm }
                         .run(lists, rooms, n_parts, parts)
+                }
+                ProductMethod::Blocks(ref gemv) => {
+                    let matrix = blocks.and_then(|blocks| BlockMatrix::new(blocks, b, b_first as usize));
+                    let Some(b) = matrix else { unreachable!("blocks from a tile's first row on") };
+                    let a_pitch = self.a.lies.steps().map_or(0, |steps| steps.0);
+                    gemv.run(GemvMemory { a, a_pitch, b, out: out.cast(), digits: self.digits.get().cast() })
                 }
                 ProductMethod::Implicit(_) => unreachable!("it is not computed row by row"),
             }

@@ -100,6 +100,14 @@ fn best() -> Isa {
     Isa::Baseline
 }
 
+/// Whether this machine has AVX-512's products of bytes.
+pub fn has_vnni() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return is_x86_feature_detected!("avx512vnni");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
 /// Every instruction set this machine has.
 pub fn isas() -> impl Iterator<Item = Isa> {
     [Isa::Baseline, Isa::Avx2, Isa::Avx512].into_iter().filter(|isa| *isa <= best())

@@ -62,6 +62,7 @@ pub use convolution::{Conv, PerAxis};
 pub use einsum::einsum;
 pub use grid_sample::{GridMode, GridPadding, GridSample};
 pub use indexing::SCATTER_ADD;
+pub(crate) use lanes::has_vnni;
 pub use lanes::{apply, isa, isas};
 pub use operand::{Number, Operand};
 pub use padding::PadMode;

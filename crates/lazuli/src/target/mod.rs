@@ -17,7 +17,8 @@ pub use gpu::{Folds, GpuTarget, MAX_ELEMS, Pace, Threads};
 #[cfg(feature = "gpu")]
 pub use quirks::quirks;
 
-use crate::ops::Isa;
+use crate::log;
+use crate::ops::{Isa, has_vnni};
 
 /// What is known of one device.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,6 +45,10 @@ pub struct CpuTarget {
     /// How many threads share a launch. It changes who does what, never in which order something is summed up.
     pub threads: usize,
     pub caches: Caches,
+    /// Whether it has products of bytes that are summed up four at a time (VNNI), beside AVX-512.
+    pub has_vnni: bool,
+    /// Digits of eight bits as which floats are multiplied with blocks, one to three: three are as exact as f32.
+    pub n_digits: usize,
 }
 
 /// Sizes of caches in bytes. They are not asked of the machine: tiles, and with them the order of sums, should not
@@ -191,7 +196,9 @@ impl CpuTarget {
         // A first-level cache of 32 KiB is the least to be expected. In tests small results are written past the caches, too,
         // so that they see it done.
         let all_bytes = if cfg!(test) { 1 << 14 } else { 12 << 20 };
-        CpuTarget { isa, threads, caches: Caches { l1_bytes: 32 << 10, all_bytes } }
+        let has_vnni = isa == Isa::Avx512 && has_vnni();
+        let n_digits = log::choice("LAZULI_DIGITS", &[("1", 1), ("2", 2), ("3", 3)]).unwrap_or(3);
+        CpuTarget { isa, threads, caches: Caches { l1_bytes: 32 << 10, all_bytes }, has_vnni, n_digits }
     }
 }
 

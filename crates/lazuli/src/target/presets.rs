@@ -10,7 +10,7 @@ use crate::ops::Isa;
 /// Two threads, and caches as they are outside of tests.
 fn processor(isa: Isa) -> Target {
     let caches = Caches { l1_bytes: 32 << 10, all_bytes: 12 << 20 };
-    Target::cpu(CpuTarget { isa, threads: 2, caches })
+    Target::cpu(CpuTarget { isa, threads: 2, caches, has_vnni: isa == Isa::Avx512, n_digits: 3 })
 }
 
 impl Target {

@@ -191,6 +191,42 @@ fn no_widened_copy_is_kept() {
 }
 
 #[test]
+fn products_and_lookups_read_blocks_in_place() {
+    let _device = shared();
+    let format = BlockFormat::named("Q4_1").unwrap();
+    let w = Tensor::from_blocks(format, &ordinary(format, [64, 512], 3), [64, 512], &device());
+    let x = Tensor::randn([1, 512], 1, &device()).compute().unwrap();
+    let index = Tensor::from_slice(&[1u32], [1], &device());
+    for y in [x.matmul(&w.t()).relu(), w.embedding(&index).mul(2.0), x.matmul(&w.narrow(0, 16, 32).t())] {
+        let explain = y.explain().unwrap();
+        assert_eq!(explain.kernels.len(), 1, "{explain}");
+        // 20 bytes for 32 numbers, and what else there is.
+        assert!(explain.kernels[0].bytes_read < 64 * 512 * 20 / 32 + 4 * 512 + 64, "{explain}");
+        assert!(explain.peak_temp_bytes < 64 * 512, "{explain}");
+    }
+    if device().info().kind == DeviceKind::Cpu {
+        let explain = x.matmul(&w.t()).explain().unwrap();
+        assert!(explain.kernels[0].schedule.contains("GEMV of Q4_1 blocks"), "{explain}");
+    }
+}
+
+#[test]
+fn numbers_of_rows_are_filled_into_products_with_blocks() {
+    let _device = alone();
+    let device = device();
+    let format = BlockFormat::named("Q8_0").unwrap();
+    let w = Tensor::from_blocks(format, &ordinary(format, [48, 96], 3), [48, 96], &device);
+    let before = device.stats().plans_compiled;
+    for m in 1..=20 {
+        let x = Tensor::randn([m, 96], m as u64, &device).compute().unwrap();
+        x.matmul(&w.t()).tanh().to_vec::<f32>().unwrap();
+    }
+    // One row and several, of random numbers and of products.
+    let n_plans = device.stats().plans_compiled - before;
+    assert!(n_plans <= 4, "{n_plans} plans");
+}
+
+#[test]
 fn blocks_move_between_devices_as_they_are() {
     let _device = shared();
     let (here, cpu) = (device(), Device::cpu());

@@ -21,6 +21,7 @@ pub use self::pack::turn;
 pub use self::packed::PackedMatrix;
 use super::split_k::Parts;
 use super::threads;
+use crate::blocks::Storage;
 use crate::dtype::DType;
 use crate::kernel::Panels;
 use crate::ops::Isa;
@@ -52,6 +53,9 @@ const MAX_USES_PACKED_BESIDE: usize = 512;
 /// Partial results at most, where there are too few results for all threads.
 const MAX_PARTS: usize = 16;
 
+/// What is multiplied without being widened.
+const F32: Storage = Storage::Plain(DType::F32);
+
 /// A product `out[m, n] = a[m, k] · b[k, n]`, all within their memory; rows of `out` are dense.
 #[derive(Clone, Copy)]
 pub struct Gemm {
@@ -64,8 +68,10 @@ pub struct Gemm {
     /// Steps in `a`: from row to row, from column to column. None where it is read by lists of axes.
     pub a_steps: Option<(isize, isize)>,
     pub b: *const u8,
-    /// `f32`, or narrower.
-    pub b_dtype: DType,
+    /// `f32`, or narrower: small floats or blocks.
+    pub b_storage: Storage,
+    /// Which element of `b` is its first, where it is in blocks; else 0.
+    pub b_first: isize,
     /// The same for `b`: within a panel, if it lies in some. What is read by lists is `f32`.
     pub b_steps: Option<(isize, isize)>,
     pub panels: Option<Panels>,
@@ -176,7 +182,7 @@ impl Gemm {
     /// Whether `b` would be packed, so that it may as well be kept so: how often each value of it is used at most, for
     /// packing to be worth saving.
     pub fn max_uses_of_kept(&self) -> Option<usize> {
-        let is_plain = self.panels.is_none() && self.b_dtype == DType::F32;
+        let is_plain = self.panels.is_none() && self.b_storage == F32;
         match self.cut(GemmLists::default()).way {
             BSource::PackFirst if is_plain => Some(MAX_USES_PACKED_FIRST),
             BSource::PackOnFirstUse if is_plain => Some(MAX_USES_PACKED_BESIDE),
@@ -203,7 +209,7 @@ impl Gemm {
     }
 
     fn cut<'a>(&'a self, lists: GemmLists<'a>) -> GemmTiling<'a> {
-        let is_narrow = self.b_dtype != DType::F32;
+        let is_narrow = self.b_storage != F32;
         let way = match self.panels {
             // A single row widens what it reads.
             Some(_) if !is_narrow || self.m == 1 => BSource::Prepacked,
@@ -416,17 +422,17 @@ impl GemmTiling<'_> {
                         let is_first = row == block.rows.start;
                         let tiles = match way {
                             BSource::PackOnFirstUse if is_first && packed.is_none() => {
-                                kernel.laying[of(x.b_dtype)][height]
+                                kernel.laying[of(x.b_storage.dtype())][height]
                             }
                             BSource::InPlace => kernel.tiles[height],
-                            BSource::Prepacked if n_rows == 1 => kernel.rows[of(x.b_dtype)],
+                            BSource::Prepacked if n_rows == 1 => kernel.rows[of(x.b_storage.dtype())],
                             _ if n_rows == 1 => kernel.rows[of(DType::F32)],
                             _ if is_first && (way == BSource::Prepacked || packed.is_some()) => kernel.fresh[height],
                             _ => kernel.tiles[height],
                         };
                         for panel in panels.clone() {
                             let columns = self.columns(panel..panel + 1);
-                            let at = x.b(l, panel, columns.start) * x.b_dtype.size() as isize;
+                            let at = x.b(l, panel, columns.start) * x.b_storage.unit_bytes() as isize;
                             let lies = x.b.wrapping_offset(at).cast::<f32>();
                             let laid = laid(&columns);
                             let b = match (way, packed) {

@@ -4,17 +4,20 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::gather::Gather;
-use super::{DEPTH, Gemm, GemmTiling};
+use super::{DEPTH, F32, Gemm, GemmTiling};
+use crate::blocks::ROWS;
+use crate::cpu::blocks::BlockMatrix;
 use crate::cpu::load;
 use crate::cpu::runs::ElementRuns;
 use crate::cpu::transpose::{SIDE, STRIP, rows_of, square, strip, strips};
-use crate::dtype::DType;
 use crate::ops::math::prefetch;
 
 /// Rows of what lies by columns that are laid out at a time.
 const TURNED: usize = 32;
 /// Narrow columns that are laid out at a time.
 const WIDENED: usize = 16;
+/// Columns of blocks that are widened at a time.
+const MAX_COLUMNS: usize = 64;
 
 impl GemmTiling<'_> {
     /// Lays out some rows of a panel of `b`, with zeros up to whole vectors.
@@ -28,15 +31,15 @@ impl GemmTiling<'_> {
             if let Some(matrix) = self.lists.b {
                 let from = x.b.cast::<f32>();
                 (self.kernel.gather)(&Gather { from, matrix, rows, cols: columns.clone(), to, pitch });
-            } else if x.b_dtype == DType::F32 && x.b_steps.is_some_and(|steps| steps.1 == 1) {
+            } else if x.b_storage == F32 && x.b_steps.is_some_and(|steps| steps.1 == 1) {
                 let (from, down) = (x.b.cast::<f32>().offset(first), x.b_steps.map_or(0, |steps| steps.0));
                 (0..depth).for_each(|l| {
                     let from = from.wrapping_offset(l as isize * down);
                     to.add(l * pitch).copy_from_nonoverlapping(from, columns.len())
                 });
-            } else if x.b_dtype == DType::F32 {
+            } else if x.b_storage == F32 {
                 turn(x.b.cast::<f32>().offset(first), x.b_steps.unwrap_or((0, 0)), (depth, columns.len()), to, pitch);
-            } else {
+            } else if !self.widen_tiles(rows, columns.clone(), to, pitch) {
                 self.widen(first, (depth, columns.len()), to, pitch);
             }
             if pitch > columns.len() {
@@ -45,14 +48,45 @@ impl GemmTiling<'_> {
         }
     }
 
+    /// Widens tiles of blocks, of which rows or columns of the operand are rows; false if it does not lie so.
+    unsafe fn widen_tiles(&self, rows: Range<usize>, columns: Range<usize>, to: *mut f32, pitch: usize) -> bool {
+        let (x, Some(blocks)) = (self.x, self.x.b_storage.blocks()) else { return false };
+        let Some(matrix) = BlockMatrix::new(blocks, x.b, x.b_first as usize) else { return false };
+        let down = blocks.row_len as isize;
+        // SAFETY: as promised by the caller.
+        unsafe {
+            match x.b_steps {
+                Some((1, across)) if across == down => matrix.widen(x.isa, rows, columns, to, pitch),
+                Some((along, 1)) if along == down => {
+                    // Some rows as columns, which are then turned.
+                    let mut tile = [MaybeUninit::<f32>::uninit(); ROWS * MAX_COLUMNS];
+                    let tile: *mut f32 = tile.as_mut_ptr().cast();
+                    let mut row = rows.start;
+                    while row < rows.end {
+                        let n = (ROWS - row % ROWS).min(rows.end - row);
+                        for first in columns.clone().step_by(MAX_COLUMNS) {
+                            let part = first..columns.end.min(first + MAX_COLUMNS);
+                            matrix.widen(x.isa, part.clone(), row..row + n, tile, ROWS);
+                            let to = to.add((row - rows.start) * pitch + first - columns.start);
+                            turn(tile, (1, ROWS as isize), (n, part.len()), to, pitch);
+                        }
+                        row += n;
+                    }
+                }
+                _ => return false,
+            }
+        }
+        true
+    }
+
     /// Copies a matrix of narrow numbers.
     unsafe fn widen(&self, first: isize, (n_rows, n_columns): (usize, usize), to: *mut f32, pitch: usize) {
-        let Gemm { b, b_dtype, b_steps, .. } = *self.x;
+        let Gemm { b, b_storage, b_first, b_steps, .. } = *self.x;
         let b_steps = b_steps.unwrap_or((0, 0));
         let run = |at: isize, step: isize, n: usize, to: *mut f32| {
-            let walk = ElementRuns::strided([(n, step)].into_iter(), at);
+            let walk = ElementRuns::strided([(n, step)].into_iter(), b_first + at);
             // SAFETY: as promised by the caller.
-            unsafe { load::fill(&walk, b, b_dtype.into(), 0, std::slice::from_raw_parts_mut(to.cast(), n)) };
+            unsafe { load::fill(&walk, b, b_storage, 0, std::slice::from_raw_parts_mut(to.cast(), n)) };
         };
         // SAFETY: as promised by the caller.
         unsafe {

@@ -5,6 +5,7 @@ use half::{bf16, f16};
 
 use super::simulator::{self, Piece};
 use super::*;
+use crate::blocks::BlockFormat;
 use crate::graph::Op;
 use crate::plan::SlotKind;
 
@@ -259,6 +260,28 @@ fn matmuls_compute_what_the_cpu_computes() {
     let bias = product(12, 16, 20) + random(&[20], 3);
     check_run(&[&bias]);
     check_run(&[&(0..12).fold(bias.clone(), |x, i| x.mul(0.5 + i as f64).tanh())]);
+}
+
+#[test]
+fn blocks_are_widened_as_the_cpu_widens_them() {
+    for format in BlockFormat::all() {
+        let dims = [19, format.block_len()];
+        let mut bytes: Vec<u8> =
+            (0..19 * format.block_bytes() as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        for block in bytes.chunks_mut(format.block_bytes()) {
+            for at in [Some(format.scale_at()), format.offset_at()].into_iter().flatten() {
+                block[at..at + 2].copy_from_slice(&f16::from_f32(0.01).to_le_bytes());
+            }
+        }
+        let w = Tensor::from_blocks(format, &bytes, dims, &Device::cpu());
+        check_run(&[&w.add(1.0), &w.narrow(0, 2, 5).t().mul(2.0)]);
+        check_run(&[&w.index_select(0, &Tensor::from_slice(&[17u32, 3], [2], &Device::cpu()))]);
+        // Products load as maps do: two formats are enough.
+        if ["Q4_1", "Q8_0"].contains(&format.name()) {
+            check_run(&[&random(&[2, dims[1]], 1).matmul(&w.t())]);
+            check_run(&[&random(&[3, dims[0]], 1).matmul(&w).relu()]);
+        }
+    }
 }
 
 #[test]

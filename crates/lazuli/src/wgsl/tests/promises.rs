@@ -1,6 +1,7 @@
 //! What texts promise: the same for other sizes and numbers, few trips, what is written once, and what they look like.
 
 use super::*;
+use crate::blocks::BlockFormat;
 
 fn text(tensor: &Tensor, style: Threads) -> String {
     passes(&plan(&[tensor]), &target(style)).iter().map(|pass| pass.text.to_string()).collect::<Vec<_>>().join("\n")
@@ -219,4 +220,11 @@ fn a_gather_into_bytes() {
 fn a_product_with_a_bias() {
     let (x, w, b) = (data([8, 64], DType::F32), data([64, 32], DType::BF16), data([32], DType::F32));
     insta::assert_snapshot!(text(&x.matmul(&w.to_dtype(DType::F32)).add(&b), Threads::Cooperative));
+}
+
+#[test]
+fn blocks_are_widened_by_what_loads_them() {
+    let format = BlockFormat::named("Q6_K").expect("a format");
+    let w = Tensor::from_blocks(format, &vec![0; 64 * 2 * format.block_bytes()], [64, 512], &Device::cpu());
+    insta::assert_snapshot!(text(&w.neg(), Threads::Independent));
 }
