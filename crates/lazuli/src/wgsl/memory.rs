@@ -22,6 +22,8 @@ pub struct Use {
     /// Whether it is read or written one element at a time, and four at a time from a multiple of four on.
     pub by_one: bool,
     pub by_four: bool,
+    /// Whether half floats are read eight at a time, a vector, and in no other way.
+    pub by_eight: bool,
     pub writes: bool,
     /// The bytes there are, and the first and last that are touched.
     pub size_bytes: usize,
@@ -59,6 +61,8 @@ pub(super) struct SlotMemory {
     /// Declared as words, as vectors of four elements, or both (then it is bound twice, to be read).
     narrow: bool,
     wide: bool,
+    /// Declared as vectors of eight elements instead.
+    eight: bool,
     atomic: bool,
     writes: bool,
     size_bytes: usize,
@@ -86,6 +90,11 @@ impl LaunchMemory {
         for one in uses {
             memory.add(one, target);
         }
+        // Vectors of eight are read only where nobody wants anything else.
+        for buffer in memory.buffers.iter_mut().filter(|b| b.eight) {
+            buffer.eight = !buffer.narrow && !buffer.wide && buffer.size_bytes <= buffer.window_bytes;
+            buffer.wide |= !buffer.eight;
+        }
         // Memory that is used both ways is bound twice while there is room, else read one element at a time.
         let mut n_bindings = memory.buffers.iter().map(SlotMemory::n_windows).sum::<usize>() + status.n_bindings();
         for buffer in memory.buffers.iter_mut().filter(|b| b.narrow && b.wide) {
@@ -99,7 +108,7 @@ impl LaunchMemory {
     }
 
     fn add(&mut self, one: &Use, target: &GpuTarget) {
-        if !one.by_one && !one.by_four {
+        if !one.by_one && !one.by_four && !one.by_eight {
             // Not used after all: bound to nothing, and never asked for.
             self.buffer_of.push(usize::MAX);
             return;
@@ -117,6 +126,7 @@ impl LaunchMemory {
                 word,
                 narrow: false,
                 wide: false,
+                eight: false,
                 atomic: false,
                 writes: false,
                 size_bytes: one.size_bytes,
@@ -132,6 +142,7 @@ impl LaunchMemory {
         let in_blocks = one.storage.blocks().is_some();
         buffer.narrow |= one.by_one || in_blocks;
         buffer.wide |= one.by_four && !in_blocks;
+        buffer.eight |= one.by_eight;
         buffer.writes |= one.writes;
         // Neighbours in one word may be written by different invocations.
         buffer.atomic |= one.writes && one.by_one && size < 4;
@@ -253,6 +264,27 @@ impl LaunchMemory {
             (Some(memory), 4) if buffer.is_declared(true) => memory.at(at).reinterpreted(dtype.lane()),
             _ => self.load4(shader, idx, at * 4),
         }
+    }
+
+    /// Eight half floats, for an index that counts eights: two fours.
+    pub fn load_eight(&self, shader: &mut Shader, idx: usize, at: ShaderExpr) -> [ShaderExpr; 2] {
+        let (buffer, dtype) = (&self.buffers[self.buffer_of[idx]], self.storages[idx].dtype());
+        if !buffer.eight {
+            return [0, 1].map(|half| self.load_four(shader, idx, (&at * 2).plus(half)));
+        }
+        let (i, four) = (word("i"), ShaderType::four(dtype.lane()));
+        [0, 1].map(|half| {
+            let w = named("w", ShaderType::four(Lane::U32));
+            let words = ShaderType::Vec(2, Lane::U32).make([2 * half, 2 * half + 1].map(|k| w.component(k)));
+            let parts = [0, 1, 2, 3].map(|k| unpack(dtype, part(&words, 2, k)));
+            let body = vec![
+                Statement::Let("w".to_string(), buffer.window(true, 0).at(&i)),
+                Statement::Return(Some(four.make(parts))),
+            ];
+            let name = format!("load8_{}_{dtype}_{half}", buffer.name);
+            accessor(shader, name.clone(), [("i", i.ty())], four, body);
+            call(name, [at.clone()], four)
+        })
     }
 
     /// Writes an element.
@@ -381,8 +413,8 @@ impl SlotMemory {
         // Four bytes are one word either way.
         match (self.size, wide) {
             (1, wide) => !wide,
-            (_, true) => self.wide,
-            (_, false) => self.narrow || !self.wide,
+            (_, true) => self.wide || self.eight,
+            (_, false) => self.narrow || !(self.wide || self.eight),
         }
     }
 
@@ -394,7 +426,7 @@ impl SlotMemory {
     fn element(&self, wide: bool) -> ShaderType {
         match (self.size, wide) {
             (_, false) => ShaderType::One(self.word),
-            (2, true) => ShaderType::Vec(2, Lane::U32),
+            (2, true) if !self.eight => ShaderType::Vec(2, Lane::U32),
             (_, true) => ShaderType::four(self.word),
         }
     }

@@ -159,6 +159,7 @@ impl<'a> ChainedShader<'a> {
         let [first, end] = self.write_range(&mut shader, &memory);
         self.write_starts(&mut shader);
         self.write_row_state(&mut shader);
+        self.write_hiding(&mut shader);
         let n_blocks = self.tiles.part_columns.min(self.args.n_columns).div_ceil(self.tiles.block_columns());
         // Where masks hide all columns, one block is looked at in vain.
         shader.open_repeat("key", first, end, self.tiles.block_columns(), n_blocks);
@@ -337,7 +338,7 @@ impl<'a> ChainedShader<'a> {
             let size_bytes = slots[slot.0 as usize].size_bytes;
             let (place, writes) = (PassMemory::Slot(*slot), idx >= n_inputs);
             let touched = (0, size_bytes.saturating_sub(1));
-            uses.push(Use { place, name, storage, by_one: false, by_four: false, writes, size_bytes, touched });
+            uses.push(Use { place, name, storage, by_one: false, by_four: false, by_eight: false, writes, size_bytes, touched });
         }
         let mut reads = |idx: usize, by_four: bool| {
             uses[idx].by_four |= by_four;
@@ -365,6 +366,7 @@ impl<'a> ChainedShader<'a> {
                 storage: DType::F32.into(),
                 by_one: true,
                 by_four: false,
+                by_eight: false,
                 writes: true,
                 size_bytes,
                 touched: (0, size_bytes - 1),

@@ -10,6 +10,32 @@ use crate::dtype::Lane;
 use crate::kernel::InstOp;
 use crate::ops::UnaryRow;
 
+/// A four of places that an invocation brings to workgroup memory: at one step, or at four.
+struct BroughtUnit {
+    step: ShaderExpr,
+    four_idx: ShaderExpr,
+    /// Whether this invocation has it; None if all do.
+    has_unit: Option<ShaderExpr>,
+    /// Of one step the four places; of four steps, the steps of each place.
+    values: Vec<ShaderExpr>,
+}
+
+impl BroughtUnit {
+    fn write_to(&self, shader: &mut Shader, tile: &ShaderExpr, first: usize) {
+        self.has_unit.iter().for_each(|has_unit| shader.open_if(has_unit.clone()));
+        for s in 0..self.values.len() {
+            let value = match self.values.len() {
+                1 => self.values[0].clone(),
+                _ => FLOATS.make(self.values.iter().map(|value| value.component(s))),
+            };
+            shader.assign(&tile.at(self.step.plus(s)).at(self.four_idx.plus(first)), value);
+        }
+        if self.has_unit.is_some() {
+            shader.close();
+        }
+    }
+}
+
 impl ChainedShader<'_> {
     /// The sums of inner product `i` of this invocation's part of the block: `inner{i}_{r}_{c}`.
     pub fn write_inner_product(&self, shader: &mut Shader, memory: &LaunchMemory, i: usize, n_blocks: usize) {
@@ -101,33 +127,76 @@ impl ChainedShader<'_> {
         FLOATS.make(each)
     }
 
-    /// The workgroup brings some steps of all rows and columns of the block to its memory at a time.
+    /// The workgroup brings some steps of all rows and columns of the block to its memory at a time. Steps are written out: a
+    /// loop would cost a branch and clamped indices at each.
     fn write_shared_product(&self, shader: &mut Shader, memory: &LaunchMemory, i: usize, n_blocks: usize) {
         let tiles = &self.tiles;
         let Share::WorkgroupTile { across, k, .. } = tiles.share else { unreachable!("bug: no workgroup's tile") };
-        let (row_fours, key_fours) = (tiles.block_rows() / 4, tiles.block_columns() / 4);
+        let row_fours = tiles.block_rows() / 4;
         let tile = self.shared_tile(shader);
         let n_slices = n_blocks * self.args.inner[i].depth.div_ceil(k);
-        let d = shader.open_for("d", 0, word(format!("params.depth{i}")), k, n_slices);
-        let rows = (word("row_start"), word("params.n_rows"), row_fours);
-        let keys = (word("key"), word("params.n_columns"), key_fours);
-        for (side, (start, end, fours), first) in [(0, rows, 0), (1, keys, row_fours * k)] {
-            let by_four = tiles.reads[i][side] == Read::AlongK;
-            // A unit is a four of places at one step, or at four steps that are read at once.
-            let per = if by_four { 4 } else { 1 };
-            let n_units = fours * k / per;
-            let n_trips = n_slices * n_units.div_ceil(tiles.n_invocations());
-            let unit = shader.open_for("unit", word("lane"), n_units, tiles.n_invocations(), n_trips);
-            let step = shader.define("step", (&unit / fours).times(per));
-            let four_idx = shader.define("four", &unit % fours);
-            let place = shader.define("place", start + &four_idx * 4);
-            let name = format!("{}{i}", ["left", "right"][side]);
-            let depth = word(format!("params.depth{i}"));
-            // Steps behind the end are zeros; places behind the end are the last one again, and what becomes of them is
-            // not used.
-            let last = min(&d + &step, &depth - per);
-            let along = if by_four { last } else { last * word(format!("params.{name}_along")) };
+        shader.open_for("d", 0, word(format!("params.depth{i}")), k, n_slices);
+        // All reads come first.
+        let brought = [0, 1].map(|side| self.write_reads(shader, memory, i, side));
+        for (side, units) in brought.iter().enumerate() {
+            let first = [0, row_fours][side];
+            units.iter().for_each(|unit| unit.write_to(shader, &tile, first));
+        }
+        // All of it is there.
+        shader.barrier();
+        for step in 0..k {
+            let tile = tile.at(step);
+            let mut xs = Vec::new();
+            for q in 0..tiles.rows / 4 {
+                let at = word("down").times(tiles.rows / 4).plus(q);
+                xs.push(shader.define(format!("x{step}_{q}"), tile.at(at)));
+            }
+            for c in 0..tiles.key_fours {
+                let y = shader.define(format!("y{step}_{c}"), tile.at(word("side") + (c * across + row_fours)));
+                for r in 0..tiles.rows {
+                    shader.add_to(&four(&format!("inner{i}_"), r, c), xs[r / 4].component(r % 4) * &y);
+                }
+            }
+        }
+        // Everyone has used it.
+        shader.barrier();
+        shader.close();
+    }
+
+    /// Reads this invocation's share of the steps from `d` on of one operand. Steps behind the end are zeros; places behind
+    /// the end are the last one again, and what becomes of them is not used.
+    fn write_reads(&self, shader: &mut Shader, memory: &LaunchMemory, i: usize, side: usize) -> Vec<BroughtUnit> {
+        let tiles = &self.tiles;
+        let Share::WorkgroupTile { k, .. } = tiles.share else { unreachable!("bug: no workgroup's tile") };
+        let (start, end, fours) = match side {
+            0 => (word("row_start"), word("params.n_rows"), tiles.block_rows() / 4),
+            _ => (word("key"), word("params.n_columns"), tiles.block_columns() / 4),
+        };
+        let (name, depth) = (format!("{}{i}", ["left", "right"][side]), word(format!("params.depth{i}")));
+        let by_four = tiles.reads[i][side] == Read::AlongK;
+        // A unit is a four of places at one step, or at four steps that are read at once.
+        let per = if by_four { 4 } else { 1 };
+        let (n_units, group) = (fours * k / per, tiles.n_invocations());
+        let mut units = Vec::new();
+        for u in 0..n_units.div_ceil(group) {
+            // Where one operand keeps some invocations busy, the others bring the other one.
+            let own = match side == 1 && n_units < group {
+                true => (word("lane") + n_units) % group,
+                false => word("lane").plus(u * group),
+            };
+            let suffix = format!("_{name}_{u}");
+            let unit = shader.define(format!("unit{suffix}"), own);
+            let step = shader.define(format!("step{suffix}"), (&unit / fours).times(per));
+            let four_idx = shader.define(format!("four{suffix}"), &unit % fours);
+            let has_unit = ((u + 1) * group > n_units).then(|| unit.less(n_units));
+            let values: Vec<ShaderExpr> =
+                (0..per).map(|s| shader.variable(format!("v{s}{suffix}"), FLOATS.zero())).collect();
+            let is_there = (word("d") + &step).less(depth.clone());
+            shader.open_if(has_unit.clone().map_or(is_there.clone(), |has_unit| has_unit.and(is_there)));
+            let along = word("d") + &step;
+            let along = if by_four { along } else { along * word(format!("params.{name}_along")) };
             let at = shader.define("at", word(format!("{name}_start")) + along);
+            let place = shader.define("place", start.clone() + &four_idx * 4);
             let input = 2 * i + side;
             let each = [0, 1, 2, 3].map(|j| {
                 let at = &at + min(place.plus(j), &end - 1) * word(format!("params.{name}_place"));
@@ -136,47 +205,22 @@ impl ChainedShader<'_> {
                     false => memory.load(shader, input, at),
                 }
             });
-            let is_there = shader.define("is_there", (&d + &step).less(depth));
-            let to = |s: usize| (&step + s) * fours + &four_idx + first;
-            if by_four {
-                let each: Vec<ShaderExpr> =
-                    each.into_iter().enumerate().map(|(j, value)| shader.define(format!("v{j}"), value)).collect();
-                for s in 0..4 {
-                    let value = FLOATS.make(each.iter().map(|value| value.component(s)));
-                    shader.assign(&tile.at(to(s)), select(FLOATS.zero(), value, is_there.clone()));
-                }
-            } else {
-                shader.assign(&tile.at(to(0)), select(FLOATS.zero(), FLOATS.make(each), is_there));
+            match by_four {
+                true => values.iter().zip(each).for_each(|(value, read)| shader.assign(value, read)),
+                false => shader.assign(&values[0], FLOATS.make(each)),
             }
             shader.close();
+            units.push(BroughtUnit { step, four_idx, has_unit, values });
         }
-        // All of it is there.
-        shader.barrier();
-        let step = shader.open_for("step", 0, k, 1, n_slices * k);
-        let mut xs = Vec::new();
-        for q in 0..tiles.rows / 4 {
-            let at = &step * row_fours + word("down") * (tiles.rows / 4) + q;
-            xs.push(shader.define(format!("x{q}"), tile.at(at)));
-        }
-        for c in 0..tiles.key_fours {
-            let at = &step * key_fours + word("side") + (c * across + row_fours * k);
-            let y = shader.define(format!("y{c}"), tile.at(at));
-            for r in 0..tiles.rows {
-                shader.add_to(&four(&format!("inner{i}_"), r, c), xs[r / 4].component(r % 4) * &y);
-            }
-        }
-        shader.close();
-        // Everyone has used it.
-        shader.barrier();
-        shader.close();
+        units
     }
 
-    /// Workgroup memory that holds steps of both operands, or some values.
+    /// Workgroup memory that holds steps of both operands, or some values: an array for each step.
     pub fn shared_tile(&self, shader: &mut Shader) -> ShaderExpr {
         let tiles = &self.tiles;
         let Share::WorkgroupTile { k, .. } = tiles.share else { unreachable!("bug: no workgroup's tile") };
         let fours = ((tiles.block_rows() + tiles.block_columns()) / 4).max(tiles.tile_values() / 4);
-        shader.shared("sh_tile", fours * k, FLOATS)
+        shader.shared_rows("sh_tile", [k, fours], FLOATS)
     }
 
     /// The weights of the block, `weight{r}_{c}`, from its inner products; the state of rows goes along.
@@ -267,8 +311,13 @@ impl ChainedShader<'_> {
         }
         let across = tiles.across();
         let fours = tiles.rows / 4;
-        let shared = shader.shared("sh_rows", tiles.n_invocations() * fours, FLOATS);
-        let own = word("down") * (across * fours);
+        // The memory of steps is free now. Rows share an array of it, or two do.
+        let Share::WorkgroupTile { down, k, .. } = tiles.share else { unreachable!("bug: no workgroup's tile") };
+        let tile = self.shared_tile(shader);
+        let (shared, own) = match down > k {
+            true => (tile.at(word("down") % k), word("down") / k * (across * fours)),
+            false => (tile.at(word("down")), 0.into()),
+        };
         for q in 0..fours {
             let value = FLOATS.make((0..4).map(|j| one(name, 4 * q + j)));
             shader.assign(&shared.at(&own + (q * across) + word("side")), value);

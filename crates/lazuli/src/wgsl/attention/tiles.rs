@@ -152,14 +152,17 @@ impl AttentionTiles {
     }
 }
 
-/// The blocks of a workgroup that shares operands through its memory, of which every device has 16 KiB.
+/// The blocks of a workgroup that shares operands through its memory, of which every device has 16 KiB: 64 rows and 32
+/// columns need all of it, 16 steps at a time.
 fn workgroup(args: &AttentionArgs, n_fours: usize, target: &GpuTarget) -> (Share, usize, usize, usize) {
     let rows = 4;
-    let most = (target.max_invocations / 8).clamp(1, 8);
+    let most = (target.max_invocations / 8).clamp(1, 16);
     let down = args.n_rows.div_ceil(rows).next_power_of_two().min(most);
-    let across = (target.max_invocations.min(64) / down).clamp(1, 32);
+    let across = (target.max_invocations.min(64) / down).clamp(8.min(target.max_invocations / down), 32);
     let value_fours = n_fours.div_ceil(across).min(MAX_VALUE_FOURS);
-    (Share::WorkgroupTile { down, across, k: 8 }, rows, 1, value_fours)
+    // With fewer invocations, the memory of deep slices would leave room for fewer waves.
+    let k = if down == 16 && value_fours <= 2 { 16 } else { 8 };
+    (Share::WorkgroupTile { down, across, k }, rows, 1, value_fours)
 }
 
 /// Whether fours along a place's own numbers start at multiples of four, wherever the place and the batch are.

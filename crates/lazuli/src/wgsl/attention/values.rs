@@ -3,8 +3,18 @@
 use super::super::matmul::variants::{Read, Share};
 use super::super::memory::LaunchMemory;
 use super::super::shader::Shader;
-use super::super::tree::{ShaderExpr, call, min, named, select, word};
+use super::super::tree::{ShaderExpr, ShaderType, Statement, call, min, named, select, word};
 use super::{ChainedShader, FLOAT, FLOATS, four};
+use crate::dtype::Lane;
+
+const WORD: ShaderType = ShaderType::One(Lane::U32);
+
+const IS_FINITE: &str = "
+fn is_finite_f32x4(x: vec4<f32>) -> bool {
+    let size = bitcast<vec4<u32>>(x) & vec4<u32>(0x7fffffffu);
+    return max(max(size.x, size.y), max(size.z, size.w)) < 0x7f800000u;
+}
+";
 
 impl ChainedShader<'_> {
     /// Adds the products of the block's weights and values to `out{r}_{c}`.
@@ -82,47 +92,107 @@ impl ChainedShader<'_> {
         let tiles = &self.tiles;
         let Share::WorkgroupTile { across, k, .. } = tiles.share else { unreachable!("bug: no workgroup's tile") };
         let (row_fours, n_columns) = (tiles.block_rows() / 4, tiles.block_columns());
-        let weights = shader.shared("sh_weights", n_columns * row_fours, FLOATS);
+        let weights = shader.shared_rows("sh_weights", [n_columns, row_fours], FLOATS);
         for c in 0..tiles.key_fours {
             for j in 0..4 {
                 let column = word("side") * 4 + (4 * c * across + j);
                 for q in 0..tiles.rows / 4 {
                     let value = FLOATS.make((0..4).map(|r| four("weight", 4 * q + r, c).component(j)));
-                    let at = &column * row_fours + word("down") * (tiles.rows / 4) + q;
-                    shader.assign(&weights.at(at), value);
+                    let at = word("down").times(tiles.rows / 4).plus(q);
+                    shader.assign(&weights.at(&column).at(at), value);
                 }
             }
         }
         let tile = self.shared_tile(shader);
         let fours = tiles.tile_values() / 4;
-        let n_slices = n_blocks * n_columns.div_ceil(k);
-        let slice = shader.open_for("slice", 0, n_columns, k, n_slices);
-        let n_trips = n_slices * (fours * k).div_ceil(tiles.n_invocations());
-        let unit = shader.open_for("unit", word("lane"), fours * k, tiles.n_invocations(), n_trips);
-        let column = min(word("key") + &slice + &unit / fours, word("params.n_columns") - 1);
-        let at = shader.define("at", word("v_start") + column * word("params.v_place"));
-        let value = shader.define("value", word("value_start") + &unit % fours * 4);
-        let value = self.value_four(shader, memory, &at, &value);
-        shader.assign(&tile.at(unit), value);
-        shader.close();
-        // Weights and values are there.
-        shader.barrier();
-        let step = shader.open_for("step", 0, k, 1, n_slices * k);
-        let mut xs = Vec::new();
-        for q in 0..tiles.rows / 4 {
-            let at = (&slice + &step) * row_fours + word("down") * (tiles.rows / 4) + q;
-            xs.push(shader.define(format!("x{q}"), weights.at(at)));
-        }
-        for c in 0..tiles.value_fours {
-            let y = shader.define(format!("y{c}"), tile.at(&step * fours + word("side") + c * across));
-            for r in 0..tiles.rows {
-                let product = self.product(xs[r / 4].component(r % 4), y.clone());
-                shader.add_to(&four("out", r, c), product);
+        let (n_slices, n_units, group) = (n_columns.div_ceil(k), fours * k, tiles.n_invocations());
+        let slice = shader.open_for("slice", 0, n_columns, k, n_blocks * n_slices);
+        for u in 0..n_units.div_ceil(group) {
+            let unit = shader.define(format!("unit{u}"), word("lane").plus(u * group));
+            let is_partial = (u + 1) * group > n_units;
+            if is_partial {
+                shader.open_if(unit.less(n_units));
+            }
+            let (step, four_idx) = (&unit / fours, &unit % fours);
+            let column = min(word("key") + &slice + &step, word("params.n_columns") - 1);
+            let at = shader.define(format!("at{u}"), word("v_start") + column * word("params.v_place"));
+            let value = shader.define(format!("at_value{u}"), word("value_start") + &four_idx * 4);
+            let value = self.value_four(shader, memory, &at, &value);
+            let value = shader.define(format!("brought{u}"), value);
+            if tiles.hides {
+                shader.functions(IS_FINITE);
+                shader.open_if(call("is_finite_f32x4", [value.clone()], ShaderType::Bool).negated());
+                let noted = call("atomicStore", [named("sh_infinite", WORD).pointer(), 1.into()], ShaderType::Nothing);
+                shader.add(Statement::Do(noted));
+                shader.close();
+            }
+            shader.assign(&tile.at(step).at(four_idx), value);
+            if is_partial {
+                shader.close();
             }
         }
-        shader.close();
+        // Weights and values are there.
+        shader.barrier();
+        if tiles.hides {
+            let infinite = call("atomicLoad", [named("sh_infinite", WORD).pointer()], WORD);
+            shader.open_if(infinite.differs(0));
+            let step = shader.open_for("step", 0, k, 1, n_blocks * n_slices * k);
+            self.write_step_of_values(shader, &weights, &slice, &step, "_h", tiles.hides);
+            shader.close();
+            shader.close();
+            shader.open_else(None);
+        }
+        for step in 0..k {
+            self.write_step_of_values(shader, &weights, &slice, &step.into(), &step.to_string(), false);
+        }
+        if tiles.hides {
+            shader.close();
+        }
         // Everyone has used them.
         shader.barrier();
         shader.close();
+    }
+
+    /// The products of one column's weights and values.
+    fn write_step_of_values(
+        &self,
+        shader: &mut Shader,
+        weights: &ShaderExpr,
+        slice: &ShaderExpr,
+        step: &ShaderExpr,
+        suffix: &str,
+        hides: bool,
+    ) {
+        let tiles = &self.tiles;
+        let Share::WorkgroupTile { across, .. } = tiles.share else { unreachable!("bug: no workgroup's tile") };
+        let weights = weights.at(slice + step);
+        let tile = self.shared_tile(shader).at(step);
+        let mut xs = Vec::new();
+        for q in 0..tiles.rows / 4 {
+            let at = word("down").times(tiles.rows / 4).plus(q);
+            xs.push(shader.define(format!("x{suffix}_{q}"), weights.at(at)));
+        }
+        for c in 0..tiles.value_fours {
+            let y = shader.define(format!("y{suffix}_{c}"), tile.at(word("side").plus(c * across)));
+            for r in 0..tiles.rows {
+                let x = xs[r / 4].component(r % 4);
+                let product = if hides { self.product(x, y.clone()) } else { x * &y };
+                shader.add_to(&four("out", r, c), product);
+            }
+        }
+    }
+
+    /// Before the first block: no value that is not finite was met. Weights of 0 hide those, which takes longer than a
+    /// product.
+    pub fn write_hiding(&self, shader: &mut Shader) {
+        if !self.tiles.hides || matches!(self.tiles.share, Share::SubgroupBroadcast(_)) {
+            return;
+        }
+        shader.global("var<workgroup> sh_infinite: atomic<u32>;".to_string());
+        shader.open_if(word("lane").equals(0));
+        let nothing = call("atomicStore", [named("sh_infinite", WORD).pointer(), 0.into()], ShaderType::Nothing);
+        shader.add(Statement::Do(nothing));
+        shader.close();
+        shader.barrier();
     }
 }

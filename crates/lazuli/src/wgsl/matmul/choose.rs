@@ -185,6 +185,12 @@ fn starts_at_multiples(lies: &OperandArgs, along: &AxisList, other: &AxisList) -
     lies.offset % 4 == 0 && all(other) && slower.iter().all(|(_, by)| by % 4 == 0) && lies.batch.iter().all(all)
 }
 
+/// Whether eights along k start at multiples of eight, wherever the `other` index and the batch are.
+fn starts_at_eights(lies: &OperandArgs, other: &AxisList, k: usize) -> bool {
+    let all = |list: &AxisList| list.axes().iter().all(|(_, stride)| stride % 8 == 0);
+    k.is_multiple_of(8) && lies.offset % 8 == 0 && all(other) && lies.batch.iter().all(all)
+}
+
 /// Whether an index runs densely in fours.
 fn is_dense(list: &AxisList) -> bool {
     stride_in_fours(list) == Some(1)
@@ -230,9 +236,13 @@ fn shape(
         let whole = |read: Read| if read == Read::AlongK && !k.is_multiple_of(4) { Read::Each } else { read };
         (a, b) = (whole(a), whole(b));
     }
-    // Of half floats eight are as much as a vector holds.
-    let is_half = b == Read::AlongK && dtypes[1].size() == 2 && k.is_multiple_of(2 * K_UNROLL);
-    let k_trip = if is_half { 2 * K_UNROLL } else { K_UNROLL };
+    let eights = match variant.team {
+        Share::SplitK(_) => [
+            a == Read::AlongK && dtypes[0].size() == 2 && starts_at_eights(&matmul.a, &matmul.a.rows, k),
+            b == Read::AlongK && dtypes[1].size() == 2 && starts_at_eights(&matmul.b, &matmul.b.cols, k),
+        ],
+        _ => [false; 2],
+    };
     // Trips of an invocation per element of k, in quarters.
     let trips_of_four = if let Share::WorkgroupTile { .. } = variant.team { 8 } else { 1 };
     // Trips over k, over blocks, over what is left, and over the tile.
@@ -255,7 +265,7 @@ fn shape(
         _ => SumRun::Blocks,
     };
     let written_out = target.style == Threads::Cooperative;
-    MatmulShape { variant, a, b, splits: k.div_ceil(k_per_split).max(1), k_per_split, run, k_trip, written_out }
+    MatmulShape { variant, a, b, splits: k.div_ceil(k_per_split).max(1), k_per_split, run, eights, written_out }
 }
 
 /// Whether an invocation that works alone takes no blocks where k is not too long.

@@ -11,7 +11,7 @@ impl MatmulShader<'_> {
     /// Sums of products along k: `all0_0`, `all1_0`, …, complete where `k_lane` is 0.
     pub fn write_lane_sums(&self, shader: &mut Shader, lanes: usize) {
         let [start, end] = self.write_range(shader);
-        let trip = self.shape.k_trip;
+        let trip = self.shape.k_trip();
         let rest = !self.matmul.k.is_multiple_of(trip);
         let whole = match rest {
             true => &start + (&end - &start) / trip * trip,
@@ -42,14 +42,14 @@ impl MatmulShader<'_> {
     fn write_vectors(&self, shader: &mut Shader) {
         if self.shape.a == Read::AlongK {
             for r in 0..self.shape.variant.rows {
-                shader.define(format!("a_from{r}"), word(format!("a{r}")) >> 2);
+                shader.define(format!("a_from{r}"), word(format!("a{r}")) >> self.log_vector(0));
             }
         }
         match self.shape.b {
             Read::AlongK => {
                 for j in 0..4 {
                     let column = self.beside(shader, &word("b0"), j);
-                    shader.define(format!("b_from{j}"), column >> 2);
+                    shader.define(format!("b_from{j}"), column >> self.log_vector(1));
                 }
             }
             Read::Across => {
@@ -61,38 +61,34 @@ impl MatmulShader<'_> {
         }
     }
 
+    /// The logarithm of how many elements are read at once.
+    fn log_vector(&self, input: usize) -> usize {
+        if self.shape.eights[input] { 3 } else { 2 }
+    }
+
     /// The products of one trip, all of whose loads come first.
     fn write_trip(&self, shader: &mut Shader) {
         let &Variant { rows, .. } = self.shape.variant;
-        let (k, n_fours) = (word("k"), self.shape.k_trip / 4);
-        let k_four = shader.define("k_four", &k >> 2);
-        for f in 0..n_fours {
-            if self.shape.b == Read::AlongK {
-                for j in 0..4 {
-                    let at = word(format!("b_from{j}")) + k_four.plus(f);
-                    let column = self.memory.load_four(shader, 1, at).reinterpreted(self.lane);
-                    shader.define(format!("w{f}_{j}"), column);
-                }
-                continue;
+        let (k, n_fours) = (word("k"), self.shape.k_trip() / 4);
+        shader.define("k_four", &k >> 2);
+        if self.shape.b == Read::AlongK {
+            for j in 0..4 {
+                self.write_along_k(shader, 1, &format!("b_from{j}"), &[format!("w0_{j}"), format!("w1_{j}")]);
             }
-            for i in 0..4 {
-                let value = self.columns(shader, &k.plus(4 * f + i));
-                shader.define(format!("y{f}_{i}"), value);
+        } else {
+            for i in 0..self.shape.k_trip() {
+                let value = self.columns(shader, &k.plus(i));
+                shader.define(format!("y{}_{}", i / 4, i % 4), value);
             }
         }
-        for f in 0..n_fours {
-            for r in 0..rows {
-                let x = match self.shape.a {
-                    Read::AlongK => {
-                        let at = word(format!("a_from{r}")) + k_four.plus(f);
-                        self.memory.load_four(shader, 0, at).reinterpreted(self.lane)
-                    }
-                    _ => {
-                        let each = [0, 1, 2, 3].map(|i| self.a_element(shader, r, &k.plus(4 * f + i)));
-                        ShaderType::four(self.lane).make(each)
-                    }
-                };
-                shader.define(format!("x{f}_{r}"), x);
+        for r in 0..rows {
+            if self.shape.a == Read::AlongK {
+                self.write_along_k(shader, 0, &format!("a_from{r}"), &[format!("x0_{r}"), format!("x1_{r}")]);
+                continue;
+            }
+            for f in 0..n_fours {
+                let each = [0, 1, 2, 3].map(|i| self.a_element(shader, r, &k.plus(4 * f + i)));
+                shader.define(format!("x{f}_{r}"), ShaderType::four(self.lane).make(each));
             }
         }
         let four = |name: String| named(name, ShaderType::four(self.lane));
@@ -109,6 +105,22 @@ impl MatmulShader<'_> {
                     shader.add_to(&self.value("all", r, 0), four(format!("x{f}_{r}")).component(i) * &y);
                 }
             }
+        }
+    }
+
+    /// Reads the fours of one trip from where they start, counted in vectors, to these names.
+    fn write_along_k(&self, shader: &mut Shader, input: usize, from: &str, names: &[String; 2]) {
+        let from = word(from);
+        if self.shape.eights[input] {
+            let halves = self.memory.load_eight(shader, input, from + (word("k") >> 3));
+            for (name, four) in names.iter().zip(halves) {
+                shader.define(name, four.reinterpreted(self.lane));
+            }
+            return;
+        }
+        for (f, name) in names.iter().enumerate().take(self.shape.k_trip() / 4) {
+            let four = self.memory.load_four(shader, input, &from + word("k_four").plus(f));
+            shader.define(name, four.reinterpreted(self.lane));
         }
     }
 

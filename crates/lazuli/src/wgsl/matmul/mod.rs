@@ -105,8 +105,10 @@ impl<'a> MatmulShader<'a> {
         };
         if self.sums != DispatchSums::Added {
             let rest = !self.matmul.k.is_multiple_of(K_UNROLL);
-            for (one, read) in uses.iter_mut().zip([self.shape.a, self.shape.b]) {
-                one.by_four |= read != Read::Each;
+            let reads = [self.shape.a, self.shape.b].into_iter().zip(self.shape.eights);
+            for (one, (read, by_eight)) in uses.iter_mut().zip(reads) {
+                one.by_eight |= by_eight;
+                one.by_four |= read != Read::Each && !by_eight;
                 // What is left over of k is read one by one.
                 one.by_one |= read == Read::Each || (read == Read::AlongK && rest);
             }
@@ -447,6 +449,7 @@ fn scratch(args: &Args, shape: &MatmulShape, lane: Lane) -> Use {
         storage: dtype.into(),
         by_one: !by_four,
         by_four,
+        by_eight: false,
         writes: true,
         size_bytes,
         touched: (0, size_bytes.saturating_sub(1)),

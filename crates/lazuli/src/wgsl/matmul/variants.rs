@@ -174,8 +174,9 @@ pub struct MatmulShape {
     pub k_per_split: usize,
     /// How a part is summed up.
     pub run: SumRun,
-    /// Steps that one trip of an invocation takes which shares its sums with others.
-    pub k_trip: usize,
+    /// Whether operands of half floats are read eight at once along k, where invocations share sums: as much as a vector
+    /// holds.
+    pub eights: [bool; 2],
     /// Whether the steps that a workgroup brings at a time are written out: a loop costs hardware a compare, a branch and
     /// clamped indices at every step.
     pub written_out: bool,
@@ -193,6 +194,11 @@ pub enum SumRun {
 }
 
 impl MatmulShape {
+    /// Steps that one trip of an invocation takes which shares its sums with others.
+    pub fn k_trip(&self) -> usize {
+        if self.eights.contains(&true) { 2 * K_UNROLL } else { K_UNROLL }
+    }
+
     /// The same with the smallest tiles.
     pub fn smallest(self) -> MatmulShape {
         MatmulShape { variant: if self.variant.cols == Cols::One { &R1X1 } else { &R1X4 }, ..self }

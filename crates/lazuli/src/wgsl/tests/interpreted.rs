@@ -367,6 +367,18 @@ fn attention_computes_what_the_cpu_computes() {
     );
 }
 
+/// As many rows as a workgroup takes at most, and values behind a mask that are not finite: no row but the last sees them.
+#[test]
+fn attention_of_many_rows_hides_values_that_are_not_finite() {
+    let (q, k) = (random(&[65, 8], 1), random(&[65, 8], 2));
+    let last = Tensor::from_vec(vec![f32::NAN, f32::INFINITY, 1.0, f32::NEG_INFINITY], [1, 4], &Device::cpu());
+    let options = crate::Attention { causal: true, ..crate::Attention::default() };
+    let hardware = [("hardware", target(Threads::Cooperative))];
+    for v in [random(&[65, 4], 3), Tensor::cat(&[&random(&[64, 4], 3), &last], 0).compute().unwrap()] {
+        check_run_on(&[&q.attention(&k, &v, options)], &hardware);
+    }
+}
+
 #[test]
 fn routines_compute_what_the_cpu_computes() {
     let x = random(&[3, 300, 2], 1);
