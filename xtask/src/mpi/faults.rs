@@ -130,7 +130,9 @@ fn cut_link(folder: &Path) -> Result<(), String> {
         std::thread::sleep(Duration::from_secs(2));
         network.cut(host)?;
         let seen = job.end()?;
-        if !seen.text.contains("gave no sign for") && !seen.text.contains("the network may be cut") {
+        // The ranks may notice it, or the launcher, whoever is first.
+        let words = ["gave no sign for", "the network may be cut", "lost communication with a remote daemon"];
+        if !words.iter().any(|word| seen.text.contains(word)) {
             return Err(format!("a cut link: no word of it in:\n{}", seen.text));
         }
         tally.n_loaded += goes_on(folder, &out, 3)?;
@@ -197,8 +199,7 @@ impl Job {
                 None if start.elapsed() > HANGS => {
                     let left = self.processes();
                     self.mpirun.kill().map_err(|e| e.to_string())?;
-                    let text = self.read.join().map_err(|_| "reading has panicked")?;
-                    return Err(format!("the job hangs, with processes {left:?}:\n{text}"));
+                    return Err(format!("the job hangs, with processes {left:?}"));
                 }
                 None => std::thread::sleep(Duration::from_millis(20)),
             }

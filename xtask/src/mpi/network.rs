@@ -64,6 +64,9 @@ impl Network {
             .arg(&self.agent)
             .args(["--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "eth0"])
             .args(["--mca", "oob_tcp_if_include", "eth0"])
+            // Otherwise the launcher's daemons notice a cut link after five minutes.
+            .args(["--mca", "oob_tcp_keepalive_time", "3", "--mca", "oob_tcp_keepalive_intvl", "1"])
+            .args(["--mca", "oob_tcp_keepalive_probes", "2"])
             .envs([("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")])
             .current_dir(root());
         command
@@ -77,6 +80,8 @@ impl Network {
     /// What is not there cannot be taken down, which is no error.
     fn take_down(&self) {
         for i in 1..=self.n_hosts {
+            // A namespace goes when its last process has ended; its link goes at once.
+            let _ = Command::new("ip").args(["link", "del", &format!("lazuliv{i}")]).output();
             let _ = Command::new("ip").args(["netns", "del", &format!("lazuli{i}")]).output();
         }
         let _ = Command::new("ip").args(["link", "del", BRIDGE]).output();

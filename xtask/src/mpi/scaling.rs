@@ -11,7 +11,7 @@ use super::network::{Network, on_this_machine};
 use crate::workspace::{cargo, read, root, succeed};
 
 const KEPT: &str = "xtask/scaling/measured.txt";
-const TEMPLATE: &str = "xtask/scaling/page.md";
+const TEMPLATE: &str = "xtask/scaling/page.txt";
 const PAGE: &str = "docs/scaling.md";
 const PLOT: &str = "docs/scaling.svg";
 
