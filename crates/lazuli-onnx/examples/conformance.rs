@@ -461,8 +461,9 @@ fn statistics_differ(found: &[f64], expected: &[f64]) -> Option<String> {
     parts.into_iter().find_map(|(what, part)| {
         let of = |x: &[f64]| moments(&x.iter().map(part).collect::<Vec<_>>());
         let ((a, variance_a), (b, variance_b)) = (of(found), of(expected));
-        let is_far = !((a - b).abs() <= 6.0 * (variance_a + variance_b).sqrt() + 1e-6);
-        is_far.then(|| format!("the {what} is {a}, not near {b}"))
+        // A NaN is not near.
+        let is_near = (a - b).abs() <= 6.0 * (variance_a + variance_b).sqrt() + 1e-6;
+        (!is_near).then(|| format!("the {what} is {a}, not near {b}"))
     })
 }
 
