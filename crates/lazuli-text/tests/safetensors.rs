@@ -1,0 +1,161 @@
+//! Models in folders with `config.json`, `tokenizer.json` and safetensors: the same weights under the names that Hugging Face's
+//! libraries give them have the logits and tokens of the GGUF file.
+
+use std::path::{Path, PathBuf};
+
+use lazuli::{Device, Tensor};
+use lazuli_io::Gguf;
+use lazuli_text::LanguageModel;
+use serde_json::{Value, json};
+
+fn fixture(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(format!("{name}.gguf"))
+}
+
+/// What Hugging Face calls a tensor of the GGUF file.
+fn name_of(gguf: &str, model: &str) -> String {
+    let is_gemma3 = model == "gemma3";
+    let Some((layer, part)) = gguf.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) else {
+        return match gguf {
+            "token_embd.weight" => "model.embed_tokens.weight".into(),
+            "output_norm.weight" => "model.norm.weight".into(),
+            "output.weight" => "lm_head.weight".into(),
+            other => panic!("{other}"),
+        };
+    };
+    let (stem, ending) = part.rsplit_once('.').unwrap();
+    let stem = match stem {
+        "attn_norm" => "input_layernorm",
+        "attn_q" => "self_attn.q_proj",
+        "attn_k" => "self_attn.k_proj",
+        "attn_v" => "self_attn.v_proj",
+        "attn_qkv" => "self_attn.qkv_proj",
+        "attn_output" => "self_attn.o_proj",
+        "attn_q_norm" => "self_attn.q_norm",
+        "attn_k_norm" => "self_attn.k_norm",
+        "post_attention_norm" => "post_attention_layernorm",
+        "post_ffw_norm" => "post_feedforward_layernorm",
+        "ffn_norm" if is_gemma3 => "pre_feedforward_layernorm",
+        "ffn_norm" => "post_attention_layernorm",
+        "ffn_gate" => "mlp.gate_proj",
+        "ffn_up" if model == "phi3" => "mlp.gate_up_proj",
+        "ffn_up" => "mlp.up_proj",
+        "ffn_down" => "mlp.down_proj",
+        other => panic!("{other}"),
+    };
+    format!("model.layers.{layer}.{stem}.{ending}")
+}
+
+/// `config.json` of a tiny model.
+fn config(file: &Gguf, model: &str, model_type: &str) -> Value {
+    let number = |key: &str| file.metadata().get::<u64>(&format!("{model}.{key}")).unwrap();
+    let mut config = json!({
+        "model_type": model_type,
+        "hidden_size": number("embedding_length"),
+        "intermediate_size": number("feed_forward_length"),
+        "num_hidden_layers": number("block_count"),
+        "num_attention_heads": number("attention.head_count"),
+        "num_key_value_heads": number("attention.head_count_kv"),
+        "head_dim": number("attention.key_length"),
+        "max_position_embeddings": number("context_length"),
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10_000.0,
+        "eos_token_id": 2,
+    });
+    if model == "gemma3" {
+        config["sliding_window"] = number("attention.sliding_window").into();
+        config["query_pre_attn_scalar"] = number("attention.key_length").into();
+    }
+    config
+}
+
+/// `tokenizer.json` of byte-level BPE, as Qwen's is.
+fn tokenizer(file: &Gguf) -> Value {
+    let names: &[String] = file.metadata().get("tokenizer.ggml.tokens").unwrap();
+    let merges: &[String] = file.metadata().get("tokenizer.ggml.merges").unwrap();
+    let vocab: serde_json::Map<String, Value> =
+        names.iter().enumerate().skip(3).map(|(id, name)| (name.clone(), id.into())).collect();
+    let added: Vec<Value> =
+        (0..3).map(|id| json!({"id": id, "content": names[id], "special": true, "normalized": false})).collect();
+    let pattern = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+    json!({
+        "model": {"type": "BPE", "vocab": vocab, "merges": merges},
+        "added_tokens": added,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated"},
+            {"type": "ByteLevel", "use_regex": false},
+        ]},
+    })
+}
+
+fn write(folder: &Path, name: &str, json: &Value) {
+    std::fs::write(folder.join(name), json.to_string()).unwrap();
+}
+
+#[test]
+fn folders_have_the_logits_and_tokens_of_gguf_files() {
+    let cpu = Device::cpu();
+    let words = Gguf::open(fixture("qwen3")).unwrap();
+    for (model, model_type) in [("qwen2", "qwen2"), ("qwen3", "qwen3"), ("phi3", "phi3"), ("gemma3", "gemma3_text")] {
+        let file = Gguf::open(fixture(model)).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let tensors: Vec<(String, Tensor)> = file
+            .tensors()
+            .iter()
+            .map(|entry| {
+                let tensor = file.tensor(&entry.name, &cpu).unwrap();
+                let is_less_one = model == "gemma3" && entry.name.contains("norm");
+                (name_of(&entry.name, model), if is_less_one { tensor.sub(1.0) } else { tensor })
+            })
+            .collect();
+        // The first model is in two files.
+        if model == "qwen2" {
+            let (a, b) = tensors.split_at(tensors.len() / 2);
+            let mut map = serde_json::Map::new();
+            for (name, part) in [("model-1.safetensors", a), ("model-2.safetensors", b)] {
+                lazuli_io::save(folder.path().join(name), part).unwrap();
+                map.extend(part.iter().map(|(tensor, _)| (tensor.clone(), name.into())));
+            }
+            write(folder.path(), "model.safetensors.index.json", &json!({"weight_map": map}));
+        } else {
+            lazuli_io::save(folder.path().join("model.safetensors"), &tensors).unwrap();
+        }
+        let mut config = config(&file, model, model_type);
+        config["vocab_size"] = file.tensors().iter().find(|t| t.name == "token_embd.weight").unwrap().shape[0].into();
+        write(folder.path(), "config.json", &config);
+        write(folder.path(), "tokenizer.json", &tokenizer(&words));
+        let settings = json!({"eos_token": "<|im_end|>", "chat_template": "{{ messages[0].content }}"});
+        write(folder.path(), "tokenizer_config.json", &settings);
+
+        let opened = LanguageModel::open(folder.path(), &cpu).unwrap();
+        let reference = LanguageModel::open(fixture(model), &cpu).unwrap();
+        let tokens: Vec<u32> = (0..20).map(|i| 5 + 13 * i % 300).collect();
+        let (got, want) = (opened.session().read(&tokens).unwrap(), reference.session().read(&tokens).unwrap());
+        let largest = want.iter().fold(0f32, |m, x| m.max(x.abs()));
+        let distance = got.iter().zip(&want).fold(0f32, |m, (a, b)| m.max((a - b).abs()));
+        assert!(distance <= 1e-4 * largest, "{model}: {distance} of {largest}");
+        assert_eq!(opened.template().source(), "{{ messages[0].content }}");
+        assert_eq!(opened.tokenizer().eos(), Some(2));
+        if model == "qwen3" {
+            for text in ["The quick brown fox", "I'LL pay 123 €\n\n  世界 😀", "<|im_end|>"] {
+                assert_eq!(opened.tokenizer().encode(text).unwrap(), reference.tokenizer().encode(text).unwrap(), "{text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn folders_that_cannot_be_models_are_refused_with_the_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let told = || LanguageModel::open(folder.path(), &Device::cpu()).map(drop).unwrap_err().to_string();
+    assert!(told().contains("config.json"), "{}", told());
+    write(folder.path(), "config.json", &json!({"model_type": "mamba"}));
+    assert!(told().contains("model type `mamba` is not supported; there are llama, mistral"), "{}", told());
+    let file = Gguf::open(fixture("qwen3")).unwrap();
+    write(folder.path(), "config.json", &config(&file, "qwen3", "qwen3"));
+    write(folder.path(), "tokenizer.json", &json!({"model": {"type": "Unigram"}}));
+    assert!(told().contains("a model of type `Unigram` is not supported"), "{}", told());
+    write(folder.path(), "tokenizer.json", &tokenizer(&file));
+    write(folder.path(), "model.safetensors.index.json", &json!({"weight_map": {"a": "../b.safetensors"}}));
+    assert!(told().contains("`../b.safetensors` is no name of a file beside it"), "{}", told());
+}
