@@ -1,11 +1,12 @@
-//! Ops of models that random programs do not draw: convolutions and attention. Their oracles are written with those of
-//! other ops, or as the loops of their definitions.
+//! Ops of models that random programs do not draw: convolutions, attention, and weights in blocks. Their oracles are written
+//! with those of other ops, or as the loops of their definitions.
 
-use lazuli::{Attention, Conv, DType, Device, Tensor};
+use lazuli::{Attention, BlockFormat, Conv, DType, Device, Tensor};
 
 use crate::array::{Array, for_each_coordinate};
 use crate::cell::Cell;
 use crate::contract::{matmul, summed};
+use crate::data::noise;
 use crate::line::Line;
 use crate::map::{binary, select};
 use crate::program::Op;
@@ -17,6 +18,24 @@ pub enum Model {
     Convolve { stride: usize, padding: usize, dilation: usize, groups: usize },
     /// Of queries, keys and values `[batch, heads, rows, features]`; keys may have fewer heads.
     Attend { causal: bool },
+    /// A leaf: weights in blocks of random bytes, which every device widens to the bits that the host does.
+    Blocks { format: &'static BlockFormat, shape: [usize; 2], seed: u32 },
+}
+
+/// Random blocks whose scales are finite.
+fn blocks(format: &BlockFormat, shape: [usize; 2], seed: u32) -> Vec<u8> {
+    let n_blocks = shape[0] * shape[1] / format.block_len();
+    let mut at = 0;
+    let mut block = || {
+        loop {
+            let bytes: Vec<u8> = (0..format.block_bytes()).map(|i| (noise(seed, at + i) >> 32) as u8).collect();
+            at += format.block_bytes();
+            if format.widen(&bytes).is_ok_and(|values| values.iter().all(|value| value.is_finite())) {
+                return bytes;
+            }
+        }
+    };
+    (0..n_blocks).flat_map(|_| block()).collect()
 }
 
 fn convolve(x: &Array, w: &Array, stride: usize, padding: usize, dilation: usize, groups: usize) -> Array {
@@ -73,10 +92,15 @@ impl Op for Model {
                 convolve(inputs[0], inputs[1], *stride, *padding, *dilation, *groups)
             }
             Model::Attend { causal } => attend(inputs[0], inputs[1], inputs[2], *causal),
+            Model::Blocks { format, shape, seed } => {
+                let values = format.widen(&blocks(format, *shape, *seed)).expect("the blocks are whole");
+                let cells = values.into_iter().map(|value| Cell::point(value as f64)).collect();
+                Array::new(shape.to_vec(), DType::F32, cells)
+            }
         }
     }
 
-    fn call(&self, inputs: &[&Tensor], _: &Device) -> Tensor {
+    fn call(&self, inputs: &[&Tensor], device: &Device) -> Tensor {
         match self {
             Model::Convolve { stride, padding, dilation, groups } => {
                 let (stride, padding, dilation) = ((*stride).into(), (*padding).into(), (*dilation).into());
@@ -85,11 +109,14 @@ impl Op for Model {
             Model::Attend { causal } => {
                 inputs[0].attention(inputs[1], inputs[2], Attention { causal: *causal, ..Attention::default() })
             }
+            Model::Blocks { format, shape, seed } => {
+                Tensor::from_blocks(format, &blocks(format, *shape, *seed), *shape, device)
+            }
         }
     }
 
     fn sums(&self) -> bool {
-        true
+        !matches!(self, Model::Blocks { .. })
     }
 
     fn text(&self, inputs: &[&str]) -> String {
@@ -102,6 +129,11 @@ impl Op for Model {
             Model::Attend { causal } => format!(
                 "{}.attention(&{}, &{}, lazuli::Attention {{ causal: {causal}, ..Default::default() }})",
                 inputs[0], inputs[1], inputs[2]
+            ),
+            Model::Blocks { format, shape, seed } => format!(
+                "Tensor::from_blocks(lazuli::BlockFormat::named({:?})?, &{:?}, {shape:?}, &cpu)",
+                format.name(),
+                blocks(format, *shape, *seed)
             ),
         }
     }

@@ -1,10 +1,11 @@
 //! Products: every layout, tile and dtype, few rows, long sums, batches; what follows a product in its kernel; convolutions
 //! and attention.
 
-use lazuli::DType;
+use lazuli::{BlockFormat, DType};
 
 use super::{Draft, FLOATS, Form};
 use crate::contract::Contract;
+use crate::index::Index;
 use crate::map::Map;
 use crate::model::Model;
 use crate::movement::Move;
@@ -33,6 +34,7 @@ pub fn forms() -> Vec<Form> {
         }),
         Form::new("product, batches", || vec![batches(&[7, 33, 65, 17]), batches(&[130, 9, 64, 8])]),
         Form::new("product with bias and activation", || FLOATS.map(layer).to_vec()),
+        Form::new("weights in blocks", || BlockFormat::all().iter().map(quantised).collect()),
         Form::new("convolution", || FLOATS.iter().flat_map(|d| convolutions(*d)).collect()),
         Form::new("attention", || FLOATS.iter().flat_map(|d| attention(*d)).collect()),
         Form::new("attention, as maths", || vec![as_maths()]),
@@ -84,6 +86,20 @@ fn layer(dtype: DType) -> Program {
     let y = draft.op(Contract::Matmul, &[x, w]);
     let y = draft.op(Map::Binary("add"), &[y, bias]);
     draft.op(Map::Unary("relu"), &[y]);
+    draft.done()
+}
+
+/// One row and some, times weights that are stored in blocks; and rows of such weights by index.
+fn quantised(format: &'static BlockFormat) -> Program {
+    let mut draft = Draft::default();
+    let w = draft.op(Model::Blocks { format, shape: [67, 512], seed: 1 }, &[]);
+    let turned = draft.op(Move::T, &[w]);
+    for n_rows in [1, 9] {
+        let x = draft.noise(&[n_rows, 512], DType::F32, 2);
+        draft.op(Contract::Matmul, &[x, turned]);
+    }
+    let words = draft.noise(&[5], DType::U32, 167);
+    draft.op(Index::Embedding, &[w, words]);
     draft.done()
 }
 
