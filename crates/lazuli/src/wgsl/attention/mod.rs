@@ -338,7 +338,17 @@ impl<'a> ChainedShader<'a> {
             let size_bytes = slots[slot.0 as usize].size_bytes;
             let (place, writes) = (PassMemory::Slot(*slot), idx >= n_inputs);
             let touched = (0, size_bytes.saturating_sub(1));
-            uses.push(Use { place, name, storage, by_one: false, by_four: false, by_eight: false, writes, size_bytes, touched });
+            uses.push(Use {
+                place,
+                name,
+                storage,
+                by_one: false,
+                by_four: false,
+                by_eight: false,
+                writes,
+                size_bytes,
+                touched,
+            });
         }
         let mut reads = |idx: usize, by_four: bool| {
             uses[idx].by_four |= by_four;
