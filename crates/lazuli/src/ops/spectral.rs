@@ -134,24 +134,24 @@ fn complex<'x>(op: &str, x: &'x Tensor) -> Result<&'x Tensor> {
 }
 
 /// Real and imaginary part along the last axis; a real signal has no imaginary part.
-struct Signal {
+struct ComplexSignal {
     real: Tensor,
     imaginary: Option<Tensor>,
 }
 
-impl Signal {
+impl ComplexSignal {
     #[track_caller]
-    fn map(&self, f: impl Fn(&Tensor) -> Tensor) -> Signal {
-        Signal { real: f(&self.real), imaginary: self.imaginary.as_ref().map(f) }
+    fn map(&self, f: impl Fn(&Tensor) -> Tensor) -> ComplexSignal {
+        ComplexSignal { real: f(&self.real), imaginary: self.imaginary.as_ref().map(f) }
     }
 
     /// Times `cos + i·sin`, where `product` multiplies a part with a matrix: `(a + bi)·(cos + i·sin)`.
     #[track_caller]
-    fn times(&self, cos: &Tensor, sin: &Tensor, product: impl Fn(&Tensor, &Tensor) -> Tensor) -> Signal {
+    fn times(&self, cos: &Tensor, sin: &Tensor, product: impl Fn(&Tensor, &Tensor) -> Tensor) -> ComplexSignal {
         let (real, imaginary) = (product(&self.real, cos), product(&self.real, sin));
         match &self.imaginary {
-            Some(b) => Signal { real: real.sub(&product(b, sin)), imaginary: Some(imaginary.add(&product(b, cos))) },
-            None => Signal { real, imaginary: Some(imaginary) },
+            Some(b) => ComplexSignal { real: real.sub(&product(b, sin)), imaginary: Some(imaginary.add(&product(b, cos))) },
+            None => ComplexSignal { real, imaginary: Some(imaginary) },
         }
     }
 }
@@ -182,7 +182,7 @@ fn transformed(op: &'static str, x: &Tensor, axis: i32, options: Dft) -> Result<
     // The axis of the signal comes last.
     let last = shape.rank() as i32 - 2;
     let part = |i: usize| x.select_index(-1, i as isize).to_dtype(DType::F32).transpose(along as i32, last);
-    let signal = Signal { real: part(0), imaginary: (n_parts == 2).then(|| part(1)) };
+    let signal = ComplexSignal { real: part(0), imaginary: (n_parts == 2).then(|| part(1)) };
     let half = length / 2 + 1;
     let made = match (options.inverse, options.onesided) {
         (false, onesided) => {
@@ -196,8 +196,8 @@ fn transformed(op: &'static str, x: &Tensor, axis: i32, options: Dft) -> Result<
             let rest = |x: &Tensor| x.narrow(-1, 1, length - half).flip(-1);
             let real = Tensor::cat(&[&first.real, &rest(&first.real)], -1);
             let imaginary = first.imaginary.as_ref().map(|x| Tensor::cat(&[x, &rest(x).neg()], -1));
-            let made = spectrum(op, &Signal { real, imaginary }, length, 1.0)?.map(|x| x.div(length as f32));
-            Signal { imaginary: None, ..made }
+            let made = spectrum(op, &ComplexSignal { real, imaginary }, length, 1.0)?.map(|x| x.div(length as f32));
+            ComplexSignal { imaginary: None, ..made }
         }
     };
     let parts = [Some(&made.real), made.imaginary.as_ref()];
@@ -207,7 +207,7 @@ fn transformed(op: &'static str, x: &Tensor, axis: i32, options: Dft) -> Result<
 
 /// The signal cut or filled with zeros to a length.
 #[track_caller]
-fn fitted(signal: &Signal, length: usize) -> Result<Signal> {
+fn fitted(signal: &ComplexSignal, length: usize) -> Result<ComplexSignal> {
     let shape = signal.real.node()?.shape;
     let own = shape.last().copied().unwrap_or(0);
     let mut pads = vec![(0, 0); shape.rank()];
@@ -223,7 +223,7 @@ fn fitted(signal: &Signal, length: usize) -> Result<Signal> {
 
 /// `Σ x[t]·e^(sign·2πi·tk/n)` along the last axis, which has `n` elements.
 #[track_caller]
-fn spectrum(op: &'static str, signal: &Signal, n: usize, sign: f64) -> Result<Signal> {
+fn spectrum(op: &'static str, signal: &ComplexSignal, n: usize, sign: f64) -> Result<ComplexSignal> {
     let factor = (2..=n.isqrt()).rev().find(|a| n.is_multiple_of(*a));
     let (a, b) = match factor {
         Some(a) if n > DIRECT => (a, n / a),
@@ -252,7 +252,7 @@ fn spectrum(op: &'static str, signal: &Signal, n: usize, sign: f64) -> Result<Si
 
 /// Cosines and sines of `sign·2π·ij/n` for `i` and `j` below these sizes.
 #[track_caller]
-fn waves(signal: &Signal, [rows, columns]: [usize; 2], n: usize, sign: f64) -> Result<(Tensor, Tensor)> {
+fn waves(signal: &ComplexSignal, [rows, columns]: [usize; 2], n: usize, sign: f64) -> Result<(Tensor, Tensor)> {
     let device = &signal.real.node()?.device;
     let matrix = |f: fn(f64) -> f64, factor: f64| {
         let places = (0..rows).flat_map(|i| (0..columns).map(move |j| (i * j) % n));
