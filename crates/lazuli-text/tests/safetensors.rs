@@ -138,7 +138,11 @@ fn folders_have_the_logits_and_tokens_of_gguf_files() {
         assert_eq!(opened.tokenizer().eos(), Some(2));
         if model == "qwen3" {
             for text in ["The quick brown fox", "I'LL pay 123 €\n\n  世界 😀", "<|im_end|>"] {
-                assert_eq!(opened.tokenizer().encode(text).unwrap(), reference.tokenizer().encode(text).unwrap(), "{text}");
+                assert_eq!(
+                    opened.tokenizer().encode(text).unwrap(),
+                    reference.tokenizer().encode(text).unwrap(),
+                    "{text}"
+                );
             }
         }
     }

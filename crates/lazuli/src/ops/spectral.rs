@@ -150,7 +150,9 @@ impl ComplexSignal {
     fn times(&self, cos: &Tensor, sin: &Tensor, product: impl Fn(&Tensor, &Tensor) -> Tensor) -> ComplexSignal {
         let (real, imaginary) = (product(&self.real, cos), product(&self.real, sin));
         match &self.imaginary {
-            Some(b) => ComplexSignal { real: real.sub(&product(b, sin)), imaginary: Some(imaginary.add(&product(b, cos))) },
+            Some(b) => {
+                ComplexSignal { real: real.sub(&product(b, sin)), imaginary: Some(imaginary.add(&product(b, cos))) }
+            }
             None => ComplexSignal { real, imaginary: Some(imaginary) },
         }
     }
