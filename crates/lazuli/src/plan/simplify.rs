@@ -8,6 +8,7 @@ use smallvec::smallvec;
 use super::{Limits, checks};
 use crate::fast_hash::{FastHasher, FastMap};
 use crate::graph::{Graph, GraphNode, NodeIdx, Op};
+use crate::shape::MAX_RANK;
 use crate::view::View;
 
 /// The simplified graph. Nodes that are no longer reached are gone.
@@ -85,6 +86,12 @@ impl GraphBuilder {
                     return self.add_view(GraphNode { inputs, ..node }, both);
                 }
             }
+            // A slice of a concatenation that is inside one part: slice(cat(a, b)) = slice(b)
+            Op::Cat(axis) => {
+                if let Some((part, seen)) = self.part_seen(x, *axis, &view) {
+                    return self.add_view(GraphNode { inputs: smallvec![part], ..node }, seen);
+                }
+            }
             _ => {}
         }
         let op = match node.op {
@@ -93,6 +100,46 @@ impl GraphBuilder {
             _ => Op::View(Box::new(view)),
         };
         self.share(GraphNode { op, shape: view.shape, ..node })
+    }
+
+    /// The one part of a concatenation that a slice of it looks at, and how it sees that part.
+    fn part_seen(&self, cat: &GraphNode, axis: usize, view: &View) -> Option<(NodeIdx, View)> {
+        let rank = cat.shape.rank();
+        if view.mask.is_some() || view.shape.rank() != rank || view.shape.n_elems() == 0 {
+            return None;
+        }
+        let strides = cat.shape.strides();
+        let mut rest = view.offset;
+        // Per axis the first coordinate and the step to the next.
+        let mut ranges = [(0isize, 0isize); MAX_RANK];
+        for (i, range) in ranges[..rank].iter_mut().enumerate() {
+            let step = if view.shape[i] == 1 { 0 } else { view.strides[i] };
+            if step % strides[i] != 0 {
+                return None;
+            }
+            *range = (rest / strides[i], step / strides[i]);
+            rest %= strides[i];
+            let last = range.0 + range.1 * (view.shape[i] as isize - 1);
+            if range.0.min(last) < 0 || range.0.max(last) >= cat.shape[i] as isize {
+                return None;
+            }
+        }
+        let (first, step) = ranges[axis];
+        let last = first + step * (view.shape[axis] as isize - 1);
+        let mut start = 0;
+        for &part in &cat.inputs {
+            let shape = self.node(part).shape;
+            let end = start + shape[axis] as isize;
+            if first.min(last) >= start && first.max(last) < end {
+                let strides = shape.strides();
+                ranges[axis].0 -= start;
+                let offset = (0..rank).map(|i| ranges[i].0 * strides[i]).sum();
+                let axes = (0..rank).map(|i| (view.shape[i], ranges[i].1 * strides[i]));
+                return Some((part, View::from_axes(axes, offset)));
+            }
+            start = end;
+        }
+        None
     }
 
     fn share(&mut self, node: GraphNode) -> NodeIdx {

@@ -320,6 +320,27 @@ fn a_stream_to_which_products_are_added_is_held_once() {
 }
 
 #[test]
+fn a_slice_of_a_cat_reads_the_part() {
+    let _device = shared();
+    let (a, b) = (data(&[6, 10]), data(&[6, 30]).mul(3.0).compute().unwrap());
+    let (x, y) = (a.to_vec::<f32>().unwrap(), b.to_vec::<f32>().unwrap());
+    let cat = Tensor::cat(&[&a, &b], 1);
+    // Columns 12 to 36 of 40 are columns 2 to 26 of the second part.
+    let inside = cat.slice(s![1..5, 12..36;3]).add(1.0);
+    check_reads_once(&inside, 4 * 8 * 4);
+    check_values(&inside, (1..5).flat_map(|i| (2..26).step_by(3).map(|j| y[i * 30 + j] + 1.0).collect::<Vec<_>>()));
+    let backwards = cat.slice(s![.., ..10]).flip(1).mul(2.0);
+    check_reads_once(&backwards, 6 * 10 * 4);
+    check_values(&backwards, (0..6).flat_map(|i| (0..10).rev().map(|j| x[i * 10 + j] * 2.0).collect::<Vec<_>>()));
+    // Rows of one part, and what lies in both.
+    let rows = Tensor::cat(&[&a, &a.neg()], 0).narrow(0, 6, 6);
+    check_values(&rows, x.iter().map(|x| -x));
+    let both = cat.narrow(1, 8, 4);
+    let at = |i: usize, j: usize| if j < 10 { x[i * 10 + j] } else { y[i * 30 + j - 10] };
+    check_values(&both, (0..6).flat_map(|i| (8..12).map(|j| at(i, j)).collect::<Vec<_>>()));
+}
+
+#[test]
 fn what_is_copied_beside_an_update_in_place_is_the_old_value() {
     let _device = shared();
     for (axis, shapes) in [(0, [&[300][..], &[200]]), (1, [&[20, 70], &[20, 65]])] {
