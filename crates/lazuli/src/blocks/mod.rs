@@ -11,7 +11,7 @@ pub use resident::{BlockStorage, ROWS, SubOffsets, TileLayout};
 
 use std::fmt;
 
-use crate::dtype::{DType, Lane};
+use crate::dtype::DType;
 
 /// How the elements of an input of a kernel are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,11 +29,6 @@ impl Storage {
             Storage::Plain(dtype) => dtype,
             Storage::Blocks(_) => DType::F32,
         }
-    }
-
-    /// What an element is computed as.
-    pub fn lane(self) -> Lane {
-        self.dtype().lane()
     }
 
     /// The blocks, if it is stored in some.

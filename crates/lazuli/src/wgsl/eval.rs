@@ -152,7 +152,7 @@ impl<'a> Eval<'a> {
     fn load(&mut self, shader: &mut Shader, input: u16, access: u16) -> ShaderExpr {
         let found = self.find(shader, access);
         let idx = input as usize;
-        let lane = self.accesses.body.inputs[idx].lane();
+        let lane = self.accesses.body.inputs[idx].dtype().lane();
         if found.masked {
             let (name, at) = (format!("load_in{input}_if"), named("at", ShaderType::Vec(2, Lane::U32)));
             let read = self.memory.load(shader, idx, at.component(0));
@@ -186,7 +186,7 @@ impl<'a> Eval<'a> {
 
     fn gather(&mut self, shader: &mut Shader, input: u16, access: u16, index: Reg, gather: u16) -> ShaderExpr {
         let found = self.find(shader, access);
-        let lane = self.accesses.body.inputs[input as usize].lane();
+        let lane = self.accesses.body.inputs[input as usize].dtype().lane();
         let name = self.gather_function(shader, input, gather, found.masked);
         let index = self.value(index).reinterpreted(Lane::U32);
         let read = |at: &ShaderExpr, k: usize| call(&name, [at.clone(), index.component(k)], ShaderType::One(lane));
@@ -203,7 +203,7 @@ impl<'a> Eval<'a> {
 
     /// The function that looks up an index: its name.
     fn gather_function(&self, shader: &mut Shader, input: u16, gather: u16, masked: bool) -> String {
-        let lane = self.accesses.body.inputs[input as usize].lane();
+        let lane = self.accesses.body.inputs[input as usize].dtype().lane();
         let args = self.accesses.args.gathers[gather as usize];
         let bound = shader.param(&format!("g{gather}_bound"), args.bound);
         let stride = shader.signed_param(&format!("g{gather}_stride"), args.stride);

@@ -115,7 +115,7 @@ impl LaunchMemory {
         }
         // Blocks are read as words.
         let size = one.storage.plain().map_or(4, DType::size);
-        let word = if one.storage.is_lane() { one.storage.lane() } else { Lane::U32 };
+        let word = if one.storage.is_lane() { one.storage.dtype().lane() } else { Lane::U32 };
         let windows = (one.touched.0 / target.max_binding_bytes, one.touched.1 / target.max_binding_bytes);
         let at = self.buffers.iter().position(|b| b.place == one.place);
         let at = at.unwrap_or_else(|| {

@@ -239,7 +239,7 @@ impl MatmulShader<'_> {
             (_, 0) => word(format!("b{c}_k")),
             _ => word(format!("b{c}_k")) + word(format!("b_down{i}")),
         };
-        let four = ShaderType::four(self.context.body.inputs[1].lane());
+        let four = ShaderType::four(self.context.body.inputs[1].dtype().lane());
         let value = match self.shape.b {
             Read::Across => self.memory.load4(shader, 1, at),
             read => {

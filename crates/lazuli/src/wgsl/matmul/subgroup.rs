@@ -55,7 +55,7 @@ impl MatmulShader<'_> {
                     self.memory.load(shader, 0, at)
                 };
                 let each: Vec<ShaderExpr> = (0..n).map(one).collect();
-                call("vec4", each, ShaderType::four(self.context.body.inputs[0].lane()))
+                call("vec4", each, ShaderType::four(self.context.body.inputs[0].dtype().lane()))
             }
         };
         value.reinterpreted(self.lane)
