@@ -329,7 +329,7 @@ mod tests {
         check(
             "paint",
             Err(
-                "there is no command `paint`; there are: tour, devices, train, tune, inspect, run, transcribe, embed, chat, generate",
+                "there is no command `paint`; there are: tour, devices, doctor, train, tune, inspect, run, transcribe, embed, chat, generate",
             ),
         );
         check("--quick tune", Err("`tune` comes first, and reads what follows: `lazuli tune …`"));

@@ -299,7 +299,7 @@ fn chat_answers_lines_and_understands_commands() {
 #[test]
 fn inspect_tells_what_a_gguf_file_holds() {
     let expect =
-        ["GGUF version 3", "27 tensors", "general.architecture: qwen2", "F32      [329, 32]  token_embd.weight"];
+        ["GGUF version 3", "26 tensors", "general.architecture: qwen2", "F32      [329, 32]  token_embd.weight"];
     check(&["inspect", TINY], 0, &expect, &[]);
 }
 

@@ -243,8 +243,8 @@ mod tests {
         );
         check("{% for m in messages %}\n{{ loop.index0 }}{% if loop.last %}!{% endif %}\n{% endfor %}", "01!");
         check("{{ messages[0] | tojson }}", r#"{"content":"Be kind.","role":"system"}"#);
-        check("{{ tools is defined }} {% if not tools %}none{% endif %}", "false none");
-        check("{{ messages[1].content.startswith(' H') and 'kind' in messages[0].content }}", "true");
+        check("{{ tools is defined }} {% if not tools %}none{% endif %}", "False none");
+        check("{{ messages[1].content.startswith(' H') and 'kind' in messages[0].content }}", "True");
         check("{%- for m in messages -%} {{ m.role }} {%- endfor -%}", "systemuser");
     }
 

@@ -38,7 +38,7 @@ pub fn with_copies((lowered, mut stages): Ordered, limits: &Limits) -> Ordered {
             let written = step.writes[output as usize];
             let is_read = step.reads.contains(&base) || step.bases[..at].iter().any(|earlier| earlier.1 == base);
             if let Some((_, copy)) = shared.iter().find(|known| known.0 == written) {
-                step.bases[at].1 = *copy;
+                step.set_base(at, *copy);
                 continue;
             }
             let is_kept = matches!(values[base as usize].input, Some((_, false)));
@@ -47,7 +47,7 @@ pub fn with_copies((lowered, mut stages): Ordered, limits: &Limits) -> Ordered {
                 values.push(PlanValue { input: None, reason, ..values[base as usize].clone() });
                 let copy = values.len() as ValueId - 1;
                 let parts = fitted(copied(&values[copy as usize], base, copy), &mut values, limits);
-                step.bases[at].1 = copy;
+                step.set_base(at, copy);
                 shared.push((written, copy));
                 // The copy is part of the stage whose rows are written into it.
                 let (n_before, n_parts) = (placed.len(), parts.len());
@@ -58,6 +58,16 @@ pub fn with_copies((lowered, mut stages): Ordered, limits: &Limits) -> Ordered {
         placed.push(step);
     }
     (Lowered { steps: placed, values, outputs, checks }, stages)
+}
+
+impl LaunchDraft {
+    /// Another base of an output, also of the part of a group that has the output: bases of parts stand one after another.
+    fn set_base(&mut self, at: usize, base: ValueId) {
+        self.bases[at].1 = base;
+        if let Some(of_part) = self.parts.iter_mut().flat_map(|part| &mut part.bases).nth(at) {
+            of_part.1 = base;
+        }
+    }
 }
 
 /// A kernel that copies a value.

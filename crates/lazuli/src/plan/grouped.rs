@@ -1,4 +1,4 @@
-//! Puts products that share an operand into one launch, a grouped GEMM: queries, keys and values of one input, or the
+//! Puts products that share their left operand into one launch, a grouped GEMM: queries, keys and values of one input, or the
 //! gradients of several weights by it. Each product stays a kernel of its own, with its own right operand, epilogue and result,
 //! so that nothing is concatenated or copied; one launch has enough work for all threads or workgroups where each alone has
 //! too little, and is waited for once. Results are the same bits as those of separate launches. Knows kernels; asks nothing
@@ -60,14 +60,20 @@ fn is_small_product(step: &LaunchDraft) -> bool {
 /// Whether a product may join another, or those that another has become: on one level nothing waits for anything else.
 fn goes_with(launch: &LaunchDraft, step: &LaunchDraft, limits: &Limits) -> bool {
     let parts = if launch.parts.is_empty() { std::slice::from_ref(launch) } else { &launch.parts };
-    let shares = |side: usize| parts[0].reads[side] == step.reads[side];
+    let shares_left = parts[0].reads[0] == step.reads[0];
+    // The same product twice is a recomputation, which saves memory only if it runs late, by itself. Parts of one value (a
+    // concatenation) would bind its memory twice.
+    let is_apart = |part: &LaunchDraft| {
+        part.reads[..2] != step.reads[..2] && !step.writes.iter().any(|value| part.writes.contains(value))
+    };
     let values = parts.iter().chain([step]).flat_map(|part| part.needs().chain(part.writes.iter().copied()));
     let mut bound: Vec<ValueId> = values.collect();
     bound.sort_unstable();
     bound.dedup();
     launch.level == step.level
         && parts.len() < MAX_PARTS
-        && (shares(0) || shares(1))
+        && shares_left
+        && parts.iter().all(is_apart)
         && bound.len() <= limits.max_bindings
 }
 

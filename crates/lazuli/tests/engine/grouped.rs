@@ -43,10 +43,12 @@ fn products_of_one_input_are_one_launch_with_the_bits_of_each() {
 }
 
 #[test]
-fn products_by_one_weight_are_one_launch() {
+fn products_by_one_weight_and_parts_of_one_value_stay_apart() {
     let _device = shared();
     let (a, b, w) = (data(&[20, 48], 1), data(&[7, 48], 2), data(&[48, 32], 3));
-    check(1, || [a.matmul(&w).relu(), b.matmul(&w)]);
+    check(2, || [a.matmul(&w).relu(), b.matmul(&w)]);
+    let v = data(&[48, 8], 4);
+    check(2, || [Tensor::cat(&[&a.matmul(&w), &a.matmul(&v)], 1)]);
 }
 
 #[test]
