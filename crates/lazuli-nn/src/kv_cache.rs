@@ -123,7 +123,8 @@ impl KvCache {
     }
 
     /// Records that new rows, `[sequences, heads, rows, features]`, are written after those that are there, and gives the
-    /// layer's keys and values with them. There must be room, and the length stays until [`advance`](KvCache::advance).
+    /// layer's keys and values with them. There must be room, and the length stays until [`advance`](KvCache::advance). No gradient
+    /// passes through a cache.
     #[track_caller]
     pub fn write(&mut self, layer: usize, keys: &Tensor, values: &Tensor) -> (Tensor, Tensor) {
         let _caller = fault::caller();
@@ -132,7 +133,8 @@ impl KvCache {
             let error: Tensor = fault::shape("kv_cache", format!("there is no layer {layer} of {n_layers}")).into();
             return (error.clone(), error);
         };
-        let write = |x: &Tensor, rows: &Tensor| x.write_rows(2, self.len, &rows.to_dtype(self.dtype));
+        // Detached: otherwise a cache would note at every token which weights each of its layers was made of.
+        let write = |x: &Tensor, rows: &Tensor| x.write_rows(2, self.len, &rows.to_dtype(self.dtype)).detach();
         let (k, v) = (write(&place.0, keys), write(&place.1, values));
         // Rows that do not fit leave the cache what it was.
         if k.check().is_ok() && v.check().is_ok() {

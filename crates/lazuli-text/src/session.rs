@@ -113,7 +113,7 @@ impl Session {
         let mut parts = Vec::new();
         for (chunk, _) in chunks(tokens) {
             let x = self.forward(chunk)?;
-            let logits = self.model.decoder().logits(&x).squeeze(0);
+            let logits = self.model.decoder().logits(&x).squeeze(0).detach();
             let recorded = Recorded { logits: Some(logits.clone()), n_tokens: chunk.len() };
             lazuli::compute(&self.wanted(&recorded))?;
             self.advance(chunk, &recorded);
@@ -160,7 +160,8 @@ impl Session {
     fn record(&mut self, tokens: &[u32], is_last: bool) -> Result<Recorded> {
         let x = self.forward(tokens)?;
         let n_tokens = tokens.len();
-        let logits = is_last.then(|| self.model.decoder().logits(&x.narrow(1, n_tokens - 1, 1)));
+        // Nobody asks for gradients of a session, and without them nothing is noted of what logits were made of.
+        let logits = is_last.then(|| self.model.decoder().logits(&x.narrow(1, n_tokens - 1, 1)).detach());
         Ok(Recorded { logits, n_tokens })
     }
 

@@ -33,7 +33,8 @@ pub fn take_off<'a>(wanted: &'a [&'a NodeRef], stages: &[usize]) -> (Box<Capture
         walk.finish(stages, held, donated);
         return (walk, InFlight { wanted: &[], is_at_risk: false });
     }
-    let twins = twins(&walk);
+    let any_notes = walk.outputs.iter().any(|idx| notes_ancestors(&walk, *idx));
+    let twins = if any_notes { twins(&walk) } else { Twins::new() };
     // From here until they are in flight, whoever wants a recipe of theirs waits. Nobody holds two of these locks but
     // this, for nodes of one device, whose lock the caller has.
     let mut outputs: SmallVec<[NodeIdx; 4]> = SmallVec::from_slice(&walk.outputs);
@@ -137,12 +138,16 @@ fn tokens_below(node: NodeRef) -> Kins {
     kins
 }
 
+/// Whether an output notes what it comes from: it lets go of its inputs, and gradients pass through it.
+fn notes_ancestors(walk: &Captured, output: NodeIdx) -> bool {
+    !walk.nodes[output as usize].tracked && walk.way(output) != GradientPath::Ends
+}
+
 /// Gives each output that will let go of its inputs the tokens of what it comes from and what will still be there: for each
 /// way down, the first node that is kept. `outputs` are in order of their places, each once.
 fn note_ancestors(walk: &Captured, held: &mut [Holder], twins: &Twins, outputs: &[NodeIdx]) {
-    let lets_go = |idx: &&NodeIdx| !walk.nodes[**idx as usize].tracked && walk.way(**idx) != GradientPath::Ends;
     let mut heirs: SmallVec<[NodeIdx; 4]> = SmallVec::new();
-    for idx in outputs.iter().rev().filter(lets_go) {
+    for idx in outputs.iter().rev().filter(|idx| notes_ancestors(walk, **idx)) {
         heirs.push(*idx);
     }
     // Sixty-four at a time, one bit each.

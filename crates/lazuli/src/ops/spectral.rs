@@ -258,7 +258,12 @@ fn waves(signal: &ComplexSignal, [rows, columns]: [usize; 2], n: usize, sign: f6
     let device = &signal.real.node()?.device;
     let matrix = |f: fn(f64) -> f64, factor: f64| {
         let places = (0..rows).flat_map(|i| (0..columns).map(move |j| (i * j) % n));
-        let numbers: Vec<f32> = places.map(|at| (factor * f(2.0 * PI * at as f64 / n as f64)) as f32).collect();
+        let wave = |at: usize| match f(2.0 * PI * at as f64 / n as f64) {
+            // At quarter turns it is -1, 0 or 1, which π in f64 misses.
+            near if (4 * at).is_multiple_of(n) => near.round(),
+            exact => exact,
+        };
+        let numbers: Vec<f32> = places.map(|at| (factor * wave(at)) as f32).collect();
         Tensor::from_vec(numbers, [rows, columns], device)
     };
     Ok((matrix(f64::cos, 1.0), matrix(f64::sin, sign)))
