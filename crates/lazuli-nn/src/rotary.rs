@@ -24,7 +24,7 @@ pub enum RotaryScaling {
     None,
     /// All angles divided by a factor.
     Linear(f64),
-    /// YaRN: slow pairs are divided by `factor`, fast ones stay, those between are mixed. The result is scaled by
+    /// YaRN: low frequencies are divided by `factor`, high ones stay, and a ramp blends between. The result is scaled by
     /// `attention_factor`, by default `0.1 · ln(factor) + 1`.
     Yarn {
         /// By how much the context is longer.

@@ -93,7 +93,7 @@ fn functions_take_attributes_and_default_ones() {
 
 #[test]
 fn a_loop_carries_collects_and_reads_values_around_it() {
-    // Three rounds of v = v + x, each v collected.
+    // A `Loop` that computes v = v + x three times and collects each v.
     let looped = GraphProto {
         node: vec![node("Add", &["v", "x"], &["next"], Vec::new()), node("Identity", &["go"], &["on"], Vec::new())],
         input: vec![info("round", 7), info("go", 9), info("v", 1)],

@@ -154,7 +154,7 @@ impl ScoreMap {
             kept.to_dtype(DType::F32).mul(1.0 / (1.0 - options.dropout))
         });
         let window = options.window.map(|window| window.min(i32::MAX as usize / 2) as i32);
-        // Each has a name of its own, so that a length that happens to be what another of them is plans nothing new.
+        // Each of these numbers is a constant with its own name: two that happen to be equal stay two, and need no new plan.
         let at = Location::caller();
         let place = |place: i32, name: &str| {
             let constant = Op::Const(Constant::new(place as f64, at, name));

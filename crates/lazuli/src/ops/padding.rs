@@ -73,7 +73,7 @@ fn padded(x: &Tensor, pads: &[(usize, usize)], mode: PadMode) -> Result<Tensor> 
     Ok(y)
 }
 
-/// The place along an axis of `n` elements that a place around it shows.
+/// The index in `0..n` whose element is shown at an index outside, by the pad mode.
 #[track_caller]
 fn inside(place: &Tensor, n: usize, mode: PadMode) -> Tensor {
     match mode {

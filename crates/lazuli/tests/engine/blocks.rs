@@ -221,7 +221,7 @@ fn numbers_of_rows_are_filled_into_products_with_blocks() {
         let x = Tensor::randn([m, 96], m as u64, &device).compute().unwrap();
         x.matmul(&w.t()).tanh().to_vec::<f32>().unwrap();
     }
-    // One row and several, of random numbers and of products.
+    // The random numbers and the product each have a plan for one row and one for several.
     let n_plans = device.stats().plans_compiled - before;
     assert!(n_plans <= 4, "{n_plans} plans");
 }

@@ -43,7 +43,7 @@ pub struct AttentionSchedule {
     pub panel_columns: usize,
     /// From row to row of the scores and weights of a block.
     pub block_pitch: usize,
-    /// Columns whose operands are packed at a time.
+    /// How many columns (keys) are packed at a time.
     pub chunk_columns: usize,
     /// Whether there is one row, and operands lie such that nothing is packed for it.
     pub reads_in_place: bool,

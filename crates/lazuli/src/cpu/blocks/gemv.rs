@@ -183,7 +183,7 @@ impl BlockGemv {
     }
 }
 
-/// Digits of all rows, and chunks of a row.
+/// The base-256 digits of all rows of x, in scratch memory: where they begin, and how many chunks a row has.
 struct Digits {
     first: *mut DigitChunk,
     pitch: usize,

@@ -289,7 +289,7 @@ fn narrowed(view: &View, axis: usize, start: usize, len: usize) -> View {
     view
 }
 
-/// Forms of accesses that go by strides where they counted row-major.
+/// The access forms of one window of a tensor: a window is not contiguous, so row-major accesses become strided ones.
 pub fn strided(forms: &[AccessForm]) -> Vec<AccessForm> {
     let strided = |form: &AccessForm| if *form == AccessForm::Linear { AccessForm::Strided } else { *form };
     forms.iter().map(strided).collect()

@@ -1,5 +1,5 @@
-//! Which variant a product gets, and how that one takes it: what tuning found for its class of shapes on this device, else
-//! a default by kind of device and shape. Knows sizes and strides; writes no text.
+//! Chooses the variant and the register tile of a product: the ones that tuning found for its class of shapes on this device, or
+//! else a default by kind of device and shape. Knows sizes and strides; writes no shader text.
 
 use super::stride_in_fours;
 use super::variants::*;
