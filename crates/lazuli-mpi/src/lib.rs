@@ -18,6 +18,7 @@ mod guide {}
 
 mod raw;
 mod reduce;
+mod clock;
 mod signs;
 mod notice;
 mod progress;

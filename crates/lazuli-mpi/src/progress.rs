@@ -9,9 +9,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
 
+use crate::clock::AwakeClock;
 use crate::notice::Notice;
 use crate::raw::{Comm, Pending, RawResult, exit_now};
 use crate::reduce::{Reduction, Values};
@@ -140,28 +141,16 @@ enum State {
     Over,
 }
 
-/// Counts the time in which this process could run: if all of a job is suspended for a while, nobody has been silent.
-struct AwakeClock {
-    last: Instant,
-    awake: Duration,
-}
-
-impl AwakeClock {
-    fn now(&mut self) -> Duration {
-        let now = Instant::now();
-        self.awake += (now - self.last).min(Duration::from_secs(1));
-        self.last = now;
-        self.awake
-    }
-}
-
 /// What is left of the timeout after silence was noticed is for ending the job.
-const NOTICED: f64 = 0.8;
+pub const NOTICED: f64 = 0.8;
 /// How often the thread looks for notices while nothing is under way.
 const IDLE: Duration = Duration::from_millis(5);
 /// Polls in a row without a pause; then the core is left to who computes.
 const EAGER_POLLS: u32 = 20;
-const PAUSE: Duration = Duration::from_micros(50);
+/// A pause between polls is this part of the time since something has last ended, within bounds. Every poll takes a core from who
+/// computes: a transfer that takes long is polled seldom, and its end is still noticed with little delay.
+const PAUSE_PART: u32 = 32;
+const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(1));
 /// How long ranks wait for each other after a failure, so that each can say what it met.
 const GRACE: Duration = Duration::from_secs(20);
 /// How long after that the job is ended: the launcher loses what it has not yet read of the ranks' output.
@@ -171,7 +160,7 @@ const ABORTS_WITHIN: Duration = Duration::from_secs(2);
 
 impl Progress {
     pub fn new(place: Place, comms: Comms, counts: Arc<Counts>) -> RawResult<Progress> {
-        let mut clock = AwakeClock { last: Instant::now(), awake: Duration::ZERO };
+        let mut clock = AwakeClock::new();
         let now = clock.now();
         let signs = Signs::new(place.rank, place.n_ranks, now);
         let open = Some(comms.notices.receive(Notice::most_bytes(place.n_ranks))?);
@@ -198,16 +187,19 @@ impl Progress {
 
     /// Serves until this rank is done and the others are, too. Whoever is not heard of in time ends the whole job.
     pub fn serve(mut self, commands: Receiver<Command>) {
-        let mut n_polls = 0;
+        let (mut n_polls, mut changed_at) = (0, Duration::ZERO);
         loop {
-            // With nothing under way, a command wakes the thread at once.
             let is_idle = self.running.is_empty() && self.closing.is_none();
-            let command = if is_idle {
-                commands.recv_timeout(IDLE).map_err(|e| e == RecvTimeoutError::Disconnected)
-            } else {
-                commands.try_recv().map_err(|e| e == TryRecvError::Disconnected)
+            let patience = match n_polls {
+                _ if is_idle => IDLE,
+                0..EAGER_POLLS => Duration::ZERO,
+                _ => ((self.clock.now() - changed_at) / PAUSE_PART).clamp(PAUSES.0, PAUSES.1),
             };
+            let command = next(&commands, patience);
             let now = self.clock.now();
+            if is_idle || command.is_ok() {
+                (n_polls, changed_at) = (0, now);
+            }
             let obeyed = match command {
                 Ok(command) => self.obey(command, now),
                 // Nobody is left to ask: the handle is gone.
@@ -216,7 +208,7 @@ impl Progress {
             };
             let step = obeyed.and_then(|()| self.look(now)).and_then(|()| self.advance());
             match step {
-                Ok(true) => n_polls = 0,
+                Ok(true) => (n_polls, changed_at) = (0, now),
                 Ok(false) => n_polls += 1,
                 Err(message) => self.end_job(&format!("MPI says: {message}")),
             }
@@ -227,9 +219,6 @@ impl Progress {
                     abort(&self.comms.notices)
                 }
                 None => {}
-            }
-            if !is_idle {
-                if n_polls < EAGER_POLLS { std::thread::yield_now() } else { std::thread::sleep(PAUSE) }
             }
         }
     }
@@ -477,10 +466,28 @@ impl Progress {
     fn end_job(&self, why: &str) -> ! {
         let Place { rank, n_ranks, host, timeout } = &self.place;
         eprintln!("lazuli-mpi: rank {rank} of {n_ranks} on {host}: {why}; the job ends");
-        // A moment for the others to notice and say so, too.
-        std::thread::sleep((*timeout / 20).min(Duration::from_secs(1)));
+        std::thread::sleep(moment_for_others(*timeout));
         abort(&self.comms.notices)
     }
+}
+
+/// The next command, if one comes within so long; it wakes the thread at once. Otherwise, whether none can come any more.
+fn next(commands: &Receiver<Command>, patience: Duration) -> Result<Command, bool> {
+    if patience.is_zero() {
+        std::thread::yield_now();
+    }
+    commands.recv_timeout(patience).map_err(|error| {
+        let is_gone = error == RecvTimeoutError::Disconnected;
+        if is_gone {
+            std::thread::sleep(patience);
+        }
+        is_gone
+    })
+}
+
+/// How long a rank that gives up waits before it ends the job, so that the others can notice and say so, too.
+pub fn moment_for_others(timeout: Duration) -> Duration {
+    (timeout / 20).min(Duration::from_secs(1))
 }
 
 /// Ends all processes of the job.

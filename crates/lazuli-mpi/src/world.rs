@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 use lazuli::{DType, Device, Error, Fault, Result, Tensor};
 use mpi::topology::Communicator;
 
+use crate::clock::AwakeClock;
 use crate::devices;
-use crate::progress::{Command, Comms, Counts, Done, Give, Place, Progress, Reply, Task};
+use crate::progress::{Command, Comms, Counts, Done, Give, NOTICED, Place, Progress, Reply, Task, moment_for_others};
 use crate::raw::{Comm, RawResult, exit_now, library};
 use crate::reduce::{Reduce, Reduction, Values, Wire};
 
@@ -28,7 +29,7 @@ use crate::reduce::{Reduce, Reduction, Values, Wire};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The longest that the job goes on after a rank has died, hangs or cannot be reached; and the longest that a rank may be
-    /// late for a collective. `LAZULI_MPI_TIMEOUT` sets it in seconds; 30 otherwise.
+    /// late for a collective, the first of which is [joining](World::init). `LAZULI_MPI_TIMEOUT` sets it in seconds; 30 otherwise.
     pub timeout: Duration,
 }
 
@@ -123,11 +124,7 @@ impl World {
         let thread = Builder::new().name("lazuli-mpi".into());
         let thread = thread.spawn(move || drive(settings, counted, &ready, received));
         let thread = thread.map_err(|e| fault("init", format!("no thread to drive MPI: {e}")))?;
-        let Ready { place, local_rank, local_size } = match begun.recv() {
-            Ok(Ok(ready)) => ready,
-            Ok(Err(message)) => return Err(fault("init", message)),
-            Err(_) => return Err(fault("init", "the thread that drives MPI has ended")),
-        };
+        let Ready { place, local_rank, local_size } = join(&begun, settings.timeout)?;
         let mut world = World {
             place,
             local_rank,
@@ -469,6 +466,41 @@ pub fn run<E: Display>(program: impl FnOnce(&World) -> std::result::Result<(), E
     world.tell(&failed);
     drop(world);
     ExitCode::FAILURE
+}
+
+/// Waits until the thread that drives MPI has joined the other ranks. Calls that initialise MPI block until all ranks make them, so
+/// it is up to the waiting thread to keep the deadline: if it passes, this rank says so and ends, and the launcher ends the others.
+#[track_caller]
+fn join(begun: &Receiver<RawResult<Ready>>, timeout: Duration) -> Result<Ready> {
+    let (mut clock, limit) = (AwakeClock::new(), timeout.mul_f64(NOTICED));
+    loop {
+        match begun.recv_timeout(Duration::from_millis(200)) {
+            Ok(Ok(ready)) => return Ok(ready),
+            Ok(Err(message)) => return Err(fault("init", message)),
+            Err(RecvTimeoutError::Disconnected) => return Err(fault("init", "the thread that drives MPI has ended")),
+            Err(RecvTimeoutError::Timeout) if clock.now() > limit => {
+                let (rank, seconds) = (launched_as(), limit.as_secs());
+                eprintln!(
+                    "lazuli-mpi: {rank} has waited {seconds} seconds for all ranks to join: one has died, hangs, starts late or \
+                     cannot be reached ({VARIABLE} says how long ranks wait); the job ends"
+                );
+                std::thread::sleep(moment_for_others(timeout));
+                exit_now(1)
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+    }
+}
+
+/// Which rank this is, as the launcher's variables say: MPI does not say so before all ranks have joined.
+fn launched_as() -> String {
+    let first = |names: [&str; 3]| names.iter().find_map(|name| std::env::var(name).ok());
+    let rank = first(["OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"]);
+    let size = first(["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"]);
+    match (rank, size) {
+        (Some(rank), Some(size)) => format!("rank {rank} of {size}"),
+        _ => "a rank".to_string(),
+    }
 }
 
 /// What the thread does from the beginning to the end.

@@ -189,6 +189,20 @@ fn a_rank_that_hangs_is_named_and_nothing_is_left() {
 }
 
 #[test]
+fn a_rank_that_never_joins_ends_the_job() {
+    let test = "a_rank_that_never_joins_ends_the_job";
+    if std::env::var_os(CHILD).is_some() && std::env::var("OMPI_COMM_WORLD_RANK").is_ok_and(|rank| rank == "1") {
+        signal("-STOP");
+    }
+    let job = on_ranks(test, 3, 8, |_| Ok(()));
+    let expect = " has waited 6 seconds for all ranks to join";
+    assert!(!job.succeeded, "{}", job.text);
+    // Who is missing is who does not say so.
+    let complains = |rank: usize| job.text.contains(&format!("rank {rank} of 3{expect}"));
+    assert_eq!([0, 1, 2].map(complains), [true, false, true], "{}", job.text);
+}
+
+#[test]
 fn a_rank_that_waits_elsewhere_is_named() {
     let test = "a_rank_that_waits_elsewhere_is_named";
     let job = on_ranks(test, 2, 15, |world| {

@@ -1,7 +1,8 @@
 //! `cargo xtask soak mpi`: ranks that are killed or stopped at random moments, a full disk and a cut link. Each time the job must
 //! end in time with a failure that names a rank, leave no process behind, and leave a checkpoint that another number of ranks
-//! goes on from. Faults come after all ranks have joined: until then they are the launcher's business, and Open MPI 4.1.4's
-//! `mpirun` sometimes deadlocks when a process dies while it is introduced. Needs Linux and root.
+//! goes on from. When a rank is killed before all have joined, the launcher may hang by itself with no rank left (the mpirun of Open MPI 4.1.4 does,
+//! in `PMIx_server_finalize` of PMIx 4.2.2): that is counted and said, and only ranks that are left are a failure. Needs Linux and
+//! root.
 
 use std::fs;
 use std::io::Read;
@@ -20,10 +21,22 @@ const HANGS: Duration = Duration::from_secs(3 * TIMEOUT);
 /// By this variable the processes of a job are found.
 const JOB: &str = "LAZULI_SOAK_JOB";
 
+/// A launcher that is still there so long after its last rank hangs.
+const LAUNCHER_HANGS: Duration = Duration::from_secs(15);
+
 /// What was seen of one fault.
 struct Seen {
     seconds: f64,
     text: String,
+    launcher: Launcher,
+}
+
+/// How the launcher ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Launcher {
+    Ended,
+    /// It hung when no rank was left, until it was killed: it heeds no single SIGTERM then.
+    Hung,
 }
 
 /// How often each kind of fault was tried, and the longest that a job went on.
@@ -33,6 +46,41 @@ struct Tally {
     longest: f64,
     /// After how many there was a checkpoint, which another number of ranks loaded.
     n_loaded: usize,
+    n_launchers_hung: usize,
+}
+
+/// A kind of fault, by name.
+struct Kind {
+    name: &'static str,
+    run: fn(&Path, u64, &mut Random) -> Result<Tally, String>,
+}
+
+const KINDS: &[Kind] = &[
+    Kind { name: "SIGKILL while ranks join", run: killed_early },
+    Kind { name: "SIGKILL", run: |folder, n, random| signals(folder, "KILL", n, random) },
+    Kind { name: "SIGSTOP", run: |folder, n, random| signals(folder, "STOP", n, random) },
+    Kind { name: "a full disk on rank 0", run: |folder, _, _| full_disk(folder) },
+    Kind { name: "a cut link", run: |folder, _, _| cut_link(folder) },
+];
+
+/// Time in which this process could run: a machine that is suspended for a while has no job that hangs.
+struct AwakeClock {
+    last: Instant,
+    awake: Duration,
+}
+
+impl AwakeClock {
+    fn new() -> AwakeClock {
+        AwakeClock { last: Instant::now(), awake: Duration::ZERO }
+    }
+
+    /// The time so far, for who asks several times a second.
+    fn now(&mut self) -> Duration {
+        let now = Instant::now();
+        self.awake += (now - self.last).min(Duration::from_millis(500));
+        self.last = now;
+        self.awake
+    }
 }
 
 /// A job under way.
@@ -40,15 +88,25 @@ struct Job {
     id: String,
     mpirun: Child,
     read: std::thread::JoinHandle<String>,
+    /// A rank that must stay stopped. Whoever resumes the launcher (a shell, a scheduler) resumes its ranks.
+    stopped: Option<u32>,
 }
 
-/// Runs all faults; words are the number of moments at which each rank is killed (20).
+/// Runs all faults. Words: at how many moments each rank is killed and stopped (20), and of which kind of fault alone.
 pub fn run(words: &[String]) -> Result<(), String> {
-    let n_moments = match words {
-        [] => 20,
-        [word] => word.parse::<u64>().map_err(|_| format!("`{word}` is no number of moments"))?,
-        _ => return Err("takes a number of moments (20) at most".into()),
+    let (n_moments, kind) = match words {
+        [] => (20, ""),
+        [word, kind @ ..] if kind.len() < 2 => {
+            let n = word.parse::<u64>().map_err(|_| format!("`{word}` is no number of moments"))?;
+            (n, kind.first().map_or("", String::as_str))
+        }
+        _ => return Err("takes a number of moments (20) and a kind of fault at most".into()),
     };
+    let kinds: Vec<&Kind> = KINDS.iter().filter(|k| kind.is_empty() || k.name == kind).collect();
+    if kinds.is_empty() {
+        let names: Vec<&str> = KINDS.iter().map(|kind| kind.name).collect();
+        return Err(format!("there is no kind of fault `{kind}`; there are: {}", names.join(", ")));
+    }
     install()?;
     let tests = ["test", "--workspace", "--features", "lazuli-cli/mpi", "--test", "distributed", "--no-run"];
     succeed(Command::new(cargo()).args(tests))?;
@@ -60,41 +118,82 @@ pub fn run(words: &[String]) -> Result<(), String> {
     let mut random =
         Random(std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |d| d.as_nanos() as u64));
     println!("seed {}", random.0);
-    signals(&folder, "KILL", n_moments, &mut random)?;
-    signals(&folder, "STOP", n_moments.min(2), &mut random)?;
-    full_disk(&folder)?;
-    cut_link(&folder)
+    for kind in kinds {
+        println!("{}: {}", kind.name, (kind.run)(&folder, n_moments, &mut random)?);
+    }
+    Ok(())
 }
 
-/// Each of three ranks gets a signal at random moments.
-fn signals(folder: &Path, signal: &str, n_moments: u64, random: &mut Random) -> Result<(), String> {
+/// Each of three ranks is killed at random moments between its start and the moment at which all ranks have joined.
+fn killed_early(folder: &Path, n_moments: u64, random: &mut Random) -> Result<Tally, String> {
+    let out = folder.join("early");
     let mut tally = Tally::default();
+    // How long joining takes here and now, twice: a first start also loads the program.
+    let mut takes = Duration::ZERO;
+    for _ in 0..2 {
+        // The job before this has left it.
+        let _ = fs::remove_dir_all(&out);
+        let job = Job::start(on_this_machine(3, None), folder, &out)?;
+        let (pid, mut clock) = (job.rank(2)?, AwakeClock::new());
+        joined(&out)?;
+        takes = clock.now();
+        kill(pid, "KILL")?;
+        job.end()?;
+    }
     for rank in 0..3 {
         for _ in 0..n_moments {
-            let out = folder.join("signal");
-            // The job before this has left it.
             let _ = fs::remove_dir_all(&out);
             let job = Job::start(on_this_machine(3, None), folder, &out)?;
             let pid = job.rank(rank)?;
-            joined(&out)?;
-            // Until after several checkpoints.
-            let moment = Duration::from_millis(random.below(3000));
+            let moment = Duration::from_millis(random.below(takes.as_millis() as u64 + 1));
             std::thread::sleep(moment);
-            succeed(Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]))?;
-            let seen = job.end().map_err(|e| format!("{signal} of rank {rank} after {moment:?}: {e}"))?;
+            kill(pid, "KILL")?;
+            let seen = job.end_of_ranks().map_err(|e| format!("SIGKILL of rank {rank} after {moment:?}: {e}"))?;
             if !seen.text.contains(&format!("rank {rank}")) {
-                return Err(format!("{signal} of rank {rank}: no word of it in:\n{}", seen.text));
+                return Err(format!("SIGKILL of rank {rank} after {moment:?}: no word of it in:\n{}", seen.text));
             }
             tally.n_loaded += goes_on(folder, &out, (rank + 1) % 3)?;
             tally.add(&seen);
         }
     }
-    println!("SIG{signal}: {tally}");
-    Ok(())
+    Ok(tally)
+}
+
+/// Each of three ranks gets a signal at random moments.
+fn signals(folder: &Path, signal: &str, n_moments: u64, random: &mut Random) -> Result<Tally, String> {
+    let mut tally = Tally::default();
+    for rank in 0..3 {
+        let mut n = 0;
+        while n < n_moments {
+            let out = folder.join("signal");
+            // The job before this has left it.
+            let _ = fs::remove_dir_all(&out);
+            let mut job = Job::start(on_this_machine(3, None), folder, &out)?;
+            let pid = job.rank(rank)?;
+            joined(&out)?;
+            // Until after several checkpoints.
+            let moment = Duration::from_millis(random.below(3000));
+            std::thread::sleep(moment);
+            kill(pid, signal)?;
+            job.stopped = (signal == "STOP").then_some(pid);
+            let seen = job.end().map_err(|e| format!("{signal} of rank {rank} after {moment:?}: {e}"))?;
+            if signal == "STOP" && seen.text.contains("Forwarding signal 18") {
+                println!("the launcher was resumed by somebody, and passed that on to the stopped rank: once more");
+                continue;
+            }
+            if !seen.text.contains(&format!("rank {rank}")) {
+                return Err(format!("{signal} of rank {rank}: no word of it in:\n{}", seen.text));
+            }
+            tally.n_loaded += goes_on(folder, &out, (rank + 1) % 3)?;
+            tally.add(&seen);
+            n += 1;
+        }
+    }
+    Ok(tally)
 }
 
 /// The folder of the checkpoint has room for one, and not for another beside it.
-fn full_disk(folder: &Path) -> Result<(), String> {
+fn full_disk(folder: &Path) -> Result<Tally, String> {
     let out = folder.join("disk");
     fs::create_dir_all(&out).map_err(|e| e.to_string())?;
     succeed(Command::new("mount").args(["-t", "tmpfs", "-o", "size=3500k", "tmpfs"]).arg(&out))?;
@@ -115,12 +214,11 @@ fn full_disk(folder: &Path) -> Result<(), String> {
     };
     let tally = tried();
     succeed(Command::new("umount").arg(&out))?;
-    println!("a full disk on rank 0: {}", tally?);
-    Ok(())
+    tally
 }
 
 /// Two hosts whose link is cut, each in turn.
-fn cut_link(folder: &Path) -> Result<(), String> {
+fn cut_link(folder: &Path) -> Result<Tally, String> {
     let mut tally = Tally::default();
     for host in [1, 2] {
         let network = Network::new(2, None)?;
@@ -138,8 +236,11 @@ fn cut_link(folder: &Path) -> Result<(), String> {
         tally.n_loaded += goes_on(folder, &out, 3)?;
         tally.add(&seen);
     }
-    println!("a cut link: {tally}");
-    Ok(())
+    Ok(tally)
+}
+
+fn kill(pid: u32, signal: &str) -> Result<(), String> {
+    succeed(Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]))
 }
 
 impl Job {
@@ -162,13 +263,13 @@ impl Job {
             let _ = errors.read_to_end(&mut bytes);
             String::from_utf8_lossy(&bytes).into_owned()
         });
-        Ok(Job { id, mpirun, read })
+        Ok(Job { id, mpirun, read, stopped: None })
     }
 
     /// The process of a rank, once it is there.
     fn rank(&self, rank: usize) -> Result<u32, String> {
-        let start = Instant::now();
-        while start.elapsed() < HANGS {
+        let mut clock = AwakeClock::new();
+        while clock.now() < HANGS {
             let is_rank = |pid: &u32| environment(*pid).contains(&format!("OMPI_COMM_WORLD_RANK={rank}\0"));
             if let Some(pid) = self.processes().into_iter().find(is_rank) {
                 return Ok(pid);
@@ -191,41 +292,57 @@ impl Job {
     }
 
     /// Waits for its end, which must be a failure, and looks for what is left.
-    fn end(mut self) -> Result<Seen, String> {
-        let start = Instant::now();
-        let status = loop {
-            match self.mpirun.try_wait().map_err(|e| e.to_string())? {
-                Some(status) => break status,
-                None if start.elapsed() > HANGS => {
-                    let left = self.processes();
+    fn end(self) -> Result<Seen, String> {
+        match self.end_of_ranks()? {
+            Seen { launcher: Launcher::Hung, text, .. } => Err(format!("mpirun hangs, with no rank left:\n{text}")),
+            seen => Ok(seen),
+        }
+    }
+
+    /// Waits for the end of all ranks, and of the launcher unless that hangs by itself.
+    fn end_of_ranks(mut self) -> Result<Seen, String> {
+        let mut clock = AwakeClock::new();
+        let mut last_rank = Duration::ZERO;
+        let mut launcher = Launcher::Ended;
+        let mut ended = None;
+        loop {
+            let now = clock.now();
+            ended = ended.or(self.mpirun.try_wait().map_err(|e| e.to_string())?);
+            let left = self.processes();
+            if !left.is_empty() {
+                last_rank = now;
+            }
+            if let Some(pid) = self.stopped.filter(|pid| left.contains(pid) && !is_stopped(*pid)) {
+                // It may have ended since.
+                let _ = kill(pid, "STOP");
+            }
+            match (ended, left.is_empty()) {
+                (Some(_), true) => break,
+                (_, false) if now > HANGS => {
                     self.mpirun.kill().map_err(|e| e.to_string())?;
                     return Err(format!("the job hangs, with processes {left:?}"));
                 }
-                None => std::thread::sleep(Duration::from_millis(20)),
+                (None, true) if now - last_rank > LAUNCHER_HANGS && launcher == Launcher::Ended => {
+                    launcher = Launcher::Hung;
+                    self.mpirun.kill().map_err(|e| e.to_string())?;
+                }
+                _ => std::thread::sleep(Duration::from_millis(20)),
             }
-        };
-        let seconds = start.elapsed().as_secs_f64();
-        // A process on another host ends by itself.
-        while !self.processes().is_empty() && start.elapsed() < HANGS {
-            std::thread::sleep(Duration::from_millis(20));
         }
-        let (left, seconds) = (self.processes(), seconds.max(start.elapsed().as_secs_f64()));
-        if !left.is_empty() {
-            return Err(format!("processes {left:?} are left"));
-        }
+        let seconds = clock.now().as_secs_f64();
         let text = self.read.join().map_err(|_| "reading has panicked")?;
-        if status.success() {
+        if ended.is_some_and(|status| status.success()) {
             return Err(format!("the job has succeeded:\n{text}"));
         }
-        Ok(Seen { seconds, text })
+        Ok(Seen { seconds, text, launcher })
     }
 }
 
 /// Waits until rank 0 has made its folder, which it does when all ranks have joined.
 fn joined(out: &Path) -> Result<(), String> {
-    let start = Instant::now();
+    let mut clock = AwakeClock::new();
     while !out.exists() {
-        if start.elapsed() > HANGS {
+        if clock.now() > HANGS {
             return Err("the ranks have not joined".into());
         }
         std::thread::sleep(Duration::from_millis(10));
@@ -261,6 +378,12 @@ fn train(folder: &Path, out: &Path) -> Vec<String> {
     words.map(String::from).to_vec()
 }
 
+/// Whether a process is stopped: the field after its name, which is in brackets and may have any characters.
+fn is_stopped(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+}
+
 fn environment(pid: u32) -> String {
     let file = PathBuf::from(format!("/proc/{pid}/environ"));
     // Of a process that has ended, or ends now, there is none.
@@ -285,15 +408,22 @@ fn images(folder: &Path) -> Result<(), String> {
 impl Tally {
     fn add(&mut self, seen: &Seen) {
         self.n += 1;
-        self.longest = self.longest.max(seen.seconds);
+        match seen.launcher {
+            Launcher::Ended => self.longest = self.longest.max(seen.seconds),
+            Launcher::Hung => self.n_launchers_hung += 1,
+        }
     }
 }
 
 impl std::fmt::Display for Tally {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        let Tally { n, longest, n_loaded } = self;
-        write!(f, "{n} times; the job ended within {longest:.1} s, nothing hung, nothing was left, ")?;
-        write!(f, "and where there was a checkpoint ({n_loaded}) it loaded")
+        let Tally { n, longest, n_loaded, n_launchers_hung } = self;
+        write!(f, "{n} times; the job ended within {longest:.1} s, no rank hung, none was left, ")?;
+        write!(f, "and where there was a checkpoint ({n_loaded}) it loaded")?;
+        match n_launchers_hung {
+            0 => Ok(()),
+            n => write!(f, "; mpirun itself hung {n} times with no rank left"),
+        }
     }
 }
 
