@@ -30,6 +30,16 @@ fn gated(x: &Tensor, product: Tensor) -> Tensor {
     x.abs().gt(FAR).select(x.gt(0).select(x, -0.0), product)
 }
 
+/// `x · σ(z)` of f32.
+#[track_caller]
+fn times_logistic(x: &Tensor, z: &Tensor) -> Tensor {
+    // With h = e^(−|z|/2) it is x/(1 + h²), and (x·h)·h/(1 + h²) where z is negative. No factor is subnormal where the product
+    // is not: GPUs may take e^−88 for zero, which would lose x·e^−88 and its slope.
+    let is_negative = z.lt(0);
+    let h = is_negative.select(z, z.neg()).mul(0.5).exp();
+    is_negative.select(x.mul(&h).mul(&h), x).div(h.mul(&h).add(1))
+}
+
 /// The logistic function of an f32.
 #[track_caller]
 fn logistic(x: &Tensor) -> Tensor {
@@ -139,7 +149,7 @@ impl Tensor {
     pub fn silu(&self) -> Tensor {
         let x = &self.widened();
         let near = near(x);
-        gated(x, near.mul(logistic(&near))).narrowed(self)
+        gated(x, times_logistic(&near, &near)).narrowed(self)
     }
 
     /// The same as [`silu`](Tensor::silu).
@@ -185,7 +195,7 @@ impl Tensor {
         let x = &self.widened();
         let near = near(x);
         let twice = near.mul(&near).mul(2.0 * 0.044715 * SQRT_2_OVER_PI).add(2.0 * SQRT_2_OVER_PI).mul(&near);
-        gated(x, near.mul(logistic(&twice))).narrowed(self)
+        gated(x, times_logistic(&near, &twice)).narrowed(self)
     }
 
     /// A cheap [`silu`](Tensor::silu): `x · clamp(x + 3, 0, 6) / 6`.
@@ -242,9 +252,17 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn mish(&self) -> Tensor {
+        // tanh(ln(1 + eˣ)) = w/(w + 2) with w = e·(e + 2), e = eˣ; for positive x (2e + 1)/(2e·(e + 1) + 1) with e = e⁻ˣ. As in
+        // `times_logistic` h = e^(−|x|/2) keeps every factor normal.
         let x = &self.widened();
         let near = near(x);
-        gated(x, near.mul(near.softplus().tanh())).narrowed(self)
+        let is_negative = near.lt(0);
+        let h = is_negative.select(&near, near.neg()).mul(0.5).exp();
+        let e = h.mul(&h);
+        let falling = near.mul(&h).mul(&h).mul(e.add(2)).div(e.mul(e.add(2)).add(2));
+        let twice = e.mul(2);
+        let rising = near.mul(twice.add(1)).div(twice.mul(e.add(1)).add(1));
+        gated(x, is_negative.select(falling, rising)).narrowed(self)
     }
 
     /// Half of an axis times the logistic function of its other half: `a · σ(b)`.
@@ -369,7 +387,7 @@ fn gated_half(x: &Tensor, axis: i32) -> Result<Tensor> {
     }
     let wide = x.widened();
     let (a, b) = (narrowed("glu", &wide, axis, 0, size / 2)?, narrowed("glu", &wide, axis, size / 2, size / 2)?);
-    Ok(a.mul(logistic(&b)).narrowed(x))
+    Ok(times_logistic(&a, &b).narrowed(x))
 }
 
 #[track_caller]

@@ -1,8 +1,9 @@
 //! Puts products that share their left operand into one launch, a grouped GEMM: queries, keys and values of one input, or the
 //! gradients of several weights by it. Each product stays a kernel of its own, with its own right operand, epilogue and result,
 //! so that nothing is concatenated or copied; one launch has enough work for all threads or workgroups where each alone has
-//! too little, and is waited for once. Results are the same bits as those of separate launches. Knows kernels; asks nothing
-//! about the graph but on which level of it a kernel is.
+//! too little, and is waited for once. Results are the same bits as those of separate launches, but on hardware GPUs where k is
+//! cut into parts: a group needs fewer of them to fill the device. Knows kernels; asks nothing about the graph but on which level
+//! of it a kernel is.
 
 use super::lower::{LaunchDraft, Lowered};
 use super::{Limits, ValueId};

@@ -1,8 +1,9 @@
-//! Products that share an operand are one launch: the same bits as one by one, in place where each alone would be.
+//! Products that share an operand are one launch, as far as the device has bindings for it: the same bits as one by one, in
+//! place where each alone would be.
 
 use lazuli::{Attention, DType, Tensor};
 
-use crate::device::device;
+use crate::device::{attention_kernels, device, max_values};
 use crate::{alone, shared};
 
 fn data(shape: &[usize], seed: usize) -> Tensor {
@@ -78,7 +79,7 @@ fn products_that_wait_for_each_other_are_not_grouped() {
 }
 
 #[test]
-fn an_encoder_layer_is_at_most_eight_kernels() {
+fn an_encoder_layer_is_at_most_seven_kernels_beside_attention() {
     let _device = shared();
     let (length, width, heads) = (40, 48, 4);
     let x = data(&[length, width], 1);
@@ -99,8 +100,10 @@ fn an_encoder_layer_is_at_most_eight_kernels() {
     };
     let (y, expect) = (layer(true), bits(&layer(false)));
     let plan = y.explain().unwrap();
-    assert!(plan.kernels.len() <= 8, "{plan}");
-    assert!(plan.kernels.iter().any(|kernel| kernel.name == "3x_matmul_add_f32"), "{plan}");
+    // One input, and of each product the weight, the bias and the result: if that is too much, the third is by itself.
+    let (together, apart) = if max_values() >= 10 { ("3x_matmul_add_f32", 0) } else { ("2x_matmul_add_f32", 1) };
+    assert!(plan.kernels.len() <= 7 + apart + attention_kernels(), "{plan}");
+    assert!(plan.kernels.iter().any(|kernel| kernel.name == together), "{plan}");
     assert!(bits(&y) == expect, "{plan}");
 }
 
@@ -141,7 +144,9 @@ fn rows_of_a_cache_are_written_by_grouped_products() {
     k = k.write_rows(0, 3, &x.matmul(&wk));
     v = v.write_rows(0, 3, &x.matmul(&wv));
     let plan = lazuli::explain(&[&q, &k, &v]).unwrap();
-    assert_eq!(plan.kernels.iter().filter(|kernel| kernel.form == "matmul").count(), 1, "{plan}");
+    // One input, three weights, three results, and the two caches that rows are written into.
+    let n_launches = if max_values() >= 9 { 1 } else { 2 };
+    assert_eq!(plan.kernels.iter().filter(|kernel| kernel.form == "matmul").count(), n_launches, "{plan}");
     lazuli::compute(&[&q, &k, &v]).unwrap();
     assert_eq!([bits(&k), bits(&v)], expect);
 }

@@ -117,7 +117,7 @@ fn sigmoid(x: f64) -> f64 {
 }
 
 /// Activations and the same in f64.
-const ACTIVATIONS: [(&str, fn(&Tensor) -> Tensor, fn(f64) -> f64); 10] = [
+const ACTIVATIONS: [(&str, fn(&Tensor) -> Tensor, fn(f64) -> f64); 11] = [
     ("relu", Tensor::relu, |x| x.max(0.0)),
     ("leaky_relu", |x| x.leaky_relu(0.1), |x| if x > 0.0 { x } else { x * 0.1f32 as f64 }),
     ("elu", |x| x.elu(0.7), |x| if x > 0.0 { x } else { x.exp_m1() * 0.7f32 as f64 }),
@@ -128,6 +128,7 @@ const ACTIVATIONS: [(&str, fn(&Tensor) -> Tensor, fn(f64) -> f64); 10] = [
     ("gelu_tanh", Tensor::gelu_tanh, |x| {
         x * sigmoid(2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x))
     }),
+    ("mish", Tensor::mish, |x| x * (x.max(0.0) + (-x.abs()).exp().ln_1p()).tanh()),
     ("hardswish", Tensor::hardswish, |x| x * (x + 3.0).clamp(0.0, 6.0) / 6.0),
     ("square", Tensor::square, |x| x * x),
 ];
@@ -139,7 +140,9 @@ fn activations_of_half_floats_round_once() {
         let all = half.all();
         let x = tensor(&all, &[all.len()], half);
         for (name, f, oracle) in ACTIVATIONS {
-            check(half, name, &all, &values(&f(&x), half), |i| (oracle(all[i] as f64), 0.0));
+            // Of gelu one factor is subnormal, below −13, where the product is not: the device may take it for zero.
+            let lost = |x: f32| if name == "gelu" && flushes_subnormals() { x.abs() * f32::MIN_POSITIVE } else { 0.0 };
+            check(half, name, &all, &values(&f(&x), half), |i| (oracle(all[i] as f64), lost(all[i]) as f64));
         }
     }
 }
