@@ -19,7 +19,7 @@ What each op promises, and what the tests hold it to. The rules in short:
   `relu`; nothing is flushed to zero. Which of two zeros a maximum or minimum gives is not promised.
 - **Subnormals on GPUs**: WGSL lets a device take them for zero, as operands and as results; SwiftShader does, llvmpipe does
   not. There a result that is subnormal may be 0, and what is computed from a subnormal number is what follows from 0. Normal
-  results stay right: exponentials inside `silu`, `gelu_tanh`, `glu` and `mish` are taken in halves, so that no factor is subnormal
+  results stay right: exponentials inside `silu`, `gelu_tanh`, `glu` and `mish` are taken as two factors, neither of them subnormal
   where the product is not, and their gradients are off by a few 1.2e−38 at most. `gelu` is 0 below −13.03, where it is less than 8e−38.
 - **Sums** are pairwise or better: their error grows with the logarithm of the length, not with the length.
 - **f16 and bf16** are storage: values are computed as f32, and stay f32 between ops that share a kernel. They are rounded

@@ -242,7 +242,7 @@ fn composed(name: &str, x: &Array) -> Array {
             let e = unary("exp", &falling());
             binary("div", &select(&below_zero(), &e, 1), &binary("add", &e, 1))
         }
-        "silu" | "swish" => gated(x, &|x| binary("mul", x, &composed("sigmoid", x))),
+        "silu" | "swish" => gated(x, &|x| times_logistic(x, x)),
         "gelu" => gated(x, &|x| {
             let erfc = unary("erfc", &binary("mul", x, -std::f32::consts::FRAC_1_SQRT_2));
             binary("mul", &binary("mul", x, 0.5), &erfc)
@@ -251,7 +251,7 @@ fn composed(name: &str, x: &Array) -> Array {
             // 2·√(2/π); each number is rounded to f32 once.
             let c = 2.0 * (2.0 / std::f64::consts::PI).sqrt();
             let inner = binary("add", &binary("mul", &square(x), (0.044715 * c) as f32), c as f32);
-            binary("mul", x, &composed("sigmoid", &binary("mul", &inner, x)))
+            times_logistic(x, &binary("mul", &inner, x))
         }),
         "hardswish" => {
             let gate = binary("minimum", &binary("maximum", &binary("add", x, 3), 0), 6);
@@ -262,6 +262,17 @@ fn composed(name: &str, x: &Array) -> Array {
         "detach" | "tracked" => x.clone(),
         _ => unreachable!("{name} is not drawn"),
     }
+}
+
+/// `x · σ(z)`: with e = e^−|z|, x/(1 + e), or x·e/(1 + e) where z is negative. Below −64 the exponential is two factors.
+fn times_logistic(x: &Array, z: &Array) -> Array {
+    let falling = unary("neg", &unary("abs", z));
+    let is_far = binary("lt", &falling, -64);
+    let e = unary("exp", &select(&is_far, &binary("add", &falling, 32), &falling));
+    let scale = select(&is_far, (-32f64).exp() as f32, 1.0);
+    let product = binary("mul", &binary("mul", x, &e), &scale);
+    let gated = select(&binary("lt", z, 0), &product, x);
+    binary("div", &gated, &binary("add", &binary("mul", &e, &scale), 1))
 }
 
 /// A number times what goes from 0 to 1: far from zero it is the number itself or 0.

@@ -30,14 +30,22 @@ fn gated(x: &Tensor, product: Tensor) -> Tensor {
     x.abs().gt(FAR).select(x.gt(0).select(x, -0.0), product)
 }
 
+/// `eᶻ` of an f32 that is not positive, as two factors. GPUs may take subnormal numbers for zero, e^−88 among them, which would
+/// lose x·e^−88 and its slope: of x times one factor, times the other, no part is subnormal where the product is not.
+#[track_caller]
+fn falling_exp(z: &Tensor) -> [Tensor; 2] {
+    // eᶻ = e^(z + 32) · e^−32: z + 32 is exact, so that a rounding more is all that it costs.
+    let is_far = z.lt(-64);
+    [is_far.select(z.add(32), z).exp(), is_far.select(1.266_416_6e-14, 1.0)]
+}
+
 /// `x · σ(z)` of f32.
 #[track_caller]
 fn times_logistic(x: &Tensor, z: &Tensor) -> Tensor {
-    // With h = e^(−|z|/2) it is x/(1 + h²), and (x·h)·h/(1 + h²) where z is negative. No factor is subnormal where the product
-    // is not: GPUs may take e^−88 for zero, which would lose x·e^−88 and its slope.
+    // With e = e^−|z| it is x/(1 + e), and x·e/(1 + e) where z is negative.
     let is_negative = z.lt(0);
-    let h = is_negative.select(z, z.neg()).mul(0.5).exp();
-    is_negative.select(x.mul(&h).mul(&h), x).div(h.mul(&h).add(1))
+    let [e, scale] = falling_exp(&is_negative.select(z, z.neg()));
+    is_negative.select(x.mul(&e).mul(&scale), x).div(e.mul(scale).add(1))
 }
 
 /// The logistic function of an f32.
@@ -252,14 +260,14 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn mish(&self) -> Tensor {
-        // tanh(ln(1 + eˣ)) = w/(w + 2) with w = e·(e + 2), e = eˣ; for positive x (2e + 1)/(2e·(e + 1) + 1) with e = e⁻ˣ. As in
-        // `times_logistic` h = e^(−|x|/2) keeps every factor normal.
+        // tanh(ln(1 + eˣ)) = w/(w + 2) with w = e·(e + 2), e = eˣ; for positive x (2e + 1)/(2e·(e + 1) + 1) with e = e⁻ˣ.
         let x = &self.widened();
         let near = near(x);
         let is_negative = near.lt(0);
-        let h = is_negative.select(&near, near.neg()).mul(0.5).exp();
-        let e = h.mul(&h);
-        let falling = near.mul(&h).mul(&h).mul(e.add(2)).div(e.mul(e.add(2)).add(2));
+        let [e, scale] = falling_exp(&is_negative.select(&near, near.neg()));
+        let product = near.mul(&e).mul(&scale);
+        let e = e.mul(scale);
+        let falling = product.mul(e.add(2)).div(e.mul(e.add(2)).add(2));
         let twice = e.mul(2);
         let rising = near.mul(twice.add(1)).div(twice.mul(e.add(1)).add(1));
         gated(x, is_negative.select(falling, rising)).narrowed(self)
