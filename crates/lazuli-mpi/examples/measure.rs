@@ -2,7 +2,8 @@
 //! lines of `name value…`; what is compared is measured in turns.
 //!
 //! - `overlap HIDDEN LAYERS BATCH BUCKET_BYTES STEPS`: medians of a step with overlap, without it, of computing alone and
-//!   of the reduction alone.
+//!   of the reduction alone, and of the share of the smaller of both that is hidden, turn by turn.
+//! - `compute HIDDEN LAYERS BATCH STEPS`: the bytes of the model, and the median of computing alone on all ranks at once.
 //! - `reduce STEPS BYTES…`: medians of a reduction of so many bytes in one bucket.
 //! - `weak HIDDEN LAYERS BATCH STEPS`: the median step when every rank has BATCH examples of its own.
 //! - `alone HIDDEN LAYERS BATCH STEPS`: medians of a step of one rank and of one without MPI.
@@ -22,11 +23,14 @@ fn main() -> ExitCode {
 }
 
 fn measure(world: &World, words: &[String]) -> Outcome<()> {
-    let (mode, numbers) = words.split_first().ok_or("measure what? overlap, reduce, weak or alone")?;
+    let (mode, numbers) = words.split_first().ok_or("measure what? overlap, compute, reduce, weak or alone")?;
     let numbers: Vec<usize> = numbers.iter().map(|word| word.parse()).collect::<Result<_, _>>()?;
     match (mode.as_str(), &numbers[..]) {
         ("overlap", [hidden, layers, batch, bucket, n_steps]) => {
             overlap(world, &Task { hidden: *hidden, layers: *layers, batch: *batch }, *bucket, *n_steps)
+        }
+        ("compute", [hidden, layers, batch, n_steps]) => {
+            compute(world, &Task { hidden: *hidden, layers: *layers, batch: *batch }, *n_steps)
         }
         ("reduce", [n_steps, sizes @ ..]) => reduce(world, *n_steps, sizes),
         ("weak", [hidden, layers, batch, n_steps]) => {
@@ -81,15 +85,14 @@ fn say(world: &World, line: &str) {
 
 fn overlap(world: &World, task: &Task, bucket_bytes: usize, n_steps: usize) -> Outcome<()> {
     let mut models = [task.model(), task.model(), task.model()];
-    let n_bytes: usize =
-        parameters(&mut models[0]).iter().map(|(_, w)| w.shape().map_or(0, |s| 4 * s.iter().product::<usize>())).sum();
+    let n_bytes = model_bytes(&mut models[0]);
     let mut many =
         [Overlap::On, Overlap::Off].map(|o| Distributed::new(adam(), world).buckets(bucket_bytes).overlap(o));
     let mut one = adam();
-    let mut times: [Vec<f64>; 4] = Default::default();
+    let mut times: [Vec<f64>; 5] = Default::default();
     let n_warm = 3;
     for step in 0..n_steps + n_warm {
-        let mut laps = [0.0; 4];
+        let mut laps = [0.0; 5];
         for i in 0..2 {
             world.barrier()?;
             laps[i] = seconds(|| {
@@ -97,22 +100,52 @@ fn overlap(world: &World, task: &Task, bucket_bytes: usize, n_steps: usize) -> O
                 many[i].step(&mut models[i], loss).map(drop)
             })?;
         }
-        world.barrier()?;
-        laps[2] = seconds(|| {
-            let loss = task.loss(&models[2], step as u64);
-            one.step(&mut models[2], loss).map(drop)
-        })?;
+        laps[2] = computing(world, task, &mut models[2], &mut one, step)?;
         world.barrier()?;
         laps[3] = reduction(world, &mut models[2], &mut many[1])?;
+        // The speed of a machine drifts: what is compared was measured next to each other.
+        laps[4] = (laps[1] - laps[0]) / laps[2].min(laps[3]);
         if step >= n_warm {
             times.iter_mut().zip(laps).for_each(|(times, lap)| times.push(lap));
         }
     }
     say(world, &format!("model_bytes {n_bytes}"));
-    for (name, times) in ["overlap_on", "overlap_off", "compute", "transfer"].iter().zip(times) {
+    for (name, times) in ["overlap_on", "overlap_off", "compute", "transfer", "hidden"].iter().zip(times) {
         say(world, &format!("{name} {:.6}", median(times)));
     }
     Ok(())
+}
+
+fn compute(world: &World, task: &Task, n_steps: usize) -> Outcome<()> {
+    let (mut model, mut one, mut times) = (task.model(), adam(), Vec::new());
+    for step in 0..n_steps + 3 {
+        let lap = computing(world, task, &mut model, &mut one, step)?;
+        if step >= 3 {
+            times.push(lap);
+        }
+    }
+    say(world, &format!("model_bytes {}", model_bytes(&mut model)));
+    say(world, &format!("compute {:.6}", median(times)));
+    Ok(())
+}
+
+fn model_bytes(model: &mut dyn Module) -> usize {
+    parameters(model).iter().map(|(_, w)| w.shape().map_or(0, |s| 4 * s.iter().product::<usize>())).sum()
+}
+
+/// The time of a step without a network, which all ranks make at once.
+fn computing(
+    world: &World,
+    task: &Task,
+    model: &mut Sequential,
+    one: &mut Optimizer,
+    step: usize,
+) -> lazuli::Result<f64> {
+    world.barrier()?;
+    seconds(|| {
+        let loss = task.loss(model, step as u64);
+        one.step(model, loss).map(drop)
+    })
 }
 
 /// The time of a reduction of all gradients, which are nearly free to compute: those of the sum of all parameters.
