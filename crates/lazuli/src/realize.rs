@@ -425,7 +425,7 @@ pub async fn read_async(node: &NodeRef, out: &mut [u8]) -> Result<()> {
 /// What blocks are widened to, as a tensor of its own, which goes when it has been read.
 fn widened(node: &NodeRef) -> Option<Tensor> {
     node.blocks()?;
-    let expr = Expr { op: Op::View(Box::new(View::contiguous(node.shape))), inputs: smallvec![node.clone()] };
+    let expr = Expr { op: Op::View(Arc::new(View::contiguous(node.shape))), inputs: smallvec![node.clone()] };
     Some(Tensor::new(Ok(Node::detached(expr, node.shape, node.dtype, node.device.clone(), node.at))))
 }
 

@@ -92,6 +92,14 @@ impl Shape {
         self
     }
 
+    /// Takes out an axis.
+    pub(crate) fn remove(&mut self, axis: usize) {
+        let rank = self.rank();
+        self.dims.copy_within(axis + 1..rank, axis);
+        self.dims[rank - 1] = 0;
+        self.rank -= 1;
+    }
+
     /// The shape with the axes in `mask` gone, or kept with size 1.
     pub(crate) fn reduced(&self, axes: &AxisSet, keep: bool) -> Shape {
         (0..self.rank())

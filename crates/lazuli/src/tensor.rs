@@ -2,6 +2,7 @@
 //! is kept inside, nothing runs.
 
 use std::panic::Location;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -88,7 +89,7 @@ impl Tensor {
         if view.is_linear() && view.shape == node.shape {
             return Tensor::new(Ok(node.clone()));
         }
-        Tensor::record(Op::View(Box::new(view)), &[node], view.shape, node.dtype, at)
+        Tensor::record(Op::View(Arc::new(view)), &[node], view.shape, node.dtype, at)
     }
 
     /// The size of each axis.

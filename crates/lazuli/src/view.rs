@@ -101,6 +101,36 @@ impl View {
         view
     }
 
+    /// Takes out an axis. What its mask hides counts as hidden no longer.
+    pub fn remove_axis(&mut self, axis: usize) {
+        let rank = self.shape.rank();
+        self.shape.remove(axis);
+        self.strides.copy_within(axis + 1..rank, axis);
+        self.strides[rank - 1] = 0;
+        if let Some(mask) = &mut self.mask {
+            mask.copy_within(axis + 1..rank, axis);
+            mask[rank - 1] = (0, 0);
+        }
+        self.drop_whole_mask();
+    }
+
+    /// Gives an axis another size and stride; all of it has elements.
+    pub fn set_axis(&mut self, axis: usize, size: usize, stride: isize) {
+        self.shape = self.shape.with(axis, size);
+        self.strides[axis] = stride;
+        if let Some(mask) = &mut self.mask {
+            mask[axis] = (0, size);
+        }
+        self.drop_whole_mask();
+    }
+
+    /// A mask that hides nothing is none. That of a view without axes says that its one element is hidden.
+    fn drop_whole_mask(&mut self) {
+        if self.shape.rank() > 0 && (0..self.shape.rank()).all(|axis| self.is_whole(axis)) {
+            self.mask = None;
+        }
+    }
+
     /// The coordinates of an axis that have a source element.
     pub fn inside(&self, axis: usize) -> (usize, usize) {
         self.mask.map_or((0, self.shape[axis]), |mask| mask[axis])
@@ -350,6 +380,11 @@ impl IndexMap {
             }
         }
         IndexMap { views }
+    }
+
+    /// The view that meets what looks through the map.
+    pub fn last_mut(&mut self) -> &mut View {
+        self.views.last_mut().expect("never empty")
     }
 
     /// The same map, met by another last view.

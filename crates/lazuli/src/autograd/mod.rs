@@ -128,7 +128,7 @@ impl Tensor {
 
 /// The values of `node`, whose gradients go through `twin`.
 fn twinned(node: &NodeRef, twin: NodeRef, at: &'static Location<'static>) -> Tensor {
-    let expr = Expr { op: Op::View(Box::new(View::contiguous(node.shape))), inputs: smallvec![node.clone()] };
+    let expr = Expr { op: Op::View(Arc::new(View::contiguous(node.shape))), inputs: smallvec![node.clone()] };
     Tensor::new(Ok(Node::twinned(expr, twin, at)))
 }
 

@@ -5,6 +5,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::attention::ChainedProductWork;
 use super::interior;
 use super::matmul::Matmul;
@@ -103,7 +105,7 @@ impl CpuSchedule {
 pub type ProgramSource<'a> = dyn FnMut(&Kernel, &mut dyn FnMut(&CpuProgram)) + 'a;
 
 fn scheduled(launch: &Launch, programs: &mut ProgramSource, target: &CpuTarget) -> Result<ScheduledLaunch> {
-    let aliased: Vec<bool> = launch.writes.iter().map(|w| launch.reads.contains(w)).collect();
+    let aliased: SmallVec<[bool; 8]> = launch.writes.iter().map(|w| launch.reads.contains(w)).collect();
     let mut made = None;
     match &launch.kernel {
         Kernel::Grouped(_) => {
@@ -213,7 +215,7 @@ impl Reverted {
     fn of(launch: &Launch, target: &CpuTarget) -> Option<Reverted> {
         let launch = reverted(launch)?;
         let Kernel::Loop(body) = &launch.kernel else { unreachable!("made as a loop") };
-        let aliased: Vec<bool> = launch.writes.iter().map(|w| launch.reads.contains(w)).collect();
+        let aliased: SmallVec<[bool; 8]> = launch.writes.iter().map(|w| launch.reads.contains(w)).collect();
         let nest = Box::new(Nest::new(Arc::new(Code::new(body)), &launch.args, &aliased, target));
         Some(Reverted { moved: moved(&launch), launch, nest })
     }

@@ -6,6 +6,8 @@ mod packable;
 use std::fmt;
 use std::sync::Arc;
 
+use smallvec::{SmallVec, smallvec};
+
 use self::packable::PackableOperand;
 use super::blocks::{BlockGemv, BlockMatrix, GemvMemory};
 use super::gemm::{Gemm, GemmLists, ImplicitGemm, ImplicitMemory, ListedMatrix, PackBuffers};
@@ -59,7 +61,8 @@ impl Matmul {
         let acc = code.insts.iter().position(|i| matches!(i, CodeInst::Acc(_)));
         let lane = acc.map_or(Lane::F32, |i| code.body.insts[i].dtype.lane());
         // Sums go where the result will be, unless what is there is still needed.
-        let nest = Nest::new(code.clone(), args, &vec![true; aliased.len()], target);
+        let all: SmallVec<[bool; 8]> = smallvec![true; aliased.len()];
+        let nest = Nest::new(code.clone(), args, &all, target);
         let takes_sums = |s: &crate::kernel::Store| match nest.walks[s.access as usize] {
             ElementRuns::Flat(offset)
                 if !aliased[s.output as usize] && code.body.outputs[s.output as usize].size() == 4 =>

@@ -3,7 +3,11 @@
 
 use smallvec::SmallVec;
 
+use crate::shape::MAX_RANK;
 use crate::view::{IndexMap, View};
+
+/// Axes in the order in which they are counted.
+pub const IN_ORDER: [usize; MAX_RANK] = [0, 1, 2, 3, 4, 5, 6, 7];
 
 /// Where each position of a walk has its element.
 #[derive(Clone, Debug)]
@@ -106,18 +110,17 @@ impl ElementRuns {
             return ElementRuns::strided(order.iter().map(|&a| (view.shape[a], view.strides[a])), view.offset);
         }
         // A last view that is visited in the order it counts in says nothing: positions are those of the view before.
-        let in_order: Vec<usize> = (0..crate::shape::MAX_RANK).collect();
         let (mut views, mut order) = (map.views(), order);
         while let [before @ .., last] = views
             && !before.is_empty()
             && is_counted(last, order)
         {
             views = before;
-            order = &in_order[..before[before.len() - 1].shape.rank()];
+            order = &IN_ORDER[..before[before.len() - 1].shape.rank()];
         }
         let last = views.len() - 1;
         let chain_view =
-            |(i, v): (usize, &View)| ChainView::new(v, if i == last { order } else { &in_order[..v.shape.rank()] });
+            |(i, v): (usize, &View)| ChainView::new(v, if i == last { order } else { &IN_ORDER[..v.shape.rank()] });
         let mut views: Vec<ChainView> = views.iter().enumerate().map(chain_view).collect();
         match views.len() == 1 && !views[0].axes.is_empty() {
             true => ElementRuns::Masked(views.swap_remove(0)),

@@ -4,11 +4,14 @@
 use std::fmt;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::program::{Code, CodeInst};
-use super::runs::ElementRuns;
+use super::runs::{ElementRuns, IN_ORDER};
 use super::sweeps::{Facts, Sweep, Sweeps};
 use crate::kernel::{Args, GatherArgs, InstOp, Order, Reg, Scope, Store};
 use crate::ops::Isa;
+use crate::shape::MAX_RANK;
 use crate::target::{Caches, CpuTarget};
 use crate::view::IndexMap;
 
@@ -264,8 +267,8 @@ impl LoopAxes<'_> {
     fn walk(&self, map: &IndexMap) -> ElementRuns {
         let (outer, all) = (self.args.outer.len(), map.shape().rank());
         match self.columns && self.is_inner(map) {
-            true => ElementRuns::new(map, &(outer..all).chain(0..outer).collect::<Vec<_>>()),
-            false => ElementRuns::new(map, &(0..all).collect::<Vec<_>>()),
+            true => ElementRuns::new(map, &(outer..all).chain(0..outer).collect::<SmallVec<[usize; MAX_RANK]>>()),
+            false => ElementRuns::new(map, &IN_ORDER[..all]),
         }
     }
 
@@ -314,7 +317,7 @@ impl Nest {
         // Where one inner index is all there is, the map of an inner value may leave it out.
         let is_inner =
             |s: &Store| code.scope(s.value) == Scope::Inner || axes.is_inner(&args.accesses[s.access as usize]);
-        let is_inner: Vec<bool> = code.body.stores.iter().map(is_inner).collect();
+        let is_inner: SmallVec<[bool; 8]> = code.body.stores.iter().map(is_inner).collect();
         let rows_are_runs = axes.rows_are_runs();
         let row_steps: Vec<isize> = args.accesses.iter().map(|map| axes.row_step(map)).collect();
         // A box of a larger tensor is written row by row.
@@ -322,7 +325,7 @@ impl Nest {
             let is_box = !axes.has_inner && rows_are_runs && walk.step() == Some(1) && *row_step > 0;
             is_box || matches!(walk, ElementRuns::Flat(_))
         };
-        let in_rows: Vec<bool> = walks.iter().zip(&row_steps).map(is_in_rows).collect();
+        let in_rows: SmallVec<[bool; 16]> = walks.iter().zip(&row_steps).map(is_in_rows).collect();
         let streams = |(s, is_inner): (&Store, &bool)| {
             let n_elems = sizes.outer * if *is_inner { sizes.inner } else { 1 };
             let n_bytes = n_elems * code.body.outputs[s.output as usize].size();

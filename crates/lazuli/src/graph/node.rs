@@ -343,7 +343,7 @@ impl Node {
         if !is_commit {
             return false;
         }
-        let op = Op::View(Box::new(View::contiguous(self.shape)));
+        let op = Op::View(Arc::new(View::contiguous(self.shape)));
         let before = self.body().expr.replace(Expr { op, inputs: smallvec![old.clone()] });
         drop(before);
         if let Some(buffer) = old.buffer() {

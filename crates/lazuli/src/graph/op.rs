@@ -39,9 +39,9 @@ pub enum Op {
     /// The user's own elementwise function of f32.
     Custom(CustomRef),
     /// Another look at the same elements. Never masked.
-    View(Box<View>),
+    View(Arc<View>),
     /// Another look with fill around it: the second input, a scalar, is the fill.
-    Pad(Box<View>),
+    Pad(Arc<View>),
     /// Over these axes of the input, which are gone from the node's shape.
     Reduce(&'static ReduceRow, AxisSet),
     /// `[batch…, m, k] × [batch…, k, n]`, batches already equal.

@@ -1,6 +1,7 @@
 //! The same values otherwise: as another dtype, with or without their history.
 
 use std::panic::Location;
+use std::sync::Arc;
 
 use super::operand::cast;
 use crate::dtype::DType;
@@ -58,7 +59,7 @@ impl Tensor {
             if node.tracked && tracked.0 {
                 return node.clone();
             }
-            let op = Op::View(Box::new(View::contiguous(node.shape)));
+            let op = Op::View(Arc::new(View::contiguous(node.shape)));
             let expr = Expr { op, inputs: smallvec::smallvec![node.clone()] };
             match tracked {
                 Tracked(true) => Node::new(expr, node.shape, node.dtype, node.device.clone(), at, true),

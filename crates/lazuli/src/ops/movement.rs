@@ -1,6 +1,7 @@
 //! Movement: the same elements in another shape or order. Each op is one view; no bytes move.
 
 use std::panic::Location;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -357,7 +358,7 @@ fn padded(x: &Tensor, pads: &[(usize, usize)], value: f64) -> Result<Tensor> {
         return broadcast("pad", &fill, out);
     }
     let view = View::pad(shape, &all);
-    Ok(Tensor::record(Op::Pad(Box::new(view)), &[node, fill.node()?], out, dtype, at))
+    Ok(Tensor::record(Op::Pad(Arc::new(view)), &[node, fill.node()?], out, dtype, at))
 }
 
 #[track_caller]

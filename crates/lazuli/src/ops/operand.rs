@@ -348,7 +348,7 @@ pub(crate) fn broadcast(x: NodeRef, shape: &Shape, at: &'static Location<'static
     }
     let view = View::broadcast(&x.shape, shape);
     let (dtype, device) = (x.dtype, x.device.clone());
-    Node::new(Expr { op: Op::View(Box::new(view)), inputs: smallvec![x] }, *shape, dtype, device, at, false)
+    Node::new(Expr { op: Op::View(Arc::new(view)), inputs: smallvec![x] }, *shape, dtype, device, at, false)
 }
 
 #[track_caller]

@@ -8,12 +8,12 @@
 //! there is no chained product.
 
 use std::cell::OnceCell;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 
 use smallvec::SmallVec;
 
 use super::Limits;
-use crate::fast_hash::FastMap;
+use crate::fast_hash::{FastHasher, FastMap};
 use crate::graph::{Graph, GraphNode, NodeIdx, Op};
 use crate::ops::{BinaryRow, RegisterStep, UnaryRow};
 use crate::shape::Shape;
@@ -86,13 +86,12 @@ const MAX_NODES: usize = 512;
 /// Whether a graph of this structure may have chained products at all: it takes two products and an exponential.
 pub fn may_be_found(graph: &Graph, limits: &Limits) -> bool {
     let n_products = graph.nodes.iter().filter(|node| matches!(node.op, Op::Matmul)).count();
-    let is_exp = |node: &GraphNode| matches!(&node.op, Op::Unary(row) if row.step == Some(RegisterStep::Exp));
-    limits.fuse && limits.max_chained_depth > 0 && n_products > 1 && graph.nodes.iter().any(is_exp)
+    limits.fuse && limits.max_chained_depth > 0 && n_products > 1 && graph.nodes.iter().any(|node| is_exp(&node.op))
 }
 
 /// What tells chained products apart that are made of other nodes. Sizes have no part in it.
 pub fn fingerprint(found: &[ChainedProduct]) -> u64 {
-    let mut hasher = DefaultHasher::new();
+    let mut hasher = FastHasher::default();
     for chained in found {
         let ChainedProduct { root, is_turned, score, factors, interior, row_nodes, leaves, .. } = chained;
         (root, is_turned, score, factors, interior, row_nodes, leaves).hash(&mut hasher);
@@ -110,9 +109,13 @@ fn find(graph: &Graph, limits: &Limits) -> Vec<ChainedProduct> {
     if !may_be_found(graph, limits) {
         return Vec::new();
     }
-    let is_product = |idx: &NodeIdx| matches!(graph.nodes[*idx as usize].op, Op::Matmul);
-    let roots = (0..graph.nodes.len() as NodeIdx).filter(is_product);
-    let mut found: Vec<ChainedProduct> = roots.filter_map(|root| Search::new(graph, limits, root)?.run()).collect();
+    let mut seen = SeenNodes::of(graph);
+    let mut found: Vec<ChainedProduct> = Vec::new();
+    for (root, node) in graph.nodes.iter().enumerate() {
+        if matches!(node.op, Op::Matmul) && seen.has_exp[node.inputs[0] as usize] {
+            found.extend(Search::new(graph, limits, root as NodeIdx, &mut seen).and_then(Search::run));
+        }
+    }
     if found.is_empty() {
         return found;
     }
@@ -227,22 +230,45 @@ fn scores_of(graph: &Graph, left: NodeIdx) -> (NodeIdx, SeenAs) {
     }
 }
 
+/// What searches from all roots of a graph share.
+struct SeenNodes {
+    /// Per node, whether it is a map of an exponential: a left operand that is not, is no weight.
+    has_exp: Vec<bool>,
+    /// Per node of the size of scores that was looked at: from which root, and whether it depends on an inner product.
+    depends: Vec<Option<(NodeIdx, bool)>>,
+    /// Per node on the way to a row's value: from which root it was looked at, and whether it depends on the scores.
+    row_depends: Vec<Option<(NodeIdx, bool)>>,
+}
+
+impl SeenNodes {
+    fn of(graph: &Graph) -> SeenNodes {
+        let mut has_exp: Vec<bool> = Vec::with_capacity(graph.nodes.len());
+        for node in &graph.nodes {
+            let is_map = is_mapped(&node.op) || matches!(node.op, Op::View(_));
+            has_exp.push(is_exp(&node.op) || is_map && node.inputs.iter().any(|input| has_exp[*input as usize]));
+        }
+        let (depends, row_depends) = (vec![None; graph.nodes.len()], vec![None; graph.nodes.len()]);
+        SeenNodes { has_exp, depends, row_depends }
+    }
+}
+
+fn is_exp(op: &Op) -> bool {
+    matches!(op, Op::Unary(row) if row.step == Some(RegisterStep::Exp))
+}
+
 struct Search<'a> {
     graph: &'a Graph,
     limits: &'a Limits,
+    seen: &'a mut SeenNodes,
     root: NodeIdx,
     space: Shape,
     found: ChainedProduct,
     has_exp: bool,
     n_seen: usize,
-    /// Per node of the size of scores that was looked at: whether it depends on an inner product.
-    depends: FastMap<NodeIdx, bool>,
-    /// Per node on the way to a row's value: whether it depends on the scores.
-    row_depends: FastMap<NodeIdx, bool>,
 }
 
 impl<'a> Search<'a> {
-    fn new(graph: &'a Graph, limits: &'a Limits, root: NodeIdx) -> Option<Search<'a>> {
+    fn new(graph: &'a Graph, limits: &'a Limits, root: NodeIdx, seen: &'a mut SeenNodes) -> Option<Search<'a>> {
         let node = &graph.nodes[root as usize];
         let (left, way) = scores_of(graph, node.inputs[0]);
         let space = graph.nodes[left as usize].shape;
@@ -268,8 +294,17 @@ impl<'a> Search<'a> {
             row_nodes,
             leaves,
         };
-        let (depends, row_depends) = Default::default();
-        Some(Search { graph, limits, root, space, found, has_exp: false, n_seen: 0, depends, row_depends })
+        Some(Search { graph, limits, seen, root, space, found, has_exp: false, n_seen: 0 })
+    }
+
+    /// Whether a node depends on an inner product, if it was looked at.
+    fn depends(&self, idx: NodeIdx) -> Option<bool> {
+        self.seen.depends[idx as usize].filter(|known| known.0 == self.root).map(|known| known.1)
+    }
+
+    /// Whether a row's value depends on the scores, if it was looked at.
+    fn row_depends(&self, idx: NodeIdx) -> Option<bool> {
+        self.seen.row_depends[idx as usize].filter(|known| known.0 == self.root).map(|known| known.1)
     }
 
     fn node(&self, idx: NodeIdx) -> &'a GraphNode {
@@ -277,6 +312,7 @@ impl<'a> Search<'a> {
     }
 
     fn run(mut self) -> Option<ChainedProduct> {
+        self.found.interior.reserve(16);
         // A softmax runs along the rows of scores; turned, it would run along their columns.
         if !self.found.is_turned {
             self.peel(self.found.score)?;
@@ -293,7 +329,7 @@ impl<'a> Search<'a> {
             }
             self.found.row_nodes.extend([softmax.max].into_iter().chain(self.found.softmax?.sum));
         }
-        let depends_itself = self.depends.get(&self.found.score).copied().unwrap_or(true);
+        let depends_itself = self.depends(self.found.score).unwrap_or(true);
         let n_bindings = 2 * self.found.inner.len() + 1 + self.found.leaves.len() + 2;
         let is_one = !self.found.inner.is_empty()
             && (self.found.softmax.is_some() || self.has_exp)
@@ -415,8 +451,8 @@ impl<'a> Search<'a> {
 
     /// Goes through the map of a score, down to inner products and leaves. Gives whether it depends on an inner product.
     fn walk(&mut self, idx: NodeIdx) -> Option<bool> {
-        if let Some(depends) = self.depends.get(&idx) {
-            return Some(*depends);
+        if let Some(depends) = self.depends(idx) {
+            return Some(depends);
         }
         self.n_seen += 1;
         if self.n_seen > MAX_NODES {
@@ -437,17 +473,17 @@ impl<'a> Search<'a> {
             }
             if depends {
                 self.found.interior.push(idx);
-                self.has_exp |= matches!(&node.op, Op::Unary(row) if row.step == Some(RegisterStep::Exp));
+                self.has_exp |= is_exp(&node.op);
             }
             depends
         } else {
             false
         };
-        self.depends.insert(idx, depends);
+        self.seen.depends[idx as usize] = Some((self.root, depends));
         if depends {
             // Of what does not depend on scores, the topmost nodes are leaves.
-            let leaves: Vec<NodeIdx> =
-                node.inputs.iter().copied().filter(|input| self.depends.get(input) == Some(&false)).collect();
+            let leaves = node.inputs.iter().copied().filter(|input| self.depends(*input) == Some(false));
+            let leaves: SmallVec<[NodeIdx; 4]> = leaves.collect();
             self.found.leaves.extend(leaves);
         } else if self.found.factors.contains(&idx) {
             self.found.leaves.push(idx);
@@ -457,8 +493,8 @@ impl<'a> Search<'a> {
 
     /// The same for what has one value a row, down to the softmax's reductions.
     fn walk_rows(&mut self, idx: NodeIdx) -> Option<bool> {
-        if let Some(depends) = self.row_depends.get(&idx) {
-            return Some(*depends);
+        if let Some(depends) = self.row_depends(idx) {
+            return Some(depends);
         }
         let softmax = self.found.softmax?;
         self.n_seen += 1;
@@ -478,13 +514,13 @@ impl<'a> Search<'a> {
             if depends {
                 let list = if node.shape == self.space { &mut self.found.interior } else { &mut self.found.row_nodes };
                 list.push(idx);
-                let leaves: Vec<NodeIdx> =
-                    node.inputs.iter().copied().filter(|input| self.row_depends.get(input) == Some(&false)).collect();
+                let leaves = node.inputs.iter().copied().filter(|input| self.row_depends(*input) == Some(false));
+                let leaves: SmallVec<[NodeIdx; 4]> = leaves.collect();
                 self.found.leaves.extend(leaves);
             }
             depends
         };
-        self.row_depends.insert(idx, depends);
+        self.seen.row_depends[idx as usize] = Some((self.root, depends));
         if !depends && self.found.row_factors.iter().any(|f| f.1 == idx) {
             self.found.leaves.push(idx);
         }

@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::ValueId;
 use super::lower::Lowering;
-use super::maps::{cut, last, mergeable, merged, rewrite, scope_of, with_axis, without_axis};
+use super::maps::{cut, last, merge_axes, mergeable, remove_axis, scope_of, with_axis};
 use crate::blocks::Storage;
 use crate::dtype::DType;
 use crate::fast_hash::{FastMap, hash_of};
@@ -63,27 +63,85 @@ struct BodyStore {
 pub struct BodyBuilder {
     group: u32,
     /// Sizes of the index space: outer axes, then inner.
-    dims: Vec<usize>,
+    dims: SmallVec<[usize; MAX_RANK]>,
     n_outer: usize,
     /// For a reduction: how the index space meets what is reduced, and the result.
     rows: Option<(View, View)>,
-    maps: Vec<IndexMap>,
-    /// The hash of each map: a kernel has few, and looking through a list of words is faster than a table.
-    map_hashes: Vec<u64>,
-    known: FastMap<(NodeIdx, MapId), Reg>,
-    insts: Vec<Inst>,
-    loads: Vec<((ValueId, u16), Reg)>,
-    accesses: Vec<Access>,
-    access_hashes: Vec<u64>,
+    lists: Box<BodyLists>,
     inputs: Vec<BoundInput>,
-    stores: Vec<BodyStore>,
     gathers: Vec<GatherArgs>,
     consts: Vec<u32>,
-    const_ids: FastMap<(u32, DType), Reg>,
     failed: Option<Reg>,
     may_fail: Vec<NodeIdx>,
     first: bool,
     ops: Vec<Cow<'static, str>>,
+}
+
+/// The lists of a kernel in the making that do not outlive it. The next kernel takes their memory over.
+#[derive(Default)]
+pub struct BodyLists {
+    maps: Vec<IndexMap>,
+    /// The hash of each map: a kernel has few, and looking through a list of words is faster than a table.
+    map_hashes: Vec<u64>,
+    known: KnownRegs,
+    stack: Vec<(NodeIdx, MapId, Option<SeenInputs>)>,
+    insts: Vec<Inst>,
+    loads: Vec<((ValueId, u16), Reg)>,
+    accesses: Vec<Access>,
+    access_hashes: Vec<u64>,
+    stores: Vec<BodyStore>,
+    const_ids: Vec<((u32, DType), Reg)>,
+}
+
+/// Which register holds a node seen through a map. Most nodes are seen through one map: that one is found by the node's
+/// number, others in a table.
+#[derive(Default)]
+struct KnownRegs {
+    /// The kernel that is being made: what others have left is not known.
+    kernel: u32,
+    /// Per node: the kernel, the map and the register.
+    first: Vec<(u32, MapId, Reg)>,
+    others: FastMap<(NodeIdx, MapId), Reg>,
+}
+
+impl KnownRegs {
+    fn get(&self, idx: NodeIdx, map: MapId) -> Option<Reg> {
+        match self.first.get(idx as usize) {
+            Some((kernel, known, reg)) if *kernel == self.kernel => match *known == map {
+                true => Some(*reg),
+                false => self.others.get(&(idx, map)).copied(),
+            },
+            _ => None,
+        }
+    }
+
+    fn insert(&mut self, idx: NodeIdx, map: MapId, reg: Reg) {
+        if self.first.len() <= idx as usize {
+            self.first.resize(idx as usize + ROOM, (0, 0, 0));
+        }
+        let first = &mut self.first[idx as usize];
+        match first.0 == self.kernel && first.1 != map {
+            true => drop(self.others.insert((idx, map), reg)),
+            false => *first = (self.kernel, map, reg),
+        }
+    }
+}
+
+impl BodyLists {
+    /// The same lists, empty, for the next kernel.
+    fn emptied(mut self: Box<BodyLists>) -> Box<BodyLists> {
+        self.known.kernel += 1;
+        self.known.others.clear();
+        self.maps.clear();
+        self.map_hashes.clear();
+        self.insts.clear();
+        self.loads.clear();
+        self.accesses.clear();
+        self.access_hashes.clear();
+        self.stores.clear();
+        self.const_ids.clear();
+        self
+    }
 }
 
 /// A finished kernel.
@@ -102,63 +160,57 @@ pub struct BuiltKernel {
 }
 
 impl BodyBuilder {
-    /// A kernel of `group` over these axes.
-    pub fn new(group: u32, outer: Vec<usize>, inner: Vec<usize>, rows: Option<(View, View)>) -> BodyBuilder {
-        let n_outer = outer.len();
-        let mut dims = outer;
-        dims.extend(inner);
+    /// A kernel of `group` over these axes, outer and inner ones.
+    pub fn new(
+        lowering: &mut Lowering,
+        group: u32,
+        (outer, inner): (&[usize], &[usize]),
+        rows: Option<(View, View)>,
+    ) -> BodyBuilder {
         BodyBuilder {
             group,
-            dims,
-            n_outer,
+            dims: outer.iter().chain(inner).copied().collect(),
+            n_outer: outer.len(),
             rows,
-            maps: Vec::with_capacity(ROOM / 2),
-            map_hashes: Vec::with_capacity(ROOM / 2),
-            known: FastMap::with_capacity_and_hasher(2 * ROOM, Default::default()),
-            insts: Vec::with_capacity(ROOM),
-            loads: Vec::new(),
-            accesses: Vec::with_capacity(ROOM / 2),
-            access_hashes: Vec::with_capacity(ROOM / 2),
-            inputs: Vec::new(),
-            stores: Vec::new(),
+            lists: std::mem::take(&mut lowering.lists).emptied(),
+            inputs: Vec::with_capacity(ROOM / 4),
             gathers: Vec::new(),
             consts: Vec::new(),
-            const_ids: FastMap::default(),
             failed: None,
             may_fail: Vec::new(),
             first: false,
-            ops: Vec::new(),
+            ops: Vec::with_capacity(ROOM / 2),
         }
     }
 
     /// The number of a map over the index space.
-    pub fn map(&mut self, map: IndexMap) -> MapId {
+    pub fn map(&mut self, mut map: IndexMap) -> MapId {
         // Along an axis of one element any step will do; without this, equal maps would look different.
-        let view = last(&map);
-        let is_loose = view.shape.iter().zip(view.strides).any(|(size, stride)| *size == 1 && stride != 0);
-        let map = match is_loose {
-            true => rewrite(&map, |axes| axes.iter_mut().filter(|a| a.0 == 1).for_each(|a| a.1 = 0)),
-            false => map,
-        };
+        let view = map.last_mut();
+        for (stride, size) in view.strides.iter_mut().zip(view.shape.iter()) {
+            if *size == 1 {
+                *stride = 0;
+            }
+        }
         let hash = hash_of(&map);
-        let is_it = |(i, h): (usize, &u64)| *h == hash && self.maps[i] == map;
-        if let Some(known) = self.map_hashes.iter().enumerate().position(is_it) {
+        let is_it = |(i, h): (usize, &u64)| *h == hash && self.lists.maps[i] == map;
+        if let Some(known) = self.lists.map_hashes.iter().enumerate().position(is_it) {
             return known as MapId;
         }
-        self.map_hashes.push(hash);
-        self.maps.push(map);
-        self.maps.len() as MapId - 1
+        self.lists.map_hashes.push(hash);
+        self.lists.maps.push(map);
+        self.lists.maps.len() as MapId - 1
     }
 
     /// Adds an instruction.
     pub fn push(&mut self, op: InstOp, dtype: DType, scope: Scope) -> Reg {
-        self.insts.push(Inst { op, dtype, scope });
-        self.insts.len() as Reg - 1
+        self.lists.insts.push(Inst { op, dtype, scope });
+        self.lists.insts.len() as Reg - 1
     }
 
     /// Says what register a node is in.
     pub fn know(&mut self, idx: NodeIdx, map: MapId, reg: Reg) {
-        self.known.insert((idx, map), reg);
+        self.lists.known.insert(idx, map, reg);
     }
 
     /// Binds an input.
@@ -174,36 +226,35 @@ impl BodyBuilder {
         self.inputs.clone_from(&other.inputs);
     }
 
-    /// Loads an element of a value.
-    pub fn load(&mut self, source: (ValueId, Storage), map: IndexMap) -> Reg {
-        self.load_moved(source, map, None)
+    /// Loads an element of a value, from a position on that is known when the kernel runs.
+    fn load_moved(&mut self, source: (ValueId, Storage), map: IndexMap, moved: MovedBy) -> Reg {
+        let scope = scope_of(&map, self.n_outer);
+        let access = self.access_in(map, scope, Some(moved));
+        self.load_access(source, access, Some(moved))
     }
 
-    /// Loads an element of a value, from a position on that is known when the kernel runs.
-    fn load_moved(&mut self, (value, storage): (ValueId, Storage), map: IndexMap, moved: Option<MovedBy>) -> Reg {
-        let scope = scope_of(&map, self.n_outer);
-        let access = self.access_in(map, scope, moved);
-        if let Some((_, reg)) = self.loads.iter().find(|(load, _)| *load == (value, access)) {
+    fn load_access(&mut self, (value, storage): (ValueId, Storage), access: u16, moved: Option<MovedBy>) -> Reg {
+        if let Some((_, reg)) = self.lists.loads.iter().find(|(load, _)| *load == (value, access)) {
             return *reg;
         }
         let input = self.input(BoundInput { value, storage, moved });
-        let scope = self.accesses[access as usize].scope;
+        let scope = self.lists.accesses[access as usize].scope;
         let reg = self.push(InstOp::Load { input, access }, storage.dtype(), scope);
-        self.loads.push(((value, access), reg));
+        self.lists.loads.push(((value, access), reg));
         reg
     }
 
     /// Adds a store.
     pub fn store(&mut self, reg: Reg, value: ValueId, dtype: DType, map: IndexMap) {
         let access = self.access(map);
-        self.stores.push(BodyStore { reg, value, dtype, access, base: None });
+        self.lists.stores.push(BodyStore { reg, value, dtype, access, base: None });
     }
 
     /// Adds a store of some rows of a value, from a position on that is known when the kernel runs. The others are `base`'s.
     pub fn store_rows(&mut self, reg: Reg, value: (ValueId, DType), map: IndexMap, moved: MovedBy, base: ValueId) {
         let scope = scope_of(&map, self.n_outer);
         let access = self.access_in(map, scope, Some(moved));
-        self.stores.push(BodyStore { reg, value: value.0, dtype: value.1, access, base: Some(base) });
+        self.lists.stores.push(BodyStore { reg, value: value.0, dtype: value.1, access, base: Some(base) });
     }
 
     fn input(&mut self, wanted: BoundInput) -> u16 {
@@ -228,43 +279,59 @@ impl BodyBuilder {
         self.access_in(map, scope, None)
     }
 
+    /// The access by a map that has a number.
+    fn access_by(&mut self, map: MapId) -> u16 {
+        let (hash, map) = (self.lists.map_hashes[map as usize], &self.lists.maps[map as usize]);
+        let scope = scope_of(map, self.n_outer);
+        match self.known_access(map, hash, scope, None) {
+            Some(known) => known,
+            None => self.add_access(map.clone(), hash, scope, None),
+        }
+    }
+
     /// An access for values of `scope`, though it may vary less itself.
     fn access_in(&mut self, map: IndexMap, scope: Scope, moved: Option<MovedBy>) -> u16 {
         let hash = hash_of(&map);
-        let is_it = |(i, h): (usize, &u64)| {
-            let known: &Access = &self.accesses[i];
-            *h == hash && (known.scope, known.moved) == (scope, moved) && known.map == map
-        };
-        if let Some(known) = self.access_hashes.iter().enumerate().position(is_it) {
-            return known as u16;
+        match self.known_access(&map, hash, scope, moved) {
+            Some(known) => known,
+            None => self.add_access(map, hash, scope, moved),
         }
-        self.access_hashes.push(hash);
-        self.accesses.push(Access { map, scope, moved });
-        self.accesses.len() as u16 - 1
+    }
+
+    fn known_access(&self, map: &IndexMap, hash: u64, scope: Scope, moved: Option<MovedBy>) -> Option<u16> {
+        let is_it = |(i, h): (usize, &u64)| {
+            let known: &Access = &self.lists.accesses[i];
+            *h == hash && (known.scope, known.moved) == (scope, moved) && known.map == *map
+        };
+        self.lists.access_hashes.iter().enumerate().position(is_it).map(|known| known as u16)
+    }
+
+    fn add_access(&mut self, map: IndexMap, hash: u64, scope: Scope, moved: Option<MovedBy>) -> u16 {
+        self.lists.access_hashes.push(hash);
+        self.lists.accesses.push(Access { map, scope, moved });
+        self.lists.accesses.len() as u16 - 1
     }
 
     fn scope(&self, reg: Reg) -> Scope {
-        self.insts[reg as usize].scope
+        self.lists.insts[reg as usize].scope
     }
 
     /// The register that holds a node's element, at the place that `map` gives for each index.
     pub fn eval(&mut self, lowering: &mut Lowering, idx: NodeIdx, map: MapId) -> Reg {
         // A list instead of recursion: expressions may be as deep as kernels are long.
-        let mut stack: Vec<(NodeIdx, MapId, Option<SeenInputs>)> = Vec::with_capacity(ROOM);
+        let mut stack = std::mem::take(&mut self.lists.stack);
         stack.push((idx, map, None));
         while let Some((idx, map, inputs)) = stack.pop() {
-            if self.known.contains_key(&(idx, map)) {
+            if self.lists.known.get(idx, map).is_some() {
                 continue;
             }
             if let Some(inputs) = inputs {
-                let mut regs: SmallVec<[Reg; 3]> = SmallVec::new();
-                for input in &inputs {
-                    regs.push(self.known[input]);
-                }
+                let reg_of = |(idx, map): &(NodeIdx, MapId)| self.lists.known.get(*idx, *map).expect("made before");
+                let regs: SmallVec<[Reg; 3]> = inputs.iter().map(reg_of).collect();
                 let reg = self.emit(lowering, idx, map, &regs);
-                self.known.insert((idx, map), reg);
+                self.lists.known.insert(idx, map, reg);
             } else if let Some(reg) = self.load_stored(lowering, idx, map) {
-                self.known.insert((idx, map), reg);
+                self.lists.known.insert(idx, map, reg);
             } else {
                 let inputs = self.inputs_of(&lowering.graph.nodes[idx as usize], map);
                 let open = stack.len();
@@ -275,7 +342,8 @@ impl BodyBuilder {
                 stack[open].2 = Some(inputs);
             }
         }
-        self.known[&(idx, map)]
+        self.lists.stack = stack;
+        self.lists.known.get(idx, map).expect("just made")
     }
 
     /// An element of what is stored elsewhere.
@@ -284,7 +352,8 @@ impl BodyBuilder {
         let is_memory = matches!(node.op, Op::Data | Op::Widen(_)) || lowering.groups.is_memory_for(self.group, idx);
         is_memory.then(|| {
             let source = lowering.source(self.group, idx);
-            self.load(source, self.maps[map as usize].clone())
+            let access = self.access_by(map);
+            self.load_access(source, access, None)
         })
     }
 
@@ -292,11 +361,11 @@ impl BodyBuilder {
     fn inputs_of(&mut self, node: &GraphNode, map: MapId) -> SeenInputs {
         match &node.op {
             Op::View(view) => {
-                let seen = self.maps[map as usize].of(view);
+                let seen = self.lists.maps[map as usize].of(view);
                 smallvec![(node.inputs[0], self.map(seen))]
             }
             Op::Pad(view) => {
-                let seen = self.maps[map as usize].of(view);
+                let seen = self.lists.maps[map as usize].of(view);
                 let everywhere = View { offset: 0, strides: [0; MAX_RANK], ..self.space() };
                 smallvec![(node.inputs[0], self.map(seen)), (node.inputs[1], self.map(everywhere.into()))]
             }
@@ -327,18 +396,18 @@ impl BodyBuilder {
         }
         match &node.op {
             Op::View(_) | Op::WithRule(..) => regs[0],
-            Op::Const(_) => match self.const_ids.get(&(node.slot, dtype)) {
-                Some(reg) => *reg,
+            Op::Const(_) => match self.lists.const_ids.iter().find(|known| known.0 == (node.slot, dtype)) {
+                Some((_, reg)) => *reg,
                 None => {
                     let constant = self.constant(node.slot);
                     let reg = self.push(InstOp::Const(constant), dtype, scope);
-                    self.const_ids.insert((node.slot, dtype), reg);
+                    self.lists.const_ids.push(((node.slot, dtype), reg));
                     reg
                 }
             },
             Op::Index => {
-                let access = self.access(self.maps[map as usize].clone());
-                let scope = self.accesses[access as usize].scope;
+                let access = self.access_by(map);
+                let scope = self.lists.accesses[access as usize].scope;
                 self.push(InstOp::Index { access }, dtype, scope)
             }
             Op::Unary(row) => self.push_wrapped(InstOp::Unary(row, regs[0]), dtype, scope, row.wraps),
@@ -353,13 +422,13 @@ impl BodyBuilder {
             }
             Op::Select => self.push(InstOp::Select(regs[0], regs[1], regs[2]), dtype, scope),
             // Half floats are f32 while they are computed with, so widening one does nothing.
-            Op::Cast if dtype == DType::F32 && self.insts[regs[0] as usize].dtype.is_float() => regs[0],
+            Op::Cast if dtype == DType::F32 && self.lists.insts[regs[0] as usize].dtype.is_float() => regs[0],
             Op::Cast => self.push(InstOp::Cast(regs[0]), dtype, scope),
             Op::Custom(op) => self.push(InstOp::Custom(op.clone(), regs.to_vec()), dtype, scope),
             Op::Pad(view) => {
-                let seen = self.maps[map as usize].of(view);
+                let seen = self.lists.maps[map as usize].of(view);
                 let access = self.access(seen);
-                let valid_scope = self.accesses[access as usize].scope;
+                let valid_scope = self.lists.accesses[access as usize].scope;
                 let valid = self.push(InstOp::Valid { access }, DType::Bool, valid_scope);
                 self.push(InstOp::Select(valid, regs[0], regs[1]), dtype, scope.max(valid_scope))
             }
@@ -395,14 +464,14 @@ impl BodyBuilder {
         let source = super::groups::strided_source(lowering.graph, is_stored, node.inputs[0]);
         let (source, lies) = source.expect("fusing saw to it");
         let first = View::from_axes(node.shape.iter().copied().zip(lies.strides), lies.offset);
-        let seen = self.maps[map as usize].of(&first);
+        let seen = self.lists.maps[map as usize].of(&first);
         let moved = MovedBy {
             constant: lowering.graph.nodes[node.inputs[1] as usize].slot,
             stride: lies.strides[axis],
             n_positions: lies.shape[axis] - node.shape[axis] + 1,
         };
         let source = lowering.source(self.group, source);
-        self.load_moved(source, seen, Some(moved))
+        self.load_moved(source, seen, moved)
     }
 
     fn emit_gather(&mut self, lowering: &mut Lowering, idx: NodeIdx, map: MapId, index: Reg, axis: usize) -> Reg {
@@ -417,7 +486,7 @@ impl BodyBuilder {
         // The node's coordinates are those of x but for the indexed axis.
         let along = |i: usize| if i == axis { 0 } else { lies.strides[i] };
         let place = View::from_axes(node.shape.iter().enumerate().map(|(i, d)| (*d, along(i))), lies.offset);
-        let seen = self.maps[map as usize].of(&place);
+        let seen = self.lists.maps[map as usize].of(&place);
         let scope = self.scope(index).max(scope_of(&seen, self.n_outer));
         let access = self.access_in(seen, scope, None);
         let (value, storage) = lowering.source(self.group, source);
@@ -430,11 +499,11 @@ impl BodyBuilder {
     /// Makes outer axes `axis` and the next one, if every access allows.
     pub fn merge_axes(&mut self, axis: usize) -> bool {
         let (size, next) = (self.dims[axis], self.dims[axis + 1]);
-        if !self.accesses.iter().all(|a| mergeable(&a.map, axis, next)) {
+        if !self.lists.accesses.iter().all(|a| mergeable(&a.map, axis, next)) {
             return false;
         }
-        for access in &mut self.accesses {
-            access.map = merged(&access.map, axis);
+        for access in &mut self.lists.accesses {
+            merge_axes(&mut access.map, axis);
         }
         self.dims[axis] = size * next;
         self.dims.remove(axis + 1);
@@ -443,26 +512,26 @@ impl BodyBuilder {
     }
 
     /// The kernel, its axes merged as far as every access allows.
-    pub fn finish(mut self) -> BuiltKernel {
+    pub fn finish(mut self, lowering: &mut Lowering) -> BuiltKernel {
         self.simplify_axes();
-        self.finish_unmerged()
+        self.finish_unmerged(lowering)
     }
 
     fn simplify_axes(&mut self) {
         // Axes of size 1 say nothing, unless a mask hides their one element.
         for axis in (0..self.dims.len()).rev() {
             let visible = |a: &Access| last(&a.map).mask.is_none_or(|m| m[axis] == (0, 1));
-            if self.dims[axis] == 1 && self.accesses.iter().all(visible) {
+            if self.dims[axis] == 1 && self.lists.accesses.iter().all(visible) {
                 self.dims.remove(axis);
                 self.n_outer -= (axis < self.n_outer) as usize;
-                self.accesses.iter_mut().for_each(|a| a.map = without_axis(&a.map, axis));
+                self.lists.accesses.iter_mut().for_each(|a| remove_axis(&mut a.map, axis));
             }
         }
         for axis in (0..self.dims.len().saturating_sub(1)).rev() {
             let next = self.dims[axis + 1];
             let same_side = (axis < self.n_outer) == (axis + 1 < self.n_outer);
-            if same_side && self.accesses.iter().all(|a| mergeable(&a.map, axis, next)) {
-                self.accesses.iter_mut().for_each(|a| a.map = merged(&a.map, axis));
+            if same_side && self.lists.accesses.iter().all(|a| mergeable(&a.map, axis, next)) {
+                self.lists.accesses.iter_mut().for_each(|a| merge_axes(&mut a.map, axis));
                 self.dims[axis] *= next;
                 self.dims.remove(axis + 1);
                 self.n_outer -= (axis < self.n_outer) as usize;
@@ -472,47 +541,49 @@ impl BodyBuilder {
         if self.rows.is_some() && self.n_outer == self.dims.len() {
             self.dims.push(1);
             let axis = self.dims.len() - 1;
-            self.accesses.iter_mut().for_each(|a| a.map = with_axis(&a.map, axis, 1, 0));
+            self.lists.accesses.iter_mut().for_each(|a| a.map = with_axis(&a.map, axis, 1, 0));
         }
     }
 
     /// The kernel with its axes as they are.
-    pub fn finish_unmerged(mut self) -> BuiltKernel {
+    pub fn finish_unmerged(mut self, lowering: &mut Lowering) -> BuiltKernel {
         let n_outer = self.n_outer;
         let n_inner = self.dims.len() - n_outer;
         let order = if n_inner > 0 { self.order() } else { Order::InnerFast };
-        let mut forms = Vec::with_capacity(self.accesses.len());
-        let mut maps = Vec::with_capacity(self.accesses.len());
-        for access in &self.accesses {
+        let (mut offsets, mut offset_args) = (Vec::new(), Vec::new());
+        for access in 0..self.lists.accesses.len() {
+            if let Some(MovedBy { constant, stride, n_positions }) = self.lists.accesses[access].moved {
+                offsets.push(RuntimeOffset { access: access as u16, constant: self.constant(constant) });
+                offset_args.push(OffsetArgs { stride, bound: n_positions, served: (0, n_positions) });
+            }
+        }
+        let BodyLists { insts, accesses, stores, .. } = &mut *self.lists;
+        // The list keeps its memory for the next kernel.
+        let mut own_insts = Vec::with_capacity(insts.len());
+        own_insts.append(insts);
+        let mut forms = Vec::with_capacity(accesses.len());
+        let mut maps = Vec::with_capacity(accesses.len());
+        for mut access in accesses.drain(..) {
             let n_axes = match access.scope {
                 Scope::Uniform => 0,
                 Scope::Outer => n_outer,
                 Scope::Inner => self.dims.len(),
             };
-            let map = cut(&access.map, n_axes);
-            forms.push(AccessForm::of(&map));
-            maps.push(map);
+            cut(&mut access.map, n_axes);
+            forms.push(AccessForm::of(&access.map));
+            maps.push(access.map);
         }
-        let (mut offsets, mut offset_args) = (Vec::new(), Vec::new());
-        for access in 0..self.accesses.len() {
-            if let Some(MovedBy { constant, stride, n_positions }) = self.accesses[access].moved {
-                offsets.push(RuntimeOffset { access: access as u16, constant: self.constant(constant) });
-                offset_args.push(OffsetArgs { stride, bound: n_positions, served: (0, n_positions) });
-            }
-        }
-        let based = self.stores.iter().enumerate();
+        let store = |(i, s): (usize, &BodyStore)| Store { value: s.reg, output: i as u16, access: s.access };
         let body = Body {
             outer_rank: n_outer as u8,
             inner_rank: n_inner as u8,
             order,
             ragged: false,
             inputs: self.inputs.iter().map(|i| i.storage).collect(),
-            outputs: self.stores.iter().map(|s| s.dtype).collect(),
+            outputs: stores.iter().map(|s| s.dtype).collect(),
             accesses: forms,
-            insts: self.insts,
-            stores: (self.stores.iter().enumerate())
-                .map(|(i, s)| Store { value: s.reg, output: i as u16, access: s.access })
-                .collect(),
+            insts: own_insts,
+            stores: stores.iter().enumerate().map(store).collect(),
             offsets,
         };
         let args = Args {
@@ -524,24 +595,26 @@ impl BodyBuilder {
             offsets: offset_args,
             ..Args::default()
         };
-        BuiltKernel {
+        let built = BuiltKernel {
             body,
             args,
             reads: self.inputs.iter().map(|i| i.value).collect(),
-            writes: self.stores.iter().map(|s| s.value).collect(),
-            bases: based.filter_map(|(i, s)| Some((i as u16, s.base?))).collect(),
+            writes: stores.iter().map(|s| s.value).collect(),
+            bases: stores.iter().enumerate().filter_map(|(i, s)| Some((i as u16, s.base?))).collect(),
             inputs: self.inputs,
             may_fail: self.may_fail,
             first: self.first,
             ops: self.ops,
-        }
+        };
+        lowering.lists = self.lists;
+        built
     }
 
     /// Which axes to walk fastest: those along which most loads find their elements side by side.
     fn order(&self) -> Order {
         let (Some(outer), inner) = (self.n_outer.checked_sub(1), self.dims.len() - 1) else { return Order::InnerFast };
         let mut votes = 0i32;
-        for access in self.accesses.iter().filter(|a| a.scope == Scope::Inner) {
+        for access in self.lists.accesses.iter().filter(|a| a.scope == Scope::Inner) {
             let strides = last(&access.map).strides;
             votes += (strides[outer].abs() == 1 && strides[inner].abs() != 1) as i32;
             votes -= (strides[inner].abs() == 1) as i32;

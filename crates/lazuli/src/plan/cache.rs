@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::template::{Template, Templates};
-use super::{Boundary, Launch, Made, Plan, Slot, SlotId, StageEnd, ValueId};
+use super::{Launch, Made, Plan, Slot, SlotId, StageEnd, ValueId};
 use crate::backend::{Counters, Runnable};
 use crate::graph::Key;
 use crate::lru::Lru;
@@ -156,7 +156,6 @@ impl Plan {
     pub fn size_bytes(&self) -> usize {
         let ids = self.outputs.capacity() * size_of::<SlotId>()
             + (self.output_values.capacity() + self.input_values.capacity()) * size_of::<ValueId>();
-        let boundaries = self.boundaries.iter().map(|b| size_of::<Boundary>() + b.why.capacity()).sum::<usize>();
         size_of::<Plan>()
             + self.launches.iter().map(Launch::size_bytes).sum::<usize>()
             + self.slots.capacity() * size_of::<Slot>()
@@ -164,7 +163,7 @@ impl Plan {
             + self.value_elems.capacity() * size_of::<usize>()
             + self.checks.capacity() * size_of::<u32>()
             + self.stages.capacity() * size_of::<StageEnd>()
-            + boundaries
+            + self.reasons.capacity() * size_of::<Option<&'static str>>()
     }
 }
 

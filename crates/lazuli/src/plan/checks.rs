@@ -33,8 +33,12 @@ pub struct Checks {
 impl Checks {
     /// Those of a graph.
     pub fn of(graph: &Graph, limits: &Limits) -> Checks {
-        let any_commits = graph.nodes.iter().any(|node| matches!(node.op, Op::Commit));
-        let may_fail: Vec<bool> = graph.nodes.iter().map(|node| any_commits && may_fail(&node.op, limits)).collect();
+        let any_commits = has_commits(graph);
+        if !any_commits {
+            let none = vec![false; graph.nodes.len()];
+            return Checks { any_commits, may_fail: none.clone(), late: none.clone(), first: none };
+        }
+        let may_fail: Vec<bool> = graph.nodes.iter().map(|node| may_fail(&node.op, limits)).collect();
         let mut late: Vec<bool> = Vec::with_capacity(graph.nodes.len());
         let mut first = Vec::with_capacity(graph.nodes.len());
         let mut known: HashSet<(NodeIdx, usize)> = HashSet::new();
@@ -50,6 +54,11 @@ impl Checks {
     }
 }
 
+/// Whether anything is committed.
+pub fn has_commits(graph: &Graph) -> bool {
+    graph.nodes.iter().any(|node| matches!(node.op, Op::Commit))
+}
+
 /// What a node checks: an index, and what it must stay below.
 fn looked_up(graph: &Graph, node: &GraphNode) -> Option<(NodeIdx, usize)> {
     let axis = match node.op {
@@ -63,6 +72,9 @@ fn looked_up(graph: &Graph, node: &GraphNode) -> Option<(NodeIdx, usize)> {
 /// Per output, whether it can be read even if a check fails: it is a commit, maybe in another shape, and what it was
 /// before depends on no check.
 pub fn settled(graph: &Graph, limits: &Limits) -> Vec<bool> {
+    if !has_commits(graph) {
+        return vec![false; graph.outputs.len()];
+    }
     // Whether a node's value is as it should be whatever fails.
     let mut sure: Vec<bool> = Vec::with_capacity(graph.nodes.len());
     let mut is_commit: Vec<bool> = Vec::with_capacity(graph.nodes.len());

@@ -89,6 +89,31 @@ pub struct Boundary {
     pub why: String,
 }
 
+/// For each value that one kernel makes and another reads, why they are two.
+fn boundaries(plan: &Plan) -> Vec<Boundary> {
+    let mut maker: Vec<Vec<usize>> = vec![Vec::new(); plan.value_elems.len()];
+    // Of the parts of one kernel the last stands for all.
+    let part_of = |launch: usize| plan.launches[launch].part_of;
+    let mut found: Vec<Boundary> = Vec::new();
+    for (after, launch) in plan.launches.iter().enumerate() {
+        for read in launch.read_values.iter().chain(launch.bases.iter().map(|base| &base.1)) {
+            for &before in &maker[*read as usize] {
+                let why = plan.reasons[*read as usize].unwrap_or("its result is kept for others too");
+                let boundary = Boundary { before, after, why: why.to_string() };
+                if !found.iter().rev().take_while(|b| b.after == after).any(|b| *b == boundary) {
+                    found.push(boundary);
+                }
+            }
+        }
+        for value in &launch.write_values {
+            let makers = &mut maker[*value as usize];
+            makers.pop_if(|before| launch.part_of.is_some() && part_of(*before) == launch.part_of);
+            makers.push(after);
+        }
+    }
+    found
+}
+
 impl Explain {
     /// Tells a plan.
     pub(crate) fn new(plan: &Plan) -> Explain {
@@ -103,7 +128,7 @@ impl Explain {
             temp_slots: plan.slots.iter().filter(is_temp).count(),
             bytes_moved: kernels.iter().map(|k| k.bytes_read + k.bytes_written).sum(),
             bytes_moved_lower_bound: least_bytes(plan),
-            boundaries: plan.boundaries.clone(),
+            boundaries: boundaries(plan),
             edges: Vec::new(),
             kernels,
         }

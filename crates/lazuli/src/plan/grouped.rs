@@ -67,15 +67,18 @@ fn goes_with(launch: &LaunchDraft, step: &LaunchDraft, limits: &Limits) -> bool 
     let is_apart = |part: &LaunchDraft| {
         part.reads[..2] != step.reads[..2] && !step.writes.iter().any(|value| part.writes.contains(value))
     };
-    let values = parts.iter().chain([step]).flat_map(|part| part.needs().chain(part.writes.iter().copied()));
-    let mut bound: Vec<ValueId> = values.collect();
-    bound.sort_unstable();
-    bound.dedup();
+    let values = || parts.iter().chain([step]).flat_map(|part| part.needs().chain(part.writes.iter().copied()));
+    let n_bound = || {
+        let mut bound: Vec<ValueId> = values().collect();
+        bound.sort_unstable();
+        bound.dedup();
+        bound.len()
+    };
     launch.level == step.level
         && parts.len() < MAX_PARTS
         && shares_left
         && parts.iter().all(is_apart)
-        && bound.len() <= limits.max_bindings
+        && (values().count() <= limits.max_bindings || n_bound() <= limits.max_bindings)
 }
 
 /// Makes a product a part of a launch.

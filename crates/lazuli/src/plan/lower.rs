@@ -7,9 +7,10 @@ mod memo;
 use std::borrow::Cow;
 
 use memo::Progress;
+use smallvec::SmallVec;
 
 use super::attention::ChainedProduct;
-use super::body::{BodyBuilder, MovedBy};
+use super::body::{BodyBuilder, BodyLists, MovedBy};
 use super::checks::Checks;
 use super::groups::{Form, Group, Groups, StoredNode, memory_of, operand_source};
 use super::operand::OperandForms;
@@ -18,7 +19,7 @@ use crate::blocks::{BlockStorage, Storage};
 use crate::dtype::DType;
 use crate::graph::{Graph, NodeIdx, Op};
 use crate::kernel::{Args, AxisList, Body, Kernel, MatmulArgs, Reg, RoutineArgs, RoutineKernel};
-use crate::shape::{AxisSet, Shape};
+use crate::shape::{AxisSet, MAX_RANK, Shape};
 use crate::view::{IndexMap, View};
 
 pub use memo::GroupMemos;
@@ -124,6 +125,7 @@ pub fn lower(
         value_of: vec![None; graph.nodes.len()],
         steps: Vec::new(),
         checks: Vec::new(),
+        lists: Box::default(),
     };
     // Inputs first, in their order, so that a value's number says where it came from.
     for (idx, node) in graph.nodes.iter().enumerate() {
@@ -161,6 +163,8 @@ pub(super) struct Lowering<'a> {
     value_of: Vec<Option<ValueId>>,
     steps: Vec<LaunchDraft>,
     pub checks: Vec<NodeIdx>,
+    /// The memory of the kernel that is being made, for the next one.
+    pub lists: Box<BodyLists>,
 }
 
 impl Lowering<'_> {
@@ -234,7 +238,7 @@ impl Lowering<'_> {
             Form::Map => {
                 let domain = self.graph.nodes[group.domain as usize].shape;
                 let map = View::contiguous(domain);
-                let mut body = BodyBuilder::new(number, domain.to_vec(), Vec::new(), None);
+                let mut body = BodyBuilder::new(self, number, (&domain, &[]), None);
                 self.store_all(&mut body, &group.stores, |_| map);
                 self.finish_loop(body);
             }
@@ -255,7 +259,7 @@ impl Lowering<'_> {
 
     /// Evaluates what leaves a kernel, each through the map its size asks for, and adds the stores.
     fn store_all(&mut self, body: &mut BodyBuilder, stores: &[StoredNode], map_of: impl Fn(usize) -> View) {
-        let regs: Vec<(Reg, View)> = stores
+        let regs: SmallVec<[(Reg, View); 2]> = stores
             .iter()
             .map(|target| {
                 let map = map_of(self.graph.nodes[target.value as usize].shape.n_elems());
@@ -298,7 +302,7 @@ impl Lowering<'_> {
     }
 
     fn finish_loop(&mut self, body: BodyBuilder) {
-        let built = body.finish();
+        let built = body.finish(self);
         if built.writes.iter().all(|v| self.values[*v as usize].n_elems == 0) {
             return;
         }
@@ -318,7 +322,7 @@ impl Lowering<'_> {
     fn reduce(&mut self, number: u32, group: &Group, full: Shape, axes: AxisSet) {
         let rows = full.reduced(&axes, false);
         let (full_map, row_map, outer, inner) = row_maps(&full, &axes);
-        let mut body = BodyBuilder::new(number, outer, inner, Some((full_map, row_map)));
+        let mut body = BodyBuilder::new(self, number, (&outer, &inner), Some((full_map, row_map)));
         let n_rows = rows.n_elems();
         self.store_all(&mut body, &group.stores, |n| if n == n_rows { row_map } else { full_map });
         self.finish_loop(body);
@@ -327,7 +331,7 @@ impl Lowering<'_> {
     fn matmul(&mut self, number: u32, group: &Group, idx: NodeIdx) {
         let node = &self.graph.nodes[idx as usize];
         let map = View::contiguous(node.shape);
-        let mut body = BodyBuilder::new(number, node.shape.to_vec(), Vec::new(), None);
+        let mut body = BodyBuilder::new(self, number, (&node.shape, &[]), None);
         let operand = |this: &mut Self, input: NodeIdx, forms: OperandForms| {
             let is_stored = |i| this.groups.is_memory_for(number, i);
             let (source, lies, panels) = operand_source(this.graph, is_stored, input, forms).expect("fusing saw to it");
@@ -358,7 +362,7 @@ impl Lowering<'_> {
             args.m *= size;
             args.a.rows = AxisList::single(args.m, row);
         }
-        let mut built = body.finish_unmerged();
+        let mut built = body.finish_unmerged(self);
         built.args.matmul = Some(args);
         if built.writes.iter().all(|v| self.values[*v as usize].n_elems == 0) {
             return;
@@ -408,11 +412,11 @@ impl Lowering<'_> {
 
 /// The index space of a reduction, outer axes then inner: how it meets the elements of what is reduced, and those of
 /// the result.
-fn row_maps(full: &Shape, axes: &AxisSet) -> (View, View, Vec<usize>, Vec<usize>) {
+fn row_maps(full: &Shape, axes: &AxisSet) -> (View, View, Shape, Shape) {
     let order = |inner: bool| (0..full.rank()).filter(move |i| axes.contains(*i) == inner);
     let size = |i: usize| full[i];
-    let (outer, inner): (Vec<usize>, Vec<usize>) = (order(false).map(size).collect(), order(true).map(size).collect());
-    let all: Vec<usize> = order(false).chain(order(true)).collect();
+    let (outer, inner): (Shape, Shape) = (order(false).map(size).collect(), order(true).map(size).collect());
+    let all: SmallVec<[usize; MAX_RANK]> = order(false).chain(order(true)).collect();
     let full_map = View::permute(full, &all);
     let rows = full.reduced(axes, false).strides();
     let row_map = View::from_axes(outer.iter().copied().zip(rows).chain(inner.iter().map(|d| (*d, 0))), 0);

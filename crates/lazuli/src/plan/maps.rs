@@ -65,19 +65,18 @@ pub fn rewrite(map: &IndexMap, f: impl FnOnce(&mut SmallVec<[MapAxis; MAX_RANK]>
     map.with_last(new)
 }
 
-/// The same map with an axis and the next one as one axis.
-pub fn merged(map: &IndexMap, axis: usize) -> IndexMap {
-    rewrite(map, |axes| {
-        let (size, stride, _) = axes.remove(axis + 1);
-        axes[axis] = (axes[axis].0 * size, stride, (0, axes[axis].0 * size));
-    })
+/// Makes an axis and the next one, which runs on, one axis.
+pub fn merge_axes(map: &mut IndexMap, axis: usize) {
+    let view = map.last_mut();
+    let size = view.shape[axis] * view.shape[axis + 1];
+    let stride = view.strides[axis + 1];
+    view.remove_axis(axis + 1);
+    view.set_axis(axis, size, stride);
 }
 
-/// The same map without an axis of one element.
-pub fn without_axis(map: &IndexMap, axis: usize) -> IndexMap {
-    rewrite(map, |axes| {
-        axes.remove(axis);
-    })
+/// Takes out an axis of one element.
+pub fn remove_axis(map: &mut IndexMap, axis: usize) {
+    map.last_mut().remove_axis(axis);
 }
 
 /// The same map with one more axis.
@@ -86,9 +85,9 @@ pub fn with_axis(map: &IndexMap, axis: usize, size: usize, stride: isize) -> Ind
 }
 
 /// The map over the first `n_axes` axes alone; along the others it does not vary.
-pub fn cut(map: &IndexMap, n_axes: usize) -> IndexMap {
-    match last(map).shape.rank() == n_axes {
-        true => map.clone(),
-        false => rewrite(map, |axes| axes.truncate(n_axes)),
+pub fn cut(map: &mut IndexMap, n_axes: usize) {
+    let view = map.last_mut();
+    for axis in (n_axes..view.shape.rank()).rev() {
+        view.remove_axis(axis);
     }
 }

@@ -1,10 +1,11 @@
 //! Gives every value a slot. First, values that can replace one another in place become one allocation; then
 //! allocations share slots where their lifetimes allow, largest first, each where it fits best.
 
-use std::collections::BTreeMap;
+use smallvec::{SmallVec, smallvec};
 
 use super::lower::{LaunchDraft, Lowered, PlanValue};
-use super::{Boundary, Launch, Plan, Slot, SlotId, SlotKind, ValueId};
+use super::order::Makers;
+use super::{Launch, Plan, Slot, SlotId, SlotKind, ValueId};
 use crate::kernel::{AccessForm, InstOp, Kernel};
 
 /// The finished plan.
@@ -14,7 +15,6 @@ pub fn assign(lowered: Lowered) -> Plan {
     let allocations = in_place(&steps, &values, &lives, &outputs);
     let temp_lower_bound = live_bytes(&allocations, steps.len());
     let (slots, slot_of) = pack(&allocations, values.len());
-    let boundaries = boundaries(&steps, &values);
     let launches = steps.into_iter().map(|step| placed(step, &slot_of)).collect();
     Plan {
         launches,
@@ -25,7 +25,7 @@ pub fn assign(lowered: Lowered) -> Plan {
         value_elems: values.iter().map(|v| v.n_elems).collect(),
         checks,
         temp_lower_bound,
-        boundaries,
+        reasons: values.iter().map(|v| v.reason).collect(),
         ..Plan::default()
     }
 }
@@ -42,6 +42,7 @@ fn placed(step: LaunchDraft, slot_of: &[SlotId]) -> Launch {
         args: step.args,
         may_fail: step.may_fail,
         ops: step.ops,
+        part_of: step.part_of,
         parts: step.parts.into_iter().map(|part| placed(part, slot_of)).collect(),
     }
 }
@@ -71,7 +72,7 @@ struct Allocation {
     kind: SlotKind,
     size_bytes: usize,
     life: Life,
-    values: Vec<ValueId>,
+    values: SmallVec<[ValueId; 2]>,
 }
 
 /// One allocation per value, joined where a kernel can write its result over an input that nobody reads again.
@@ -85,7 +86,7 @@ fn in_place(
     let mut allocation_of: Vec<Option<usize>> = vec![None; values.len()];
     let mut is_output = vec![false; values.len()];
     outputs.iter().for_each(|o| is_output[*o as usize] = true);
-    let mut makers: Vec<Vec<usize>> = vec![Vec::new(); values.len()];
+    let mut makers: Vec<Makers> = vec![Makers::new(); values.len()];
     for (i, step) in steps.iter().enumerate() {
         step.writes.iter().for_each(|v| makers[*v as usize].push(i));
     }
@@ -97,7 +98,7 @@ fn in_place(
             None => SlotKind::Temp,
         };
         let life = lives[value as usize].unwrap_or(Life { start: 0, end: 0 });
-        allocations.push(Allocation { kind, size_bytes: v.size_bytes(), life, values: vec![value] });
+        allocations.push(Allocation { kind, size_bytes: v.size_bytes(), life, values: smallvec![value] });
         allocations.len() - 1
     };
     for (value, v) in values.iter().enumerate() {
@@ -225,27 +226,27 @@ fn live_bytes(allocations: &[Allocation], n_steps: usize) -> usize {
 /// Slots for all allocations: one each, but temporaries share.
 fn pack(allocations: &[Allocation], n_values: usize) -> (Vec<Slot>, Vec<SlotId>) {
     let mut slots: Vec<Slot> = Vec::new();
-    // Per temporary slot, when it is taken: start to end.
-    let mut taken: Vec<(SlotId, BTreeMap<usize, usize>)> = Vec::new();
+    // Per temporary slot, when it is taken, in order of time.
+    let mut taken: Vec<(SlotId, SmallVec<[Life; 4]>)> = Vec::new();
     let mut slot_of = vec![SlotId(u32::MAX); n_values];
     let mut by_size: Vec<usize> = (0..allocations.len()).collect();
     by_size.sort_by_key(|i| (allocations[*i].kind == SlotKind::Temp, std::cmp::Reverse(allocations[*i].size_bytes)));
     for i in by_size {
         let a = &allocations[i];
         let shared = (a.kind == SlotKind::Temp)
-            .then(|| taken.iter_mut().rev().find(|(_, lives)| is_free(lives, a.life)))
+            .then(|| taken.iter_mut().rev().find_map(|(slot, lives)| Some((slot, free_place(lives, a.life)?, lives))))
             .flatten();
         let slot = match shared {
             // Largest first, so every slot so far is large enough; the latest is the smallest.
-            Some((slot, lives)) => {
-                lives.insert(a.life.start, a.life.end);
+            Some((slot, place, lives)) => {
+                lives.insert(place, a.life);
                 *slot
             }
             None => {
                 slots.push(Slot { kind: a.kind, size_bytes: a.size_bytes });
                 let slot = SlotId(slots.len() as u32 - 1);
                 if a.kind == SlotKind::Temp {
-                    taken.push((slot, BTreeMap::from([(a.life.start, a.life.end)])));
+                    taken.push((slot, smallvec![a.life]));
                 }
                 slot
             }
@@ -255,33 +256,9 @@ fn pack(allocations: &[Allocation], n_values: usize) -> (Vec<Slot>, Vec<SlotId>)
     (slots, slot_of)
 }
 
-fn is_free(lives: &BTreeMap<usize, usize>, life: Life) -> bool {
+/// Where a life has its place between others in order of time, if it overlaps none of them.
+fn free_place(lives: &[Life], life: Life) -> Option<usize> {
     // The last one that starts at or before our end must have ended before our start.
-    lives.range(..=life.end).next_back().is_none_or(|(_, end)| *end < life.start)
-}
-
-/// For each value that one kernel makes and another reads, why they are two.
-fn boundaries(steps: &[LaunchDraft], values: &[PlanValue]) -> Vec<Boundary> {
-    let mut maker: Vec<Vec<usize>> = vec![Vec::new(); values.len()];
-    // Of the parts of one kernel the last stands for all.
-    let is_part_of =
-        |step: usize, other: usize| steps[step].part_of.is_some() && steps[step].part_of == steps[other].part_of;
-    let mut found: Vec<Boundary> = Vec::new();
-    for (after, step) in steps.iter().enumerate() {
-        for read in step.needs() {
-            for &before in &maker[read as usize] {
-                let why = values[read as usize].reason.unwrap_or("its result is kept for others too");
-                let boundary = Boundary { before, after, why: why.to_string() };
-                if !found.iter().rev().take_while(|b| b.after == after).any(|b| *b == boundary) {
-                    found.push(boundary);
-                }
-            }
-        }
-        for value in &step.writes {
-            let makers = &mut maker[*value as usize];
-            makers.pop_if(|before| is_part_of(*before, after));
-            makers.push(after);
-        }
-    }
-    found
+    let place = lives.partition_point(|other| other.start <= life.end);
+    lives[..place].last().is_none_or(|other| other.end < life.start).then_some(place)
 }

@@ -39,7 +39,7 @@ use self::operand::OperandForms;
 use self::order::Ordered;
 use self::template::Template;
 use crate::dtype::DType;
-use crate::graph::{Graph, NodeIdx, Op};
+use crate::graph::{Graph, NodeIdx};
 use crate::kernel::{Args, Kernel};
 use crate::target::{Limits, PanelWidths, Target};
 
@@ -97,6 +97,8 @@ pub struct Launch {
     pub may_fail: Vec<NodeIdx>,
     /// The ops it computes, in order, for people.
     pub ops: Vec<Cow<'static, str>>,
+    /// If it is a part of a kernel that was cut: which kernel.
+    pub part_of: Option<u32>,
     /// If it is grouped: its parts, which run in any order or at once. What they read and write, part after part, is what the
     /// launch does.
     pub parts: Vec<Launch>,
@@ -138,8 +140,8 @@ pub struct Plan {
     pub checks: Vec<NodeIdx>,
     /// The least temporary memory any assignment of slots could use for these launches in this order.
     pub temp_lower_bound: usize,
-    /// Why neighbouring kernels are two.
-    pub boundaries: Vec<Boundary>,
+    /// Per value, why those who read it are not part of the kernel that makes it: what `explain` tells.
+    pub reasons: Vec<Option<&'static str>>,
 }
 
 /// Plans a graph afresh.
@@ -200,7 +202,7 @@ struct PlanDraft {
 
 impl PlanDraft {
     fn new(graph: Graph, limits: &Limits) -> PlanDraft {
-        let commits = graph.nodes.iter().any(|node| matches!(node.op, Op::Commit));
+        let commits = checks::has_commits(&graph);
         let graph = simplify::simplify(graph, limits);
         if cfg!(debug_assertions) {
             verify::verify_graph(&graph).unwrap_or_else(|fault| panic!("bug in simplify: {fault}"));

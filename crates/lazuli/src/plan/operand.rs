@@ -3,8 +3,11 @@
 //! transpose, is strides again once its axes are split where an inner view's axes end. Pure index arithmetic; which forms a
 //! device takes is handed in.
 
+use smallvec::{SmallVec, smallvec};
+
 use super::PanelWidths;
 use crate::kernel::{AxisList, OperandArgs, Panels};
+use crate::shape::MAX_RANK;
 use crate::view::{IndexMap, View};
 
 /// The ways in which an operand may lie beside plain strides.
@@ -27,8 +30,8 @@ pub fn operand_args(map: &IndexMap, n_elems: usize, forms: OperandForms) -> Opti
 }
 
 fn plain(view: &View) -> OperandArgs {
-    let lists = view.shape.iter().zip(view.strides).map(|(size, stride)| AxisList::single(*size, stride));
-    by_index(lists.collect(), view.offset)
+    let list = |axis: usize| AxisList::single(view.shape[axis], view.strides[axis]);
+    by_index(view.shape.rank(), list, view.offset)
 }
 
 /// A map in dense panels of this width.
@@ -49,18 +52,18 @@ fn listed(map: &IndexMap) -> Option<OperandArgs> {
     let mut views = map.views().iter().rev();
     let seen = views.next()?;
     let axes = seen.shape.iter().zip(seen.strides).enumerate();
-    let mut axes: Vec<SubAxis> = axes.map(|(of, (&size, stride))| SubAxis { of, size, stride }).collect();
+    let mut axes: SubAxes = axes.map(|(of, (&size, stride))| SubAxis { of, size, stride }).collect();
     let mut offset = seen.offset;
     for view in views {
         (axes, offset) = through(view, axes, offset)?;
     }
     let list = |of: usize| AxisList::of(axes.iter().filter(|a| a.of == of).map(|a| (a.size, a.stride)));
-    Some(by_index((0..map.shape().rank()).map(list).collect(), offset))
+    Some(by_index(map.shape().rank(), list, offset))
 }
 
-fn by_index(mut lists: Vec<AxisList>, offset: isize) -> OperandArgs {
-    let (Some(cols), Some(rows)) = (lists.pop(), lists.pop()) else { unreachable!("a matrix has two axes") };
-    OperandArgs { batch: lists, rows, cols, offset }
+/// An operand of so many axes, each of which has a list.
+fn by_index(rank: usize, list: impl Fn(usize) -> AxisList, offset: isize) -> OperandArgs {
+    OperandArgs { batch: (0..rank - 2).map(&list).collect(), rows: list(rank - 2), cols: list(rank - 1), offset }
 }
 
 /// Part of an axis of the map, the parts of one axis slowest first.
@@ -71,13 +74,17 @@ struct SubAxis {
     stride: isize,
 }
 
+/// A view has at most so many axes; splitting them seldom makes more.
+type SubAxes = SmallVec<[SubAxis; MAX_RANK]>;
+type Coordinates = SmallVec<[isize; MAX_RANK]>;
+
 /// Strides over the row-major elements of `view` as strides over what it looks at.
-fn through(view: &View, axes: Vec<SubAxis>, offset: isize) -> Option<(Vec<SubAxis>, isize)> {
+fn through(view: &View, axes: SubAxes, offset: isize) -> Option<(SubAxes, isize)> {
     let inner = AxisList::of(view.shape.iter().copied().zip(view.strides));
     let inner = inner.axes();
     // A number of elements as coordinates of the view. The first takes what is left, so that the check sees an overflow.
-    let coordinates = |mut n: isize| -> Vec<isize> {
-        let mut out = vec![0; inner.len()];
+    let coordinates = |mut n: isize| -> Coordinates {
+        let mut out: Coordinates = smallvec![0; inner.len()];
         for (j, (size, _)) in inner.iter().enumerate().rev() {
             let size = *size as isize;
             (out[j], n) = if j == 0 { (n, 0) } else { (n % size, n / size) };
@@ -86,8 +93,8 @@ fn through(view: &View, axes: Vec<SubAxis>, offset: isize) -> Option<(Vec<SubAxi
     };
     let start = coordinates(offset);
     let (mut low, mut high) = (start.clone(), start.clone());
-    let mut todo: Vec<SubAxis> = axes.into_iter().rev().collect();
-    let mut split = Vec::with_capacity(todo.len());
+    let mut todo: SubAxes = axes.into_iter().rev().collect();
+    let mut split = SubAxes::new();
     while let Some(axis) = todo.pop() {
         let step = coordinates(axis.stride.abs());
         // An axis that runs past the end of the innermost coordinate that it moves goes on in the next one: there it is cut.

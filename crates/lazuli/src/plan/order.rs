@@ -2,6 +2,8 @@
 //! are held at once. What an earlier stage needs runs in it, the rest of a later one's work after it. Where something is
 //! committed, the kernels whose checks it waits for run first. Linear in kernels and reads.
 
+use smallvec::SmallVec;
+
 use super::ValueId;
 use super::lower::{LaunchDraft, Lowered};
 use super::stages::StageEnd;
@@ -10,12 +12,15 @@ use super::stages::StageEnd;
 #[derive(Debug)]
 pub struct Circle;
 
+/// The steps that write a value: one, but for the parts of a concatenation or of a kernel that was cut.
+pub type Makers = SmallVec<[usize; 2]>;
+
 /// Kernels in the order in which they run, and where each stage ends.
 pub type Ordered = (Lowered, Vec<StageEnd>);
 
 /// The steps, reordered, and where each stage ends, of those that end at these outputs.
 pub fn order(mut lowered: Lowered, ends: &[usize]) -> Result<Ordered, Circle> {
-    let mut makers: Vec<Vec<usize>> = vec![Vec::new(); lowered.values.len()];
+    let mut makers: Vec<Makers> = vec![Makers::new(); lowered.values.len()];
     for (i, step) in lowered.steps.iter().enumerate() {
         step.writes.iter().for_each(|v| makers[*v as usize].push(i));
     }
@@ -51,7 +56,7 @@ struct Ordering<'a> {
     steps: Vec<Option<LaunchDraft>>,
     opened: Vec<bool>,
     ordered: Vec<LaunchDraft>,
-    makers: &'a [Vec<usize>],
+    makers: &'a [Makers],
 }
 
 impl Ordering<'_> {
@@ -90,7 +95,7 @@ impl Ordering<'_> {
 }
 
 /// The steps that must run before any that commits, of those that something wanted depends on.
-fn first(steps: &[LaunchDraft], makers: &[Vec<usize>], outputs: &[ValueId]) -> Vec<usize> {
+fn first(steps: &[LaunchDraft], makers: &[Makers], outputs: &[ValueId]) -> Vec<usize> {
     if !steps.iter().any(|step| step.first) {
         return Vec::new();
     }
@@ -103,7 +108,7 @@ fn first(steps: &[LaunchDraft], makers: &[Vec<usize>], outputs: &[ValueId]) -> V
 /// The steps that these outputs depend on and that were not needed before; they are noted as needed.
 fn reach<'a>(
     steps: &'a [&LaunchDraft],
-    makers: &'a [Vec<usize>],
+    makers: &'a [Makers],
     outputs: &[ValueId],
     needed: &'a mut [bool],
 ) -> impl Iterator<Item = &'a LaunchDraft> {

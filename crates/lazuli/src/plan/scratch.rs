@@ -2,6 +2,8 @@
 //! operands, sums of parts). A launch takes a temporary of the plan that holds nothing at that time, else a slot that
 //! launches share. Knows plans and bytes; what the memory is for is the schedule's.
 
+use smallvec::SmallVec;
+
 use super::{Launch, Plan, SlotId, SlotKind, ValueId};
 
 /// The scratch memory of a plan's launches.
@@ -17,6 +19,7 @@ pub struct Scratch {
 
 /// A value while it is in a slot: from which launch to which.
 struct Stay {
+    slot: SlotId,
     value: ValueId,
     first: usize,
     last: usize,
@@ -32,22 +35,25 @@ impl Scratch {
 
 /// Finds a slot for everything that launches need: per launch, the bytes of each piece.
 pub fn scratch(plan: &Plan, needs: &[Vec<usize>]) -> Scratch {
-    let mut scratch =
-        Scratch { extra: Vec::new(), of: vec![Vec::new(); needs.len()], lower_bound: plan.temp_lower_bound };
+    let of = vec![Vec::new(); needs.len()];
+    let mut scratch = Scratch { extra: Vec::new(), of, lower_bound: plan.temp_lower_bound };
     if needs.iter().all(Vec::is_empty) {
         return scratch;
     }
     let stays = stays(plan);
     let n_slots = plan.slots.len();
     for (at, pieces) in needs.iter().enumerate() {
+        if pieces.is_empty() {
+            continue;
+        }
         let mut of = vec![SlotId(u32::MAX); pieces.len()];
         // Largest first, so that small pieces leave large slots to others.
-        let mut by_size: Vec<usize> = (0..pieces.len()).collect();
+        let mut by_size: SmallVec<[usize; 8]> = (0..pieces.len()).collect();
         by_size.sort_by_key(|piece| std::cmp::Reverse(pieces[*piece]));
         for piece in by_size {
             let size_bytes = pieces[piece];
             let is_taken = |slot: usize| of.contains(&SlotId(slot as u32));
-            let is_idle = |slot: usize| stays[slot].iter().all(|stay| !stay.is_at(at));
+            let is_idle = |slot: usize| !stays.iter().any(|stay| stay.slot.0 as usize == slot && stay.is_at(at));
             let is_free = |slot: &usize| {
                 let slot = *slot;
                 plan.slots[slot].kind == SlotKind::Temp && !is_taken(slot) && is_idle(slot)
@@ -73,7 +79,7 @@ pub fn scratch(plan: &Plan, needs: &[Vec<usize>]) -> Scratch {
             of[piece] = SlotId(slot as u32);
         }
         scratch.of[at] = of;
-        let held: usize = (0..n_slots).map(|slot| held_bytes(plan, slot, &stays[slot], at)).sum();
+        let held: usize = (0..n_slots).map(|slot| held_bytes(plan, slot, &stays, at)).sum();
         scratch.lower_bound = scratch.lower_bound.max(held + pieces.iter().sum::<usize>());
     }
     scratch
@@ -87,28 +93,31 @@ impl Stay {
 
 /// Bytes of a temporary that are needed while a launch runs.
 fn held_bytes(plan: &Plan, slot: usize, stays: &[Stay], at: usize) -> usize {
-    let is_temp = plan.slots[slot].kind == SlotKind::Temp;
-    let held = stays.iter().filter(|stay| is_temp && stay.is_at(at)).map(|stay| stay.size_bytes);
+    if plan.slots[slot].kind != SlotKind::Temp {
+        return 0;
+    }
+    let held = stays.iter().filter(|stay| stay.slot.0 as usize == slot && stay.is_at(at)).map(|stay| stay.size_bytes);
     held.max().unwrap_or(0)
 }
 
-/// Per slot, the values that are in it, one after another.
-fn stays(plan: &Plan) -> Vec<Vec<Stay>> {
-    let mut stays: Vec<Vec<Stay>> = plan.slots.iter().map(|_| Vec::new()).collect();
+/// The values that are in temporary slots, and from when to when.
+fn stays(plan: &Plan) -> Vec<Stay> {
+    let mut stays: Vec<Stay> = Vec::with_capacity(plan.value_elems.len());
     for (at, launch) in plan.launches.iter().enumerate() {
         let (read, written) = launch.kernel.bindings();
         let reads = launch.reads.iter().zip(&launch.read_values).zip(read.iter().map(|storage| storage.unit_bytes()));
-        let written: Vec<usize> = written.iter().map(|dtype| dtype.size()).collect();
-        let writes = launch.writes.iter().zip(&launch.write_values).zip(written.iter().copied());
+        let writes = launch.writes.iter().zip(&launch.write_values).zip(written.iter().map(|dtype| dtype.size()));
         let bases = launch.bases.iter().map(|(output, base)| (*output as usize, base));
-        let bases = bases.map(|(output, base)| ((&launch.writes[output], base), written[output]));
+        let bases = bases.map(|(output, base)| ((&launch.writes[output], base), written[output].size()));
         for ((slot, value), unit_bytes) in reads.chain(bases).chain(writes) {
-            let in_slot = &mut stays[slot.0 as usize];
-            match in_slot.iter_mut().find(|stay| stay.value == *value) {
+            if plan.slots[slot.0 as usize].kind != SlotKind::Temp {
+                continue;
+            }
+            match stays.iter_mut().find(|stay| (stay.slot, stay.value) == (*slot, *value)) {
                 Some(stay) => stay.last = at,
                 None => {
                     let size_bytes = plan.value_elems[*value as usize] * unit_bytes;
-                    in_slot.push(Stay { value: *value, first: at, last: at, size_bytes });
+                    stays.push(Stay { slot: *slot, value: *value, first: at, last: at, size_bytes });
                 }
             }
         }

@@ -2,6 +2,7 @@
 //! nothing goes. Each rule says its equation. Knows ops by family; nothing about kernels.
 
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
 use smallvec::smallvec;
 
@@ -50,7 +51,7 @@ impl GraphBuilder {
             Op::WithRule(..) => return node.inputs[0],
             Op::View(view) => {
                 let view = **view;
-                return self.add_view(node, view);
+                return self.add_view(node, &view);
             }
             // Over axes of size 1 there is nothing to combine: reduce(x) = cast(reshape(x))
             Op::Reduce(_, axes) => {
@@ -58,7 +59,7 @@ impl GraphBuilder {
                 if (0..x.shape.rank()).all(|i| !axes.contains(i) || x.shape[i] == 1) {
                     let (inputs, dtype) = (node.inputs.clone(), x.dtype);
                     let view = View::contiguous(node.shape);
-                    let seen = self.add_view(GraphNode { inputs, dtype, ..node.clone() }, view);
+                    let seen = self.add_view(GraphNode { inputs, dtype, ..node.clone() }, &view);
                     return self.add(GraphNode { op: Op::Cast, inputs: smallvec![seen], ..node });
                 }
             }
@@ -67,7 +68,7 @@ impl GraphBuilder {
         self.share(node)
     }
 
-    fn add_view(&mut self, node: GraphNode, view: View) -> NodeIdx {
+    fn add_view(&mut self, node: GraphNode, view: &View) -> NodeIdx {
         let x = self.node(node.inputs[0]);
         // x seen as it is = x
         if view.is_linear() && view.shape == x.shape {
@@ -81,23 +82,23 @@ impl GraphBuilder {
             }
             // A view of a view is one view, where strides can say it.
             Op::View(inner) => {
-                if let Some(both) = inner.then(&view) {
+                if let Some(both) = inner.then(view) {
                     let inputs = x.inputs.clone();
-                    return self.add_view(GraphNode { inputs, ..node }, both);
+                    return self.add_view(GraphNode { inputs, ..node }, &both);
                 }
             }
             // A slice of a concatenation that is inside one part: slice(cat(a, b)) = slice(b)
             Op::Cat(axis) => {
-                if let Some((part, seen)) = self.part_seen(x, *axis, &view) {
-                    return self.add_view(GraphNode { inputs: smallvec![part], ..node }, seen);
+                if let Some((part, seen)) = self.part_seen(x, *axis, view) {
+                    return self.add_view(GraphNode { inputs: smallvec![part], ..node }, &seen);
                 }
             }
             _ => {}
         }
         let op = match node.op {
-            // As it was recorded: its box is kept.
-            Op::View(own) if *own == view => Op::View(own),
-            _ => Op::View(Box::new(view)),
+            // As it was recorded: it is shared with the node.
+            Op::View(own) if *own == *view => Op::View(own),
+            _ => Op::View(Arc::new(*view)),
         };
         self.share(GraphNode { op, shape: view.shape, ..node })
     }
@@ -143,14 +144,14 @@ impl GraphBuilder {
     }
 
     fn share(&mut self, node: GraphNode) -> NodeIdx {
-        let hash = hash(&node);
-        if let Some(&idx) = self.known.get(&hash)
-            && equal(self.node(idx), &node)
-        {
-            return idx;
-        }
         let idx = self.nodes.len() as NodeIdx;
-        self.known.insert(hash, idx);
+        let known = self.known.entry(hash(&node)).or_insert(idx);
+        if *known != idx {
+            if equal(&self.nodes[*known as usize], &node) {
+                return *known;
+            }
+            *known = idx;
+        }
         self.nodes.push(node);
         idx
     }
@@ -203,23 +204,29 @@ fn equal(a: &GraphNode, b: &GraphNode) -> bool {
 }
 
 /// Only the nodes that outputs depend on, in the same order.
-fn reachable(graph: Graph) -> Graph {
-    let mut live = vec![false; graph.nodes.len()];
-    graph.outputs.iter().for_each(|o| live[*o as usize] = true);
+fn reachable(mut graph: Graph) -> Graph {
+    const GONE: NodeIdx = NodeIdx::MAX;
+    let mut new_idx = vec![GONE; graph.nodes.len()];
+    graph.outputs.iter().for_each(|o| new_idx[*o as usize] = 0);
     for (i, node) in graph.nodes.iter().enumerate().rev() {
-        if live[i] {
-            node.inputs.iter().for_each(|i| live[*i as usize] = true);
+        if new_idx[i] != GONE {
+            node.inputs.iter().for_each(|i| new_idx[*i as usize] = 0);
         }
     }
-    let mut new_idx = vec![0; graph.nodes.len()];
-    let mut nodes = Vec::with_capacity(graph.nodes.len());
-    for (i, mut node) in graph.nodes.into_iter().enumerate() {
-        if live[i] {
-            new_idx[i] = nodes.len() as NodeIdx;
+    if !new_idx.contains(&GONE) {
+        return graph;
+    }
+    let (mut old, mut n_kept) = (0, 0);
+    graph.nodes.retain_mut(|node| {
+        let is_live = new_idx[old] != GONE;
+        if is_live {
+            new_idx[old] = n_kept;
+            n_kept += 1;
             node.inputs.iter_mut().for_each(|i| *i = new_idx[*i as usize]);
-            nodes.push(node);
         }
-    }
-    let outputs = graph.outputs.iter().map(|o| new_idx[*o as usize]).collect();
-    Graph { nodes, outputs, stages: graph.stages }
+        old += 1;
+        is_live
+    });
+    graph.outputs.iter_mut().for_each(|o| *o = new_idx[*o as usize]);
+    graph
 }

@@ -102,7 +102,7 @@ fn lower_inputs(graph: &Graph, stages: &mut [u32]) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Plan, Target, compile, verify};
+    use super::super::{Explain, Plan, Target, compile, verify};
     use crate::graph::{NodeRef, capture};
     use crate::{DType, Device, Tensor};
 
@@ -148,7 +148,7 @@ mod tests {
         let plan = staged(&[&[&first], &[&second], &[&second.sum(1)]]);
         assert_eq!(shape(&plan).0, [1, 2, 3], "{plan}");
         assert!(plan.to_string().contains("stage 1:\n"), "{plan}");
-        assert_eq!(plan.boundaries[0].why, "a later stage needs it, too");
+        assert_eq!(Explain::new(&plan).boundaries[0].why, "a later stage needs it, too");
         let together = staged(&[&[&first, &second, &second.sum(1)]]);
         assert_eq!(shape(&together).0, [1], "{together}");
     }

@@ -4,6 +4,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use smallvec::{SmallVec, smallvec};
+
 use crate::blocks::Storage;
 use crate::cpu::gemm::{PackedMatrix, TASK, TASKS_PER_THREAD};
 use crate::cpu::gemv;
@@ -127,7 +129,8 @@ impl ChainedProductWork {
         let schedule = AttentionSchedule::new(code, &args, target);
         // No store goes past the caches or straight to memory: scores have none, and results are few.
         let nest = |code: &Arc<Code>, args: &Args| {
-            let mut nest = Nest::new(code.clone(), args, &vec![true; code.body.outputs.len()], target);
+            let aliased: SmallVec<[bool; 8]> = smallvec![true; code.body.outputs.len()];
+            let mut nest = Nest::new(code.clone(), args, &aliased, target);
             // A tile has room for a row of a block.
             nest.scratch.tile = nest.scratch.tile.max(schedule.block_pitch);
             nest

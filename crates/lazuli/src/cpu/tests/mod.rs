@@ -177,6 +177,7 @@ impl Case {
             bases: Vec::new(),
             may_fail: Vec::new(),
             ops: Vec::new(),
+            part_of: None,
             parts: Vec::new(),
         };
         let stages = vec![StageEnd { launches: 1, outputs: writes.len() }];

@@ -254,6 +254,7 @@ pub fn plan(class: &Class) -> Plan {
             bases: Vec::new(),
             may_fail: Vec::new(),
             ops: vec!["matmul".into()],
+            part_of: None,
             parts: Vec::new(),
         }],
         slots: vec![

@@ -31,26 +31,26 @@ impl Lowering<'_> {
         let results: Shape = rows.iter().copied().chain([n_values]).collect();
         let n_rows = rows.n_elems();
 
-        let mut scores = BodyBuilder::new(number, space.to_vec(), Vec::new(), None);
+        let mut scores = BodyBuilder::new(self, number, (&space, &[]), None);
         let mut inner = Vec::with_capacity(found.inner.len());
         for node in &found.inner {
             inner.push(self.inner_product(&mut scores, number, node, (seen, row_axis)));
         }
         let values = self.values(&mut scores, number, found.root, (space, n_values));
         self.scores(&mut scores, found, seen);
-        let mut result = BodyBuilder::new(number, results.to_vec(), Vec::new(), None);
-        let mut by_row = BodyBuilder::new(number, rows.to_vec(), Vec::new(), None);
         let (full, row): (Vec<StoredNode>, Vec<StoredNode>) = (group.stores.iter().copied())
             .partition(|t| self.graph.nodes[t.value as usize].shape.n_elems() == results.n_elems() || n_rows == 0);
-        let built_scores = scores.finish_unmerged();
+        let built_scores = scores.finish_unmerged(self);
+        let mut result = BodyBuilder::new(self, number, (&results, &[]), None);
         result.take_inputs(&built_scores);
         self.know_rows(&mut result, found, &rows, Some(n_values));
         self.store_all(&mut result, &full, |_| View::contiguous(results));
-        let built_result = result.finish_unmerged();
+        let built_result = result.finish_unmerged(self);
+        let mut by_row = BodyBuilder::new(self, number, (&rows, &[]), None);
         by_row.take_inputs(&built_result);
         self.know_rows(&mut by_row, found, &rows, None);
         self.store_all(&mut by_row, &row, |_| View::contiguous(rows));
-        let built_rows = by_row.finish_unmerged();
+        let built_rows = by_row.finish_unmerged(self);
 
         let writes = [&built_result.writes[..], &built_rows.writes].concat();
         if writes.iter().all(|v| self.values[*v as usize].n_elems == 0) {

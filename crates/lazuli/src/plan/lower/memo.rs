@@ -14,6 +14,8 @@ pub struct GroupMemos {
     /// Per group, the nodes whose numbers its kernels are made from.
     nodes: Vec<Vec<NodeIdx>>,
     last: RefCell<Vec<Memo>>,
+    /// The numbers of the group that is being looked at, in memory that is kept.
+    now: RefCell<Vec<u64>>,
 }
 
 /// What a group was the last time.
@@ -51,14 +53,15 @@ impl GroupMemos {
     pub fn new(graph: &Graph, groups: &Groups) -> GroupMemos {
         let nodes = (0..groups.groups.len() as u32).map(|number| nodes_of(graph, groups, number)).collect();
         let last = groups.groups.iter().map(|_| Memo::default()).collect();
-        GroupMemos { nodes, last: RefCell::new(last) }
+        GroupMemos { nodes, last: RefCell::new(last), now: RefCell::default() }
     }
 
     /// Adds the kernels of a group to a lowering, if its numbers are what they were and its kernels are known.
     pub(super) fn replay(&self, number: u32, lowering: &mut Lowering) -> bool {
         let last = self.last.borrow();
         let memo = &last[number as usize];
-        let Some(lowered) = memo.lowered.as_ref().filter(|_| self.is_same(number, lowering.graph, memo)) else {
+        self.numbers(number, lowering.graph);
+        let Some(lowered) = memo.lowered.as_ref().filter(|_| *self.now.borrow() == memo.numbers) else {
             return false;
         };
         let value = |value: &GroupValue| match value {
@@ -76,21 +79,13 @@ impl GroupMemos {
         true
     }
 
-    /// Whether the numbers of a group are what they were.
-    fn is_same(&self, number: u32, graph: &Graph, memo: &Memo) -> bool {
-        let mut known = memo.numbers.iter();
-        let mut is_same = true;
-        self.numbers(number, graph, |word| is_same &= known.next() == Some(&word));
-        is_same && known.next().is_none()
-    }
-
-    /// Remembers the numbers of a group; if they are what they were, also what was made of it since `before`.
+    /// Remembers the numbers of a group that was looked for just now; if they are what they were, also what was made of it
+    /// since `before`.
     pub(super) fn remember(&self, number: u32, lowering: &Lowering, before: &Progress) {
         let memo = &mut self.last.borrow_mut()[number as usize];
-        if !self.is_same(number, lowering.graph, memo) {
+        if memo.numbers != *self.now.borrow() {
             memo.lowered = None;
-            memo.numbers.clear();
-            self.numbers(number, lowering.graph, |word| memo.numbers.push(word));
+            memo.numbers.clone_from(&self.now.borrow());
             return;
         }
         let steps = &lowering.steps[before.n_steps..];
@@ -124,18 +119,19 @@ impl GroupMemos {
         memo.lowered = Some(lowered);
     }
 
-    /// Calls `f` with each number of a group. How many there are for a node is structure, but for the mask of a view.
-    fn numbers(&self, number: u32, graph: &Graph, mut f: impl FnMut(u64)) {
+    /// Writes the numbers of a group into `now`. How many there are for a node is structure, but for the mask of a view.
+    fn numbers(&self, number: u32, graph: &Graph) {
+        let mut now = self.now.borrow_mut();
+        now.clear();
         for idx in &self.nodes[number as usize] {
             let node = &graph.nodes[*idx as usize];
-            node.shape.iter().for_each(|size| f(*size as u64));
+            now.extend(node.shape.iter().map(|size| *size as u64));
             if let Op::View(view) | Op::Pad(view) = &node.op {
                 let rank = view.shape.rank();
-                view.strides[..rank].iter().for_each(|stride| f(*stride as u64));
-                f(view.offset as u64);
+                now.extend(view.strides[..rank].iter().map(|stride| *stride as u64));
+                now.push(view.offset as u64);
                 for (low, high) in view.mask.iter().flat_map(|mask| &mask[..rank]) {
-                    f(*low as u64);
-                    f(*high as u64);
+                    now.extend([*low as u64, *high as u64]);
                 }
             }
         }

@@ -1,8 +1,11 @@
 //! Nothing is touched outside its slot: every access of every instruction, and every operand of a product. Linear in
 //! instructions, whatever the sizes are, so that filled plans are checked in all builds.
 
+use smallvec::SmallVec;
+
 use super::super::{Launch, Limits, Plan};
-use crate::kernel::{Args, AttentionArgs, AttentionKernel, Body, InstOp, Kernel, MatmulArgs, Scope};
+use crate::kernel::{Args, AttentionArgs, AttentionKernel, Body, InstOp, Kernel, MatmulArgs, Scope, Store};
+use crate::shape::{MAX_RANK, Shape};
 
 /// Says whether anything is touched outside its slot, if it is: what is checked of every filled plan, in all builds. Linear in
 /// instructions, whatever the sizes are.
@@ -51,7 +54,7 @@ pub fn inside_slots(plan: &Plan, launch: &Launch) -> Result<(), String> {
 /// Every map of a launch stays inside what it reads and writes.
 fn maps(plan: &Plan, launch: &Launch) -> Result<(), String> {
     match &launch.kernel {
-        Kernel::Loop(body) | Kernel::Matmul(body) => inside(plan, launch, (body, &launch.args), 0),
+        Kernel::Loop(body) | Kernel::Matmul(body) => inside(plan, launch, (body, &launch.args), (&body.stores, 0)),
         Kernel::Attention(kernel) => {
             let args = launch.args.attention.as_deref().ok_or("a chained product without its numbers")?;
             chained(plan, launch, kernel, args)
@@ -66,8 +69,14 @@ fn n_elems(plan: &Plan, launch: &Launch, input: usize) -> usize {
     launch.kernel.bindings().0[input].n_elems(plan.value_elems[launch.read_values[input] as usize])
 }
 
-/// Every access of every instruction stays inside what it reads or writes; the body's outputs are those from `first` on.
-fn inside(plan: &Plan, launch: &Launch, (body, args): (&Body, &Args), first: usize) -> Result<(), String> {
+/// Every access of every instruction and of these stores stays inside what it reads or writes; the outputs of the stores
+/// are those from `first` on.
+fn inside(
+    plan: &Plan,
+    launch: &Launch,
+    (body, args): (&Body, &Args),
+    (stores, first): (&[Store], usize),
+) -> Result<(), String> {
     for (i, inst) in body.insts.iter().enumerate() {
         let mut late = None;
         inst.op.for_each_reg(|r| late = late.or((r as usize >= i).then_some(r)));
@@ -92,7 +101,7 @@ fn inside(plan: &Plan, launch: &Launch, (body, args): (&Body, &Args), first: usi
             _ => {}
         }
     }
-    for store in &body.stores {
+    for store in stores {
         let n_elems = plan.value_elems[launch.write_values[first + store.output as usize] as usize];
         let more = moved(body, args, store.access)?;
         reach(launch, args, store.access, n_elems, more).map_err(|e| format!("store {}: {e}", store.output))?;
@@ -137,23 +146,23 @@ fn chained(plan: &Plan, launch: &Launch, kernel: &AttentionKernel, args: &Attent
     if args.inner.len() != kernel.n_inner as usize || !(1..=2).contains(&kernel.n_inner) {
         return Err("the inner products of kernel and numbers differ".into());
     }
-    let space = |more: &[&usize]| batch.iter().chain([n_rows]).chain(more.iter().copied()).copied().collect::<Vec<_>>();
+    let space = |more: &[&usize]| batch.iter().chain([n_rows]).chain(more.iter().copied()).copied().collect::<Shape>();
     let parts = [
         (&kernel.scores, &args.scores, space(&[n_columns])),
         (&kernel.result, &args.result, space(&[n_values])),
         (&kernel.rows, &args.rows, space(&[])),
     ];
     for (i, (body, numbers, sizes)) in parts.into_iter().enumerate() {
-        if numbers.outer != sizes || body.inner_rank != 0 || !kernel.inputs.starts_with(&body.inputs) {
+        if numbers.outer != *sizes || body.inner_rank != 0 || !kernel.inputs.starts_with(&body.inputs) {
             return Err(format!("map {i} of a chained product does not belong to it"));
         }
-        let no_stores = Body { stores: Vec::new(), ..body.clone() };
-        let (body, first) = match i {
-            0 => (&no_stores, 0),
-            1 => (body, 0),
-            _ => (body, kernel.result.stores.len()),
+        // What is stored of scores goes nowhere.
+        let stores = match i {
+            0 => (&[][..], 0),
+            1 => (&body.stores[..], 0),
+            _ => (&body.stores[..], kernel.result.stores.len()),
         };
-        inside(plan, launch, (body, numbers), first)?;
+        inside(plan, launch, (body, numbers), stores)?;
     }
     let inner = args.inner.iter().flat_map(|x| [(&x.a, *n_rows, x.depth), (&x.b, *n_columns, x.depth)]);
     let operands = inner.chain([(&args.values, *n_columns, *n_values)]);
@@ -185,7 +194,7 @@ fn operands(plan: &Plan, launch: &Launch, matmul: &MatmulArgs) -> Result<(), Str
     });
     for (input, (lies, rows, cols)) in [(a, m, k), (b, k, n)].into_iter().enumerate() {
         let panels = panels.filter(|_| input == 1);
-        let mut axes: Vec<(usize, isize)> = Vec::new();
+        let mut axes: SmallVec<[(usize, isize); MAX_RANK]> = SmallVec::new();
         if lies.batch.len() != batch.len() {
             return Err(format!("operand {input} has lists for {} batch axes of {}", lies.batch.len(), batch.len()));
         }
@@ -201,7 +210,7 @@ fn operands(plan: &Plan, launch: &Launch, matmul: &MatmulArgs) -> Result<(), Str
             }
             match panels {
                 Some(_) => axes.push((wanted, list.axes()[0].1)),
-                None => axes.extend(list.axes()),
+                None => axes.extend_from_slice(list.axes()),
             }
         }
         axes.extend(panels.map(|panels| (n.div_ceil(panels.width), panels.stride)));
