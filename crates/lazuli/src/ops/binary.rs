@@ -27,8 +27,8 @@ macro_rules! binary_rows {
             #[doc = $doc]
             #[allow(clippy::needless_update)]
             pub static $row: $crate::ops::BinaryRow = {
-                enum F {}
-                $(impl $crate::ops::lanes::Binary<$lane, $to> for F {
+                enum BinaryFn {}
+                $(impl $crate::ops::lanes::Binary<$lane, $to> for BinaryFn {
                     #[inline(always)]
                     fn eval<L: $crate::ops::math::Level>($x: $lane, $y: $lane) -> $to {
                         $eval
@@ -45,7 +45,7 @@ macro_rules! binary_rows {
                     commutes: $commutes,
                     step: $crate::ops::binary::optional!($(RegisterStep::$step)?),
                     cpu: $crate::ops::PerLane {
-                        $($lane: Some($crate::ops::lanes::binary::<F, $lane, $to>()),)+
+                        $($lane: Some($crate::ops::lanes::binary::<BinaryFn, $lane, $to>()),)+
                         ..$crate::ops::PerLane::NONE
                     },
                     oracle: $oracle,

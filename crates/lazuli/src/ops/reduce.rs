@@ -25,8 +25,8 @@ macro_rules! reduce_rows {
         $(
             #[doc = $doc]
             pub static $row: ReduceRow = {
-                enum F {}
-                $(impl super::lanes::Combine<$lane> for F {
+                enum ReduceFn {}
+                $(impl super::lanes::Combine<$lane> for ReduceFn {
                     const IDENTITY: $lane = $lane_identity;
                     #[inline(always)]
                     fn eval($x: $lane, $y: $lane) -> $lane {
@@ -40,7 +40,7 @@ macro_rules! reduce_rows {
                     gives: super::Gives::$gives,
                     step: super::RegisterStep::$step,
                     cpu: super::PerLane {
-                        $($lane: Some(super::lanes::reduce::<F, $lane>($bits)),)+
+                        $($lane: Some(super::lanes::reduce::<ReduceFn, $lane>($bits)),)+
                     },
                     oracle: $oracle,
                     identity: $identity,

@@ -185,8 +185,8 @@ macro_rules! unary_rows {
             #[doc = $doc]
             #[allow(clippy::needless_update)]
             pub static $row: $crate::ops::UnaryRow = {
-                enum F {}
-                $(impl $crate::ops::lanes::Unary<$lane, $to> for F {
+                enum UnaryFn {}
+                $(impl $crate::ops::lanes::Unary<$lane, $to> for UnaryFn {
                     #[inline(always)]
                     fn eval<L: $crate::ops::math::Level>($x: $lane) -> $to {
                         $eval
@@ -202,7 +202,7 @@ macro_rules! unary_rows {
                     cost: $cost,
                     step: $crate::ops::binary::optional!($($crate::ops::RegisterStep::$step)?),
                     cpu: $crate::ops::PerLane {
-                        $($lane: Some($crate::ops::lanes::unary::<F, $lane, $to>()),)+
+                        $($lane: Some($crate::ops::lanes::unary::<UnaryFn, $lane, $to>()),)+
                         ..$crate::ops::PerLane::NONE
                     },
                     oracle: $oracle,

@@ -12,7 +12,7 @@ use crate::view::View;
 
 /// The same kernels, with a copy of every base that cannot be written over.
 pub fn with_copies((lowered, mut stages): Ordered, limits: &Limits) -> Ordered {
-    if lowered.steps.iter().all(|step| step.bases.is_empty()) {
+    if lowered.steps.iter().all(|step| step.bases().next().is_none()) {
         return (lowered, stages);
     }
     let Lowered { steps, mut values, outputs, checks } = lowered;
@@ -21,10 +21,10 @@ pub fn with_copies((lowered, mut stages): Ordered, limits: &Limits) -> Ordered {
     let mut replaced_by: Vec<Option<ValueId>> = vec![None; values.len()];
     for (i, step) in steps.iter().enumerate() {
         step.reads.iter().for_each(|value| last_needed[*value as usize] = i);
-        for (output, base) in &step.bases {
-            let written = step.writes[*output as usize];
-            if replaced_by[*base as usize].replace(written) != Some(written) {
-                last_needed[*base as usize] = i;
+        for (output, base) in step.bases() {
+            let written = step.writes[output as usize];
+            if replaced_by[base as usize].replace(written) != Some(written) {
+                last_needed[base as usize] = i;
             }
         }
     }
@@ -33,12 +33,13 @@ pub fn with_copies((lowered, mut stages): Ordered, limits: &Limits) -> Ordered {
     // The copies that parts of a kernel share: what is written over each.
     let mut shared: Vec<(ValueId, ValueId)> = Vec::new();
     for (i, mut step) in steps.into_iter().enumerate() {
-        for at in 0..step.bases.len() {
-            let (output, base) = step.bases[at];
+        let mut bases: Vec<(u16, ValueId)> = step.bases().collect();
+        for at in 0..bases.len() {
+            let (output, base) = bases[at];
             let written = step.writes[output as usize];
-            let is_read = step.reads.contains(&base) || step.bases[..at].iter().any(|earlier| earlier.1 == base);
+            let is_read = step.reads.contains(&base) || bases[..at].iter().any(|earlier| earlier.1 == base);
             if let Some((_, copy)) = shared.iter().find(|known| known.0 == written) {
-                step.set_base(at, *copy);
+                bases[at].1 = *copy;
                 continue;
             }
             let is_kept = matches!(values[base as usize].input, Some((_, false)));
@@ -47,7 +48,7 @@ pub fn with_copies((lowered, mut stages): Ordered, limits: &Limits) -> Ordered {
                 values.push(PlanValue { input: None, reason, ..values[base as usize].clone() });
                 let copy = values.len() as ValueId - 1;
                 let parts = fitted(copied(&values[copy as usize], base, copy), &mut values, limits);
-                step.set_base(at, copy);
+                bases[at].1 = copy;
                 shared.push((written, copy));
                 // The copy is part of the stage whose rows are written into it.
                 let (n_before, n_parts) = (placed.len(), parts.len());
@@ -55,19 +56,10 @@ pub fn with_copies((lowered, mut stages): Ordered, limits: &Limits) -> Ordered {
                 placed.extend(parts);
             }
         }
+        step.set_bases(&bases);
         placed.push(step);
     }
     (Lowered { steps: placed, values, outputs, checks }, stages)
-}
-
-impl LaunchDraft {
-    /// Another base of an output, also of the part of a group that has the output: bases of parts stand one after another.
-    fn set_base(&mut self, at: usize, base: ValueId) {
-        self.bases[at].1 = base;
-        if let Some(of_part) = self.parts.iter_mut().flat_map(|part| &mut part.bases).nth(at) {
-            of_part.1 = base;
-        }
-    }
 }
 
 /// A kernel that copies a value.

@@ -98,10 +98,8 @@ fn add(launch: &mut LaunchDraft, step: LaunchDraft) {
     let (inputs, outputs) = step.kernel.bindings();
     grouped.inputs.extend(inputs);
     grouped.outputs.extend(outputs);
-    let n_before = launch.writes.len() as u16;
     launch.reads.extend(&step.reads);
     launch.writes.extend(&step.writes);
-    launch.bases.extend(step.bases.iter().map(|(output, base)| (n_before + output, *base)));
     launch.ops.extend(step.ops.iter().cloned());
     launch.parts.push(step);
 }

@@ -31,8 +31,9 @@ pub struct LaunchDraft {
     pub args: Args,
     pub reads: Vec<ValueId>,
     pub writes: Vec<ValueId>,
-    /// The outputs that are another value but for some rows, which is all that is written of them; and that value.
-    pub bases: Vec<(u16, ValueId)>,
+    /// The outputs that are another value but for some rows, which is all that is written of them; and that value. Those of
+    /// a group are its parts': [`LaunchDraft::bases`].
+    pub own_bases: Vec<(u16, ValueId)>,
     /// The nodes it computes that may fail, as the capture numbers them, and whether commits wait for one of them.
     pub may_fail: Vec<NodeIdx>,
     pub first: bool,
@@ -52,7 +53,7 @@ impl Default for LaunchDraft {
             args: Args::default(),
             reads: Vec::new(),
             writes: Vec::new(),
-            bases: Vec::new(),
+            own_bases: Vec::new(),
             may_fail: Vec::new(),
             first: false,
             part_of: None,
@@ -66,7 +67,25 @@ impl Default for LaunchDraft {
 impl LaunchDraft {
     /// The values that must be there before it runs.
     pub fn needs(&self) -> impl DoubleEndedIterator<Item = ValueId> + '_ {
-        self.reads.iter().copied().chain(self.bases.iter().map(|base| base.1))
+        self.reads.iter().copied().chain(self.bases().map(|base| base.1))
+    }
+
+    /// The outputs that are another value but for some rows, and that value, part after part.
+    pub fn bases(&self) -> impl DoubleEndedIterator<Item = (u16, ValueId)> + '_ {
+        let before = |part: usize| self.parts[..part].iter().map(|part| part.writes.len() as u16).sum::<u16>();
+        let of_parts =
+            self.parts.iter().enumerate().flat_map(move |(i, part)| {
+                part.own_bases.iter().map(move |(output, base)| (before(i) + output, *base))
+            });
+        self.own_bases.iter().copied().chain(of_parts)
+    }
+
+    /// Other bases for the outputs that have some, in the order of [`LaunchDraft::bases`].
+    pub fn set_bases(&mut self, bases: &[(u16, ValueId)]) {
+        let of_parts = self.parts.iter_mut().flat_map(|part| &mut part.own_bases);
+        for (own, (_, base)) in self.own_bases.iter_mut().chain(of_parts).zip(bases) {
+            own.1 = *base;
+        }
     }
 
     /// Whether it stores what is committed.
@@ -311,7 +330,7 @@ impl Lowering<'_> {
             args: built.args,
             reads: built.reads,
             writes: built.writes,
-            bases: built.bases,
+            own_bases: built.bases,
             may_fail: built.may_fail,
             first: built.first,
             ops: built.ops,
@@ -372,7 +391,7 @@ impl Lowering<'_> {
             args: built.args,
             reads: built.reads,
             writes: built.writes,
-            bases: built.bases,
+            own_bases: built.bases,
             may_fail: built.may_fail,
             first: built.first,
             ops: built.ops,

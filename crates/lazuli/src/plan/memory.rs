@@ -33,11 +33,11 @@ pub fn assign(lowered: Lowered) -> Plan {
 /// A launch whose values have these slots.
 fn placed(step: LaunchDraft, slot_of: &[SlotId]) -> Launch {
     Launch {
+        bases: step.bases().collect(),
         reads: step.reads.iter().map(|v| slot_of[*v as usize]).collect(),
         writes: step.writes.iter().map(|v| slot_of[*v as usize]).collect(),
         read_values: step.reads,
         write_values: step.writes,
-        bases: step.bases,
         kernel: step.kernel,
         args: step.args,
         may_fail: step.may_fail,
@@ -112,7 +112,7 @@ fn in_place(
                 continue;
             }
             // Rows are written over the value that they replace rows of: `bases` has seen to it that nobody needs it.
-            let base = step.bases.iter().find(|base| base.0 as usize == output).map(|base| &base.1);
+            let base = step.bases().find(|base| base.0 as usize == output).map(|base| base.1);
             // Only a value that one kernel writes, or the parts of one, can take over another's place.
             let makers = &makers[written as usize];
             let are_one =
@@ -140,9 +140,9 @@ fn in_place(
                 let latest = a.values.last() == Some(*read);
                 are_one && makers.last().is_some_and(|last| end <= *last) && same_size && free && latest && reads_once()
             });
-            let at = match base.or(replaced.map(|(_, read)| read)) {
+            let at = match base.or(replaced.map(|(_, read)| *read)) {
                 Some(read) => {
-                    let at = allocation_of[*read as usize].expect("just found");
+                    let at = allocation_of[read as usize].expect("just found");
                     let a = &mut allocations[at];
                     a.values.push(written);
                     a.life.end = lives[written as usize].map_or(i, |l| l.end);

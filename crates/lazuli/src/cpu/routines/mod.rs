@@ -181,8 +181,8 @@ mod tests {
     fn with_scratch<R>(size_bytes: usize, f: impl FnOnce(RoutineScratch<'_>) -> R) -> R {
         #[repr(align(64))]
         #[derive(Clone)]
-        struct Line(#[allow(dead_code, reason = "read as scratch")] [u8; LINE]);
-        let mut lines = vec![Line([0xa5; LINE]); size_bytes.div_ceil(LINE)];
+        struct ScratchLine(#[allow(dead_code, reason = "read as scratch")] [u8; LINE]);
+        let mut lines = vec![ScratchLine([0xa5; LINE]); size_bytes.div_ceil(LINE)];
         // SAFETY: the lines are that long, and borrowed for the call alone.
         f(unsafe { RoutineScratch::new(lines.as_mut_ptr().cast(), size_bytes) })
     }

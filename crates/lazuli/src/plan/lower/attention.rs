@@ -90,7 +90,7 @@ impl Lowering<'_> {
             args: Args { outer, attention: Some(Box::new(args)), ..Args::default() },
             reads: built_rows.reads,
             writes,
-            bases,
+            own_bases: bases,
             ops,
             ..LaunchDraft::default()
         });

@@ -73,7 +73,7 @@ impl GroupMemos {
         lowering.steps.extend(lowered.steps.iter().map(|step| LaunchDraft {
             reads: placed(&step.reads),
             writes: placed(&step.writes),
-            bases: step.bases.iter().map(|(output, base)| (*output, values[*base as usize])).collect(),
+            own_bases: step.own_bases.iter().map(|(output, base)| (*output, values[*base as usize])).collect(),
             ..step.clone()
         }));
         true
@@ -111,7 +111,7 @@ impl GroupMemos {
         let inside = |step: &LaunchDraft| LaunchDraft {
             reads: step.reads.iter().map(place).collect(),
             writes: step.writes.iter().map(place).collect(),
-            bases: step.bases.iter().map(|(output, base)| (*output, place(base))).collect(),
+            own_bases: step.own_bases.iter().map(|(output, base)| (*output, place(base))).collect(),
             ..step.clone()
         };
         let lowered =

@@ -108,8 +108,8 @@ impl IndexSpace {
             let (to, dtype) = (self.step.writes[store.output as usize], body.outputs[store.output as usize]);
             let access = slice.access(store.access);
             slice.store_at(value, to, dtype, access);
-            let base = self.step.bases.iter().find(|base| base.0 == store.output);
-            slice.draft.bases.extend(base.map(|base| (0, base.1)));
+            let base = self.step.bases().find(|base| base.0 == store.output);
+            slice.draft.own_bases.extend(base.map(|base| (0, base.1)));
             let part = self.finish(slice, space);
             split.add_parts(&part, part.args.clone());
         }

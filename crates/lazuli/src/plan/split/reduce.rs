@@ -136,7 +136,7 @@ impl LongReduce {
             let access = slice.store(value, output, body.outputs[store.output as usize], map);
             slice.move_like(access, store.access);
         }
-        slice.draft.bases.clone_from(&step.bases);
+        slice.draft.own_bases.clone_from(&step.own_bases);
         let accesses: Vec<AccessForm> = slice.args.accesses.iter().map(AccessForm::of).collect();
         let sizes = Args { outer: args.outer.clone(), inner: vec![self.n_pieces], ..slice.args };
         let order = order_of(&sizes);
