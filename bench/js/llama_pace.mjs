@@ -1,6 +1,6 @@
 // How fast llama.cpp reads and makes text, as `crates/lazuli-text/examples/pace.rs` measures Lazuli:
 //
-//     node llama_pace.mjs FILE.gguf [N_READ] [N_MADE] [THREADS]
+//     node llama_pace.mjs FILE.gguf [N_READ] [N_MADE] [THREADS] [CONTEXT]
 //
 // Needs npm's node-llama-cpp and @node-llama-cpp/linux-x64, version 3.22.1, in the working directory.
 
@@ -11,20 +11,24 @@ import {pathToFileURL} from "node:url";
 const require = createRequire(path.join(process.cwd(), "package.json"));
 const {getLlama} = await import(pathToFileURL(require.resolve("node-llama-cpp")).href);
 
-const [, , file, nRead = "257", nMade = "120", threads = "1"] = process.argv;
+const [, , file, nRead = "257", nMade = "200", threads = "1", longest = "128"] = process.argv;
 const median = (times) => times.sort((a, b) => a - b)[Math.floor(times.length / 2)];
 const llama = await getLlama({gpu: false, build: "never", skipDownload: true, logLevel: "error", maxThreads: Number(threads)});
 const model = await llama.loadModel({modelPath: file});
-const text = [...model.tokenize("The quick brown fox jumps over the lazy dog. ".repeat(Number(nRead) / 8 + 4), false)];
+const text = [...model.tokenize("The quick brown fox jumps over the lazy dog. ".repeat(Math.max(Number(nRead), Number(longest)) / 8 + 4), false)];
 const newSequence = async () => {
-    const context = await model.createContext({contextSize: 512, batchSize: 512, threads: Number(threads)});
+    const context = await model.createContext({contextSize: Math.max(512, Number(longest)), batchSize: 512, threads: Number(threads)});
     return [context, context.getSequence()];
 };
 const next = {generateNext: {token: true, options: {temperature: 0}}};
 const [context, sequence] = await newSequence();
 await sequence.controlledEvaluate(text.slice(0, 16));
 const times = [];
-for (const token of text.slice(16, 16 + Number(nMade))) {
+for (let i = 0; i < Number(nMade); i++) {
+    if (sequence.nextTokenIndex === Number(longest)) {
+        await sequence.eraseContextTokenRanges([{start: 16, end: Number(longest)}]);
+    }
+    const token = text[sequence.nextTokenIndex];
     const start = performance.now();
     await sequence.controlledEvaluate([[token, next]]);
     times.push(performance.now() - start);

@@ -1,6 +1,6 @@
 //! Grouped-query attention: several heads of queries share one head of keys and values, so that a cache of them is small.
 
-use lazuli::{Attention, Tensor};
+use lazuli::{Attention, Position, Tensor};
 
 use crate::fault;
 use crate::kv_cache::KvCache;
@@ -133,7 +133,7 @@ impl GroupedQueryAttention {
         let q = normed(heads(q, self.n_heads), &self.query_norm).transpose(1, 2);
         let k = normed(heads(k, self.n_kv_heads), &self.key_norm).transpose(1, 2);
         let v = heads(v, self.n_kv_heads).transpose(1, 2);
-        let position = cache.as_ref().map_or(0, |(cache, _)| cache.len());
+        let position = cache.as_ref().map_or(Position::from(0), |(cache, _)| cache.position());
         let turned = |x: &Tensor| rotary.map_or_else(|| x.clone(), |rotary| rotary.turn(x, position));
         let (q, k) = (turned(&q), turned(&k));
         let mut options = Attention { causal: true, window: self.window, ..Attention::default() };

@@ -1,7 +1,7 @@
 //! Keys and values of what a model has read, so that each token is computed once. New rows are written in place; how many rows
 //! there are is a number of the evaluation, so reading on plans nothing.
 
-use lazuli::{DType, Device, Result, Tensor};
+use lazuli::{DType, Device, Position, Result, Tensor};
 
 use crate::fault;
 
@@ -31,7 +31,8 @@ pub struct KvCache {
     shape: [usize; 3],
     dtype: DType,
     device: Device,
-    len: usize,
+    /// Where the next row goes.
+    position: Position,
     capacity: usize,
     max_len: Option<usize>,
 }
@@ -42,7 +43,8 @@ impl KvCache {
         let [sequences, heads, features] = shape;
         let empty = || Tensor::zeros([sequences, heads, 0, features], DType::F32, device);
         let layers = (0..n_layers).map(|_| (empty(), empty())).collect();
-        KvCache { layers, shape, dtype: DType::F32, device: device.clone(), len: 0, capacity: 0, max_len: None }
+        let position = Position::open(0);
+        KvCache { layers, shape, dtype: DType::F32, device: device.clone(), position, capacity: 0, max_len: None }
     }
 
     /// The same with elements of another float type: f16 takes half the memory, and products still sum in f32.
@@ -56,7 +58,7 @@ impl KvCache {
         let [sequences, heads, features] = self.shape;
         let empty = || Tensor::zeros([sequences, heads, 0, features], dtype, &self.device);
         let layers = self.layers.iter().map(|_| (empty(), empty())).collect();
-        KvCache { layers, dtype, len: 0, capacity: 0, ..self }
+        KvCache { layers, dtype, position: self.position.moved_to(0), capacity: 0, ..self }
     }
 
     /// The same with room for at most so many rows: more are an error instead of more memory.
@@ -72,17 +74,32 @@ impl KvCache {
 
     /// How many rows there are.
     pub fn len(&self) -> usize {
-        self.len
+        self.position.value()
+    }
+
+    /// Where the next row goes, as a [`Recording`](lazuli::Recording) that writes to the cache is told.
+    ///
+    /// ```
+    /// # use lazuli::Device;
+    /// assert_eq!(lazuli_nn::KvCache::new(1, [1, 1, 8], &Device::cpu()).position().value(), 0);
+    /// ```
+    pub fn position(&self) -> Position {
+        self.position
     }
 
     /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// How many rows there is memory for.
     pub fn capacity(&self) -> usize {
         self.capacity
+    }
+
+    /// The type of its elements.
+    pub fn dtype(&self) -> DType {
+        self.dtype
     }
 
     /// How many layers there are.
@@ -99,9 +116,9 @@ impl KvCache {
     #[track_caller]
     pub fn make_room(&mut self, n_rows: usize) -> Result<()> {
         let _caller = fault::caller();
-        let wanted = self.len.saturating_add(n_rows);
+        let wanted = self.len().saturating_add(n_rows);
         if let Some(max_len) = self.max_len.filter(|max_len| wanted > *max_len) {
-            let message = format!("{n_rows} more than {} rows do not fit a cache of at most {max_len}", self.len);
+            let message = format!("{n_rows} more than {} rows do not fit a cache of at most {max_len}", self.len());
             return Err(fault::shape("kv_cache", message));
         }
         if wanted <= self.capacity {
@@ -134,7 +151,7 @@ impl KvCache {
             return (error.clone(), error);
         };
         // Detached: otherwise a cache would note at every token which weights each of its layers was made of.
-        let write = |x: &Tensor, rows: &Tensor| x.write_rows(2, self.len, &rows.to_dtype(self.dtype)).detach();
+        let write = |x: &Tensor, rows: &Tensor| x.write_rows(2, self.position, &rows.to_dtype(self.dtype)).detach();
         let (k, v) = (write(&place.0, keys), write(&place.1, values));
         // Rows that do not fit leave the cache what it was.
         if k.check().is_ok() && v.check().is_ok() {
@@ -145,12 +162,12 @@ impl KvCache {
 
     /// So many more rows are there from now on.
     pub fn advance(&mut self, n_rows: usize) {
-        self.len = self.len.saturating_add(n_rows).min(self.capacity);
+        self.position = self.position.moved_to(self.len().saturating_add(n_rows).min(self.capacity));
     }
 
     /// Forgets all rows but the first `len`.
     pub fn truncate(&mut self, len: usize) {
-        self.len = self.len.min(len);
+        self.position = self.position.moved_to(self.len().min(len));
     }
 
     /// All keys and values, to be computed together with what was made of them.
@@ -161,5 +178,25 @@ impl KvCache {
     /// ```
     pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
         self.layers.iter().flat_map(|(k, v)| [k, v])
+    }
+
+    /// All keys and values, taken out for something that will write to them; they or others like them must be
+    /// [put back](KvCache::put) before the cache is used again.
+    ///
+    /// ```
+    /// # use lazuli::Device;
+    /// let mut cache = lazuli_nn::KvCache::new(3, [1, 1, 8], &Device::cpu());
+    /// let taken: Vec<lazuli::Tensor> = cache.take().collect();
+    /// cache.put(taken);
+    /// assert_eq!(cache.n_layers(), 3);
+    /// ```
+    pub fn take(&mut self) -> impl Iterator<Item = Tensor> + use<> {
+        std::mem::take(&mut self.layers).into_iter().flat_map(|(k, v)| [k, v])
+    }
+
+    /// Puts back keys and values, in the order of [`take`](KvCache::take).
+    pub fn put(&mut self, tensors: impl IntoIterator<Item = Tensor>) {
+        let mut tensors = tensors.into_iter();
+        self.layers = std::iter::from_fn(|| Some((tensors.next()?, tensors.next()?))).collect();
     }
 }

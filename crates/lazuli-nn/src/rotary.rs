@@ -4,7 +4,7 @@
 use std::f64::consts::PI;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lazuli::{Device, Tensor};
+use lazuli::{Device, Position, Tensor};
 
 use crate::fault;
 
@@ -136,8 +136,9 @@ impl Rotary {
     /// `x` is `[…, positions, features]`; its first row is at `position`, which is a number of the evaluation: another one
     /// needs no new plan.
     #[track_caller]
-    pub fn turn(&self, x: &Tensor, position: usize) -> Tensor {
+    pub fn turn(&self, x: &Tensor, position: impl Into<Position>) -> Tensor {
         let _caller = fault::caller();
+        let position: Position = position.into();
         let shape = match x.shape() {
             Ok(shape) if shape.len() >= 2 && shape[shape.len() - 1] >= self.n_turned => shape.to_vec(),
             Ok(seen) => {
@@ -148,7 +149,8 @@ impl Rotary {
         };
         let rank = shape.len();
         let (n_rows, n_features) = (shape[rank - 2], shape[rank - 1]);
-        let Some(end) = position.checked_add(n_rows) else {
+        let Some(end) = position.value().checked_add(n_rows) else {
+            let position = position.value();
             return fault::shape("rotary", format!("{n_rows} rows from position {position} on have no end")).into();
         };
         let angles = self.angles(end);

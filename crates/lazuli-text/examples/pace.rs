@@ -1,7 +1,9 @@
-//! How fast a model reads and makes text: `pace FILE.gguf [N_READ] [N_MADE]`. Prints the median milliseconds of a token that is made
-//! after a short text, those of each token of a text that is read at once, and how long it took to the first token. The number of
-//! threads is `LAZULI_THREADS`. `bench/js/llama_pace.mjs` is the same for llama.cpp.
+//! How fast a model reads and makes text: `pace FILE.gguf [N_READ] [N_MADE] [CONTEXT]`. Prints the median milliseconds of a token
+//! that is made after at most so many others (after 16 at first, and again when there are as many), those of each token of a text
+//! that is read at once (0: none is), how long it took to the first token, and how long reading as many bytes as the weights have
+//! takes by itself. The number of threads is `LAZULI_THREADS`. `bench/js/llama_pace.mjs` is the same for llama.cpp.
 
+use std::sync::Barrier;
 use std::time::Instant;
 
 use lazuli::Device;
@@ -11,19 +13,26 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let path = words.first().ok_or("pace of which model?")?;
     let number = |i: usize, default: usize| words.get(i).map_or(Ok(default), |word| word.parse::<usize>());
-    let (n_read, n_made) = (number(1, 257)?, number(2, 120)?);
+    let (n_read, n_made, context) = (number(1, 257)?, number(2, 200)?, number(3, 128)?);
     let start = Instant::now();
     let model = LanguageModel::open(path, &Device::cpu())?;
     let opened = start.elapsed();
-    let text = model.tokenizer().encode(&"The quick brown fox jumps over the lazy dog. ".repeat(n_read / 8 + 4))?;
+    let n_bytes = Device::cpu().stats().bytes_live as usize;
+    let text = model
+        .tokenizer()
+        .encode(&"The quick brown fox jumps over the lazy dog. ".repeat(n_read.max(context) / 8 + 4))?;
 
     let mut session = model.session();
     session.read(&text[..16])?;
     let first = start.elapsed();
     let mut times = Vec::new();
-    for token in &text[16..16 + n_made.min(text.len() - 16)] {
+    for _ in 0..n_made {
+        if session.tokens().len() == context {
+            session.truncate(16);
+        }
+        let token = text[session.tokens().len()];
         let start = Instant::now();
-        session.read(&[*token])?;
+        session.read(&[token])?;
         times.push(start.elapsed().as_secs_f64() * 1e3);
     }
     // The first tokens plan, and weights are packed after they were used a few times.
@@ -32,24 +41,84 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let made = median(times);
 
     let mut reads = Vec::new();
-    for _ in 0..4 {
+    for _ in 0..if n_read > 0 { 4 } else { 0 } {
         session.truncate(0);
         let start = Instant::now();
         session.read(&text[..n_read])?;
         reads.push(start.elapsed().as_secs_f64() * 1e3 / n_read as f64);
     }
     // The first time plans.
-    reads.remove(0);
+    reads.drain(..1.min(reads.len()));
     let read = median(reads);
     println!(
         "made {made:.3} ms a token (best {best:.3}), read {read:.3} ms a token of {n_read}, opened in {:.0} ms, first token after {:.0} ms",
         opened.as_secs_f64() * 1e3,
         first.as_secs_f64() * 1e3,
     );
+    let n_threads = std::env::var("LAZULI_THREADS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
+    let (alone, best) = reading(n_bytes, n_threads);
+    println!("reading {:.1} MB alone {alone:.3} ms (best {best:.3})", n_bytes as f64 / 1e6);
     Ok(())
 }
 
 fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
+    times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// The median and the least milliseconds that reading so many bytes takes, each thread a part of its own.
+fn reading(n_bytes: usize, n_threads: usize) -> (f64, f64) {
+    const ROUNDS: usize = 40;
+    let bytes: Vec<u8> = (0..n_bytes).map(|i| i as u8).collect();
+    let barrier = Barrier::new(n_threads + 1);
+    let mut times = Vec::new();
+    std::thread::scope(|scope| {
+        for part in bytes.chunks(n_bytes.div_ceil(n_threads).next_multiple_of(256)) {
+            let barrier = &barrier;
+            scope.spawn(move || {
+                for _ in 0..ROUNDS {
+                    barrier.wait();
+                    std::hint::black_box(sum(part));
+                    barrier.wait();
+                }
+            });
+        }
+        for _ in 0..ROUNDS {
+            barrier.wait();
+            let start = Instant::now();
+            barrier.wait();
+            times.push(start.elapsed().as_secs_f64() * 1e3);
+        }
+    });
+    times.remove(0);
+    let best = times.iter().copied().fold(f64::INFINITY, f64::min);
+    (median(times), best)
+}
+
+/// Reads all bytes, by the widest loads that there are.
+fn sum(bytes: &[u8]) -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx512f") {
+        // SAFETY: the instructions are there.
+        return unsafe { sum_avx512(bytes) };
+    }
+    bytes.as_chunks::<8>().0.iter().fold(0, |sum, word| sum ^ u64::from_ne_bytes(*word))
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+fn sum_avx512(bytes: &[u8]) -> u64 {
+    use std::arch::x86_64::*;
+    let mut sums = [_mm512_setzero_si512(); 4];
+    for chunk in bytes.as_chunks::<256>().0 {
+        for (i, sum) in sums.iter_mut().enumerate() {
+            let from = chunk.as_ptr().wrapping_add(64 * i);
+            // SAFETY: the chunk has four vectors; what is prefetched need not be there.
+            unsafe {
+                _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(6 << 10).cast());
+                *sum = _mm512_xor_si512(*sum, _mm512_loadu_si512(from.cast()));
+            }
+        }
+    }
+    sums.iter().fold(0, |all, sum| all ^ _mm512_reduce_add_epi64(*sum) as u64)
 }

@@ -1,6 +1,6 @@
 //! What a model has read so far: tokens in, logits out, keys and values kept in between.
 
-use lazuli::{Result, Tensor};
+use lazuli::{Recording, Result, Tensor};
 use lazuli_nn::KvCache;
 
 use crate::fault;
@@ -25,6 +25,14 @@ pub struct Session {
     model: LanguageModel,
     cache: KvCache,
     tokens: Vec<u32>,
+    step: Option<Step>,
+}
+
+/// Reading one token after others, recorded once for a capacity of the cache: where a model is small, recording it for every
+/// token would take a third of the time.
+struct Step {
+    recording: Recording,
+    capacity: usize,
 }
 
 /// An evaluation that was recorded and is still to be run.
@@ -37,12 +45,12 @@ impl Session {
     /// Nothing is read yet.
     pub(crate) fn new(model: LanguageModel) -> Session {
         let cache = model.decoder().cache(1);
-        Session { model, cache, tokens: Vec::new() }
+        Session { model, cache, tokens: Vec::new(), step: None }
     }
 
     /// The same with a cache of another float type: f16 takes half the memory.
     pub fn with_cache_dtype(self, dtype: lazuli::DType) -> Session {
-        Session { cache: self.cache.with_dtype(dtype), tokens: Vec::new(), ..self }
+        Session { cache: self.cache.with_dtype(dtype), tokens: Vec::new(), step: None, ..self }
     }
 
     /// The model.
@@ -73,11 +81,15 @@ impl Session {
 
     /// Reads tokens, and gives the logits of what may follow the last one.
     ///
-    /// If it fails, the session is what it was before the call, or has read some of the tokens.
+    /// If it fails, the session is what it was before the call, or has read some of the tokens; if its memory was lost, it has
+    /// read none.
     #[track_caller]
     pub fn read(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
         let _caller = fault::caller();
         self.check(tokens)?;
+        if let &[token] = tokens {
+            return self.read_one(token);
+        }
         let mut logits = Vec::new();
         for (chunk, is_last) in chunks(tokens) {
             let recorded = self.record(chunk, is_last)?;
@@ -90,7 +102,8 @@ impl Session {
         Ok(logits)
     }
 
-    /// [`read`](Session::read), as a future.
+    /// [`read`](Session::read), as a future. Every token is recorded anew: a future may be dropped while it is computed, and a
+    /// recording would have the cache's memory then.
     pub async fn read_async(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
         self.check(tokens)?;
         let mut logits = Vec::new();
@@ -147,14 +160,66 @@ impl Session {
         Ok(())
     }
 
+    /// Reads one token by a recording.
+    fn read_one(&mut self, token: u32) -> Result<Vec<f32>> {
+        self.make_room(1)?;
+        let step = match self.step.take().filter(|step| step.capacity == self.cache.capacity()) {
+            Some(step) => step,
+            None => self.record_step(token)?,
+        };
+        let mut tensors: Vec<Tensor> = [self.ids(&[token])].into_iter().chain(self.cache.take()).collect();
+        let made = step.recording.run(&mut tensors, &[self.cache.position()]);
+        self.step = Some(step);
+        let mut made = match made {
+            Ok(made) => made.into_iter(),
+            Err(error) => {
+                match tensors.is_empty() {
+                    true => {
+                        (self.cache, self.tokens) =
+                            (self.model.decoder().cache(1).with_dtype(self.cache.dtype()), Vec::new())
+                    }
+                    false => self.cache.put(tensors.into_iter().skip(1)),
+                }
+                return Err(error);
+            }
+        };
+        let logits = made.next();
+        self.cache.put(made);
+        self.cache.advance(1);
+        self.tokens.push(token);
+        logits.map_or(Ok(Vec::new()), |logits| logits.to_vec())
+    }
+
+    /// Records reading one token; the cache stays what it is.
+    fn record_step(&mut self, token: u32) -> Result<Step> {
+        let (ids, before) = (self.ids(&[token]), self.cache.tensors().cloned().collect::<Vec<_>>());
+        lazuli::compute(&before.iter().collect::<Vec<_>>())?;
+        let decoder = self.model.decoder();
+        let logits = decoder.logits(&decoder.forward(&ids, Some(&mut self.cache))).detach();
+        let inputs: Vec<&Tensor> = [&ids].into_iter().chain(&before).collect();
+        let outputs: Vec<&Tensor> = [&logits].into_iter().chain(self.cache.tensors()).collect();
+        let recording = Recording::new(&inputs, &outputs);
+        self.cache.put(before);
+        Ok(Step { recording: recording?, capacity: self.cache.capacity() })
+    }
+
+    /// Tokens as the network takes them.
+    fn ids(&self, tokens: &[u32]) -> Tensor {
+        let ids: Vec<i32> = tokens.iter().map(|token| *token as i32).collect();
+        Tensor::from_vec(ids, [1, tokens.len()], self.model.decoder().device())
+    }
+
+    fn make_room(&mut self, n_tokens: usize) -> Result<()> {
+        self.cache.make_room(n_tokens)?;
+        self.model.decoder().reserve(self.cache.capacity());
+        Ok(())
+    }
+
     /// What the network makes of tokens, recorded.
     fn forward(&mut self, tokens: &[u32]) -> Result<Tensor> {
-        self.cache.make_room(tokens.len())?;
-        let decoder = self.model.decoder();
-        decoder.reserve(self.cache.capacity());
-        let ids: Vec<i32> = tokens.iter().map(|token| *token as i32).collect();
-        let ids = Tensor::from_vec(ids, [1, tokens.len()], decoder.device());
-        Ok(decoder.forward(&ids, Some(&mut self.cache)))
+        self.make_room(tokens.len())?;
+        let ids = self.ids(tokens);
+        Ok(self.model.decoder().forward(&ids, Some(&mut self.cache)))
     }
 
     fn record(&mut self, tokens: &[u32], is_last: bool) -> Result<Recorded> {

@@ -32,6 +32,7 @@ mod cpu;
 pub mod gpu;
 mod device;
 mod realize;
+mod recording;
 mod read;
 mod print;
 mod batch;
@@ -48,11 +49,12 @@ pub use graph::CustomOp;
 pub use half::{bf16, f16};
 pub use ops::{
     Attention, Conv, Coordinates, Dft, GridMode, GridPadding, GridSample, Interpolate, Interpolation, NearestRule,
-    PadMode, Pads, PerAxis, Pool, ScatterReduce, Slice, Slices, einsum,
+    PadMode, Pads, PerAxis, Pool, Position, ScatterReduce, Slice, Slices, einsum,
 };
 pub use place::Caller;
 pub use plan::{Boundary, Explain, KernelInfo};
 pub use realize::{compute, compute_async, compute_staged, compute_staged_with, explain, explain_staged, prepare};
+pub use recording::Recording;
 pub use shape::{Axes, Dims, MAX_RANK, Shape, keep};
 pub use tensor::Tensor;
 pub use weights::Weights;

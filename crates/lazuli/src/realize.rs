@@ -474,7 +474,8 @@ fn next_device(wanted: &mut Wanted) -> Option<(Device, Wanted)> {
     Some((device, here))
 }
 
-fn bytes_of(node: &NodeRef) -> Result<HostBytes> {
+/// The bytes of a computed node, on the host.
+pub fn bytes_of(node: &NodeRef) -> Result<HostBytes> {
     let mut bytes = zeroed_bytes("to_device", node.shape.n_elems() * node.dtype.size())?;
     read(node, &mut bytes)?;
     HostBytes::aligned("to_device", bytes)
@@ -533,7 +534,7 @@ fn explained(op: &str, stages: &[&[&Tensor]]) -> Result<Explain> {
 /// evaluation holds it until the function has returned. That of another device it can have, since nobody who holds one
 /// waits for the CPU's.
 #[track_caller]
-fn lock<'a>(op: &str, device: &'a Device) -> Result<Locked<'a>> {
+pub fn lock<'a>(op: &str, device: &'a Device) -> Result<Locked<'a>> {
     let message = match user::called_by() {
         _ if device.info().kind != DeviceKind::Cpu => return Ok(Cache::lock(device.cache())),
         None => return Ok(Cache::lock(device.cache())),
@@ -646,9 +647,21 @@ fn run(
 ) -> Result<Ran> {
     let entry = plan_for(device, cache, captured)?;
     let sites = sites(&entry.plan, captured);
-    let start = log::wants(Topic::Time).then(Instant::now);
     let nodes = InputNodes { nodes: &captured.nodes, leaves: &captured.leaves };
     let run = Run { inputs, nodes, constants: captured.constants(), sites: &sites, read: false, stage_done };
+    let (outputs, failed) = run_plan(device, &entry, run, runner)?;
+    Ok(Ran { outputs, failed, plan: entry.plan })
+}
+
+/// Runs a plan: its outputs, and what went wrong on the way.
+pub fn run_plan(
+    device: &Device,
+    entry: &CachedPlan,
+    run: Run<'_>,
+    runner: Runner<'_>,
+) -> Result<(Buffers, Option<Error>)> {
+    let sites = run.sites;
+    let start = log::wants(Topic::Time).then(Instant::now);
     let outcome = runner(&*entry.runnable, run)?;
     if let Some(start) = start {
         let (micros, n) = (start.elapsed().as_secs_f64() * 1e6, entry.plan.launches.len());
@@ -658,10 +671,11 @@ fn run(
         Failure::Index(check) => sites[check.check as usize].error(check),
         Failure::Custom(error) => error,
     });
-    Ok(Ran { outputs: outcome.outputs, failed, plan: entry.plan })
+    Ok((outcome.outputs, failed))
 }
 
-fn plan_for(device: &Device, cache: &mut Cache, captured: &Captured) -> Result<CachedPlan> {
+/// The plan of what was captured, known or made.
+pub fn plan_for(device: &Device, cache: &mut Cache, captured: &Captured) -> Result<CachedPlan> {
     let backend = device.backend();
     if let Some(entry) = cache.get(captured.key()) {
         Counters::count(&backend.counters().plan_hits, 1);
@@ -684,7 +698,7 @@ fn plan_for(device: &Device, cache: &mut Cache, captured: &Captured) -> Result<C
 }
 
 /// Where each check of a plan was written.
-fn sites(plan: &plan::Plan, captured: &Captured) -> Vec<Site> {
+pub fn sites(plan: &plan::Plan, captured: &Captured) -> Vec<Site> {
     let site = |origin: &u32| {
         let node = &captured.nodes[*origin as usize];
         let is_unsigned = |e: &Expr| e.inputs.get(1).is_some_and(|index| index.dtype == DType::U32);

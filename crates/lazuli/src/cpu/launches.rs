@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::attention::ChainedProductWork;
 use super::interior;
-use super::matmul::Matmul;
+use super::matmul::{Matmul, MatmulScratch};
 use super::program::{Code, CpuProgram};
 use super::revert::reverted;
 use super::routines::{self, Routine};
@@ -45,6 +45,8 @@ pub struct ScheduledLaunch {
     pub moved: Vec<MovedBinding>,
     /// What takes its place after a failure, if it commits.
     pub reverted: Option<Reverted>,
+    /// Bytes of each piece of scratch memory of a product, in the order of [`MatmulScratch`].
+    pub matmul_scratch: [usize; 6],
 }
 
 /// An input, or an output counted after the inputs, that starts at a constant of the plan times so many bytes.
@@ -82,10 +84,11 @@ impl CpuSchedule {
     /// Schedules a plan, whose kernels are programs from this source.
     pub fn new(plan: &Plan, programs: &mut ProgramSource, target: &CpuTarget) -> Result<CpuSchedule> {
         let launches = plan.launches.iter().map(|launch| scheduled(launch, programs, target));
-        let launches = launches.collect::<Result<Vec<ScheduledLaunch>>>()?;
+        let mut launches = launches.collect::<Result<Vec<ScheduledLaunch>>>()?;
         let nanos: f64 = launches.iter().map(|l| l.nanos).sum();
         let n_workers = if nanos < INLINE_NANOS { 1 } else { target.threads };
         let frame = launches.iter().map(ScheduledLaunch::frame).max().unwrap_or(0).next_multiple_of(LINE / 4);
+        launches.iter_mut().for_each(|launch| launch.matmul_scratch = launch.work.matmul_scratch(n_workers));
         let needs: Vec<Vec<usize>> = launches.iter().map(|launch| launch.needs(n_workers)).collect();
         let scratch = scratch(plan, &needs);
         if cfg!(debug_assertions) {
@@ -126,7 +129,8 @@ fn scheduled(launch: &Launch, programs: &mut ProgramSource, target: &CpuTarget) 
         kernel => programs(kernel, &mut |program| made = Some(work_of(launch, program, &aliased, target))),
     }
     let (work, nanos) = made.expect("every kernel has a program")?;
-    Ok(ScheduledLaunch { work, nanos, moved: moved(launch), reverted: Reverted::of(launch, target) })
+    let (moved, reverted) = (moved(launch), Reverted::of(launch, target));
+    Ok(ScheduledLaunch { work, nanos, moved, reverted, matmul_scratch: [0; 6] })
 }
 
 /// The bindings of a launch that its run-time offsets move: the verifier has seen that each is moved in one way only.
@@ -238,7 +242,7 @@ impl ScheduledLaunch {
     fn needs(&self, n_workers: usize) -> Vec<usize> {
         let mut needs = match &self.work {
             LaunchSchedule::Loop(nests) => vec![sums_bytes(nests)],
-            LaunchSchedule::Matmul(_) | LaunchSchedule::Grouped(_) => self.work.matmul_scratch(n_workers).to_vec(),
+            LaunchSchedule::Matmul(_) | LaunchSchedule::Grouped(_) => self.matmul_scratch.to_vec(),
             LaunchSchedule::Attention(attention) => {
                 vec![attention.parts_bytes(), attention.room() * n_workers * 4]
             }
@@ -267,12 +271,17 @@ impl LaunchSchedule {
         }))
     }
 
-    /// Bytes of each piece of scratch memory of a product. Grouped ones run one after another, and share them.
-    pub fn matmul_scratch(&self, n_workers: usize) -> [usize; 6] {
-        self.matmuls().fold([0; 6], |most, matmul| {
+    /// Bytes of each piece of scratch memory of a product. Grouped ones share them, but for the sums of those that run at the
+    /// same time.
+    fn matmul_scratch(&self, n_workers: usize) -> [usize; 6] {
+        let mut needs = self.matmuls().fold([0; 6], |most, matmul| {
             let own = matmul.scratch_bytes(n_workers);
             std::array::from_fn(|piece| own[piece].max(most[piece]))
-        })
+        });
+        if self.matmuls().all(Matmul::reads_blocks) {
+            needs[MatmulScratch::SUMS] = self.matmuls().map(Matmul::sums_bytes).sum();
+        }
+        needs
     }
 
     fn size_bytes(&self) -> usize {

@@ -1,6 +1,7 @@
 //! Contractions: panels of rows, each followed by what the kernel does with the sums while they are in cache. Sums do
 //! not depend on the number of threads: each is made by one thread, in one order.
 
+mod block_products;
 mod packable;
 
 use std::fmt;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use self::packable::PackableOperand;
-use super::blocks::{BlockGemv, BlockMatrix, GemvMemory};
+use super::blocks::BlockGemv;
 use super::gemm::{Gemm, GemmLists, ImplicitGemm, ImplicitMemory, ListedMatrix, PackBuffers};
 use super::gemv::{self, Skinny};
 use super::load;
@@ -110,7 +111,7 @@ impl Matmul {
     }
 
     /// Bytes for sums that have no place in an output.
-    fn sums_bytes(&self) -> usize {
+    pub fn sums_bytes(&self) -> usize {
         let MatmulArgs { m, n, .. } = self.args;
         match self.in_output {
             Some(_) => 0,
@@ -202,21 +203,19 @@ impl Matmul {
         let n_batch = self.n_batch();
         // SAFETY: as promised by the caller; widened operands hold every element that is read.
         unsafe {
+            if self.reads_blocks() {
+                return self.run_block(bound, &scratch);
+            }
             let a = self.operand(bound, 0, &self.args.a, self.wide[0], scratch.a);
             let b = self.operand(bound, 1, &self.args.b, self.wide[1], scratch.b);
-            let sums: *mut u32 = match self.in_output {
-                Some((output, offset)) => bound.outputs[output].cast::<u32>().offset(offset),
-                None => scratch.sums.cast(),
-            };
+            let sums = self.sums_at(bound, &scratch);
             let rooms = PackBuffers { first: scratch.rooms.cast(), size: self.room };
             if let ProductMethod::Implicit(gemm) = &self.sums {
                 return self.run_implicit(gemm, bound, [a, b], SharedPtr(sums), &scratch, packed);
             }
             let parts = scratch.parts.cast();
             let packed = SharedPtr(packed.cast_mut().cast());
-            let digits = SharedPtr(scratch.packed.cast());
-            let product =
-                Product { matmul: self, a, b, packed, sums: SharedPtr(sums), parts: SharedPtr(parts), digits };
+            let product = Product { matmul: self, a, b, packed, sums: SharedPtr(sums), parts: SharedPtr(parts) };
             if self.by_batch() {
                 let per_task = (SMALL / self.work().max(1)).clamp(1, n_batch);
                 threads::for_each_on(n_batch.div_ceil(per_task), &|worker, task| {
@@ -238,6 +237,15 @@ impl Matmul {
                     self.follow(bound, product.sums, (i * m + row) * n, rows);
                 }
             }
+        }
+    }
+
+    /// Where the sums begin.
+    unsafe fn sums_at(&self, bound: &BoundNest, scratch: &MatmulScratch) -> *mut u32 {
+        match self.in_output {
+            // SAFETY: as promised by the caller.
+            Some((output, offset)) => unsafe { bound.outputs[output].cast::<u32>().offset(offset) },
+            None => scratch.sums.cast(),
         }
     }
 
@@ -357,6 +365,9 @@ pub struct MatmulScratch {
 }
 
 impl MatmulScratch {
+    /// Which piece sums are.
+    pub const SUMS: usize = 3;
+
     /// In the order of [`Matmul::scratch_bytes`].
     pub fn new([a, b, parts, sums, packed, rooms]: [*mut u8; 6]) -> MatmulScratch {
         MatmulScratch { a, b, parts, sums, packed, rooms }
@@ -530,8 +541,6 @@ struct Product<'a> {
     packed: SharedPtr,
     sums: SharedPtr,
     parts: SharedPtr,
-    /// Room for the left operand as digits.
-    digits: SharedPtr,
 }
 
 impl Product<'_> {
@@ -571,13 +580,7 @@ impl Product<'_> {
                     Gemm { m: rows, a, b, b_first, packed: self.packed.get().cast(), out: out.cast(), ..gemm }
                         .run(lists, rooms, n_parts, parts)
                 }
-                ProductMethod::Blocks(ref gemv) => {
-                    let matrix = blocks.and_then(|blocks| BlockMatrix::new(blocks, b, b_first as usize));
-                    let Some(b) = matrix else { unreachable!("blocks from a tile's first row on") };
-                    let a_pitch = self.a.lies.steps().map_or(0, |steps| steps.0);
-                    gemv.run(GemvMemory { a, a_pitch, b, out: out.cast(), digits: self.digits.get().cast() })
-                }
-                ProductMethod::Implicit(_) => unreachable!("it is not computed row by row"),
+                ProductMethod::Blocks(_) | ProductMethod::Implicit(_) => unreachable!("not computed row by row"),
             }
         }
     }

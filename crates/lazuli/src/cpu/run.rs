@@ -188,16 +188,17 @@ impl CpuPlan {
                     unsafe { attention.run(|nest| running.bind(nest), constants, parts, rooms) };
                 }
                 LaunchSchedule::Matmul(matmul) => {
-                    let pieces = scheduled.work.matmul_scratch(self.schedule.n_workers).map(&mut piece);
+                    let pieces = scheduled.matmul_scratch.map(&mut piece);
                     self.run_matmul(matmul, &running, MatmulScratch::new(pieces));
                 }
                 LaunchSchedule::Grouped(parts) => {
-                    let pieces = scheduled.work.matmul_scratch(self.schedule.n_workers).map(&mut piece);
+                    let pieces = scheduled.matmul_scratch.map(&mut piece);
+                    let mut products: SmallVec<[(&Matmul, RunningLaunch); 4]> = SmallVec::new();
                     for (part, launch) in parts.iter().zip(&launch.parts) {
                         let LaunchSchedule::Matmul(matmul) = &part.work else { unreachable!("products are grouped") };
-                        let running = RunningLaunch { launch, moved: &part.moved, ..running };
-                        self.run_matmul(matmul, &running, MatmulScratch::new(pieces));
+                        products.push((matmul, RunningLaunch { launch, moved: &part.moved, ..running }));
                     }
+                    self.run_grouped(&products, MatmulScratch::new(pieces));
                 }
             }
         }
@@ -212,6 +213,24 @@ impl CpuPlan {
             let kept = kept.as_ref().map_or(std::ptr::null(), |kept| kept.ptr().cast_const());
             matmul.run(&bound, scratch, kept);
         }
+    }
+
+    /// Runs products that share their left operand: at the same time if they can be, else one after another.
+    fn run_grouped<'a>(&self, products: &[(&'a Matmul, RunningLaunch<'a>)], scratch: MatmulScratch) {
+        if products.iter().all(|(matmul, _)| matmul.reads_blocks()) {
+            let mut bound: SmallVec<[(&Matmul, BoundNest); 4]> = SmallVec::new();
+            for (matmul, running) in products {
+                bound.push((matmul, running.bind(&matmul.nest)));
+            }
+            // SAFETY: slots have the sizes the plan and its schedule give them, and accesses stay within.
+            unsafe {
+                bound.iter_mut().for_each(|(_, nest)| nest.evaluate_uniforms());
+                if Matmul::run_blocks(&bound, scratch) {
+                    return;
+                }
+            }
+        }
+        products.iter().for_each(|(matmul, running)| self.run_matmul(matmul, running, scratch));
     }
 
     /// The packed form of an operand of a product that is an input of the plan, if it is kept.

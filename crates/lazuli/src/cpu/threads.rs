@@ -3,9 +3,12 @@
 //! kernel, and a caller that sleeps meanwhile leaves its core to nobody.
 
 use std::cell::Cell;
+use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::available_parallelism;
+
+use smallvec::SmallVec;
 
 use super::pool::ThreadPool;
 use crate::log;
@@ -145,6 +148,29 @@ pub fn for_each_on(n_tasks: usize, f: &(dyn Fn(usize, usize) + Sync)) {
     });
 }
 
+/// Calls `f` with ranges of at most `grain` that together are `0..n`, on the threads of the pool this is called in. Each thread
+/// begins with a share of its own, which it takes in order, so that it reads memory as one stream; then it helps the others.
+pub fn for_each_range(n: usize, grain: usize, f: &(dyn Fn(Range<usize>) + Sync)) {
+    let Some(pool) = pool().filter(|_| n > grain) else { return f(0..n) };
+    let n_workers = pool.n_threads() + 1;
+    let first = |share: usize| share * n / n_workers;
+    let shares: SmallVec<[AtomicUsize; 8]> = (0..n_workers).map(|share| AtomicUsize::new(first(share))).collect();
+    pool.run(n_workers - 1, &|worker| {
+        // What a task does is not shared out again.
+        let _back = Entered::new(ptr::null(), worker);
+        for share in (worker..n_workers).chain(0..worker) {
+            let end = first(share + 1);
+            loop {
+                let start = shares[share].fetch_add(grain, Ordering::Relaxed);
+                if start >= end {
+                    break;
+                }
+                f(start..end.min(start + grain));
+            }
+        }
+    });
+}
+
 /// Calls `f` with every chunk of `len` elements and its number; a task is `worth` elements or more.
 pub fn for_each_chunk<T: Send>(all: &mut [T], len: usize, worth: usize, f: &(dyn Fn(usize, &mut [T]) + Sync)) {
     let n_chunks = all.len().div_ceil(len);
@@ -182,6 +208,23 @@ impl<T> Chunks<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranges_are_all_there_once_however_they_are_shared_out() {
+        for (n_threads, n, grain) in [(1, 10, 3), (2, 0, 1), (2, 7, 100), (2, 100, 7), (3, 1000, 1), (5, 4, 1)] {
+            let taken: Vec<AtomicUsize> = (0..n).map(|_| AtomicUsize::new(0)).collect();
+            Workers::with(n_threads).enter(|| {
+                for_each_range(n, grain, &|range| {
+                    assert!(range.len() <= grain || n_threads == 1);
+                    taken[range].iter().for_each(|taken| drop(taken.fetch_add(1, Ordering::Relaxed)));
+                });
+            });
+            assert!(
+                taken.iter().all(|taken| taken.load(Ordering::Relaxed) == 1),
+                "{n_threads} threads, {n} by {grain}"
+            );
+        }
+    }
 
     #[test]
     fn as_many_threads_as_asked_for_within_reason() {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use smallvec::SmallVec;
 
 use super::node::{Expr, Node, NodeRef};
-use super::op::{Constant, CustomRef, Op};
+use super::op::{Constant, CustomRef, Op, OpenNumber};
 use crate::dtype::DType;
 use crate::fast_hash::FastMap;
 use crate::shape::Shape;
@@ -114,6 +114,17 @@ pub fn capture(wanted: &[&NodeRef], stages: &[usize]) -> Box<Captured> {
     captured.count_holders(&mut held);
     captured.donate(&held, &mut donated);
     captured.finish(stages, held, donated);
+    captured
+}
+
+/// What the wanted nodes are made of, for runs in which other tensors stand in for the given leaves and are handed over to be
+/// overwritten; all other leaves stay. The caller holds the device's lock.
+pub fn capture_given(wanted: &[&NodeRef], given: &[&NodeRef]) -> Box<Captured> {
+    let mut captured = Captured::walk(wanted);
+    let (held, mut donated) = captured.lists();
+    let leaves = captured.leaves.iter().map(|leaf| &captured.nodes[*leaf as usize]);
+    donated.extend(leaves.map(|leaf| given.iter().any(|node| Arc::ptr_eq(node, leaf))));
+    captured.finish(&[], held, donated);
     captured
 }
 
@@ -323,6 +334,11 @@ impl Captured {
         &self.writer.constants
     }
 
+    /// Those of the constants that follow a position.
+    pub fn open_constants(&self) -> &[OpenConstant] {
+        &self.writer.open
+    }
+
     /// Lets go of the nodes, and keeps the lists for the thread's next walk.
     pub fn recycle(mut self: Box<Captured>) {
         let n_nodes = self.nodes.len();
@@ -355,11 +371,21 @@ pub(super) struct Holder {
     pub reached: u64,
 }
 
+/// A constant that follows a position.
+#[derive(Clone, Copy)]
+pub struct OpenConstant {
+    /// Which of the constants.
+    pub idx: usize,
+    pub number: OpenNumber,
+    pub dtype: DType,
+}
+
 /// Writes the structure as words, and numbers leaves and constants.
 #[derive(Default)]
 struct KeyWriter {
     key: Key,
     constants: Vec<u32>,
+    open: Vec<OpenConstant>,
     numbers: FastMap<(u64, u32, DType), usize>,
 }
 
@@ -368,6 +394,7 @@ impl KeyWriter {
         self.key.words.clear();
         self.key.customs.clear();
         self.constants.clear();
+        self.open.clear();
         self.numbers.clear();
     }
 
@@ -497,6 +524,8 @@ impl KeyWriter {
     fn constant(&mut self, constant: &Constant, dtype: DType) -> usize {
         let identity = constant.identity(dtype);
         *self.numbers.entry(identity).or_insert_with(|| {
+            let open = |number| OpenConstant { idx: self.constants.len(), number, dtype };
+            self.open.extend(constant.open.map(open));
             self.constants.push(identity.1);
             self.constants.len() - 1
         })

@@ -9,8 +9,8 @@ mod model;
 mod node;
 mod op;
 
-pub use capture::{Captured, Graph, GraphNode, Key, NodeIdx, capture};
+pub use capture::{Captured, Graph, GraphNode, Key, NodeIdx, OpenConstant, capture, capture_given};
 pub use flight::take_off;
 pub use kin::{Kin, ancestry};
 pub use node::{Buffer, Buffers, Expr, Node, NodeRef, Recipe};
-pub use op::{Constant, CustomOp, CustomRef, Op};
+pub use op::{Constant, CustomOp, CustomRef, Op, OpenNumber};

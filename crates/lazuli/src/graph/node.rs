@@ -199,7 +199,7 @@ impl Node {
     }
 
     /// Whether nobody else, such as a reshape of it, holds its memory.
-    pub(super) fn holds_alone(&self) -> bool {
+    pub fn holds_alone(&self) -> bool {
         self.body().buffer.as_ref().is_some_and(|buffer| Arc::strong_count(&buffer.0) == 1)
     }
 

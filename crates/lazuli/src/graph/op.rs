@@ -69,13 +69,31 @@ pub struct Constant {
     pub value: f64,
     /// The line, and what reads the number there: `leaky_relu(slope)` compares with 0 and multiplies by the slope.
     place: u64,
+    /// What it follows, if a recording may run with another value.
+    pub open: Option<OpenNumber>,
+}
+
+/// A number of an evaluation that follows a position: it is the position and a fixed difference, within bounds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OpenNumber {
+    /// Which position.
+    pub name: u64,
+    pub plus: i64,
+    /// The largest that its op allows.
+    pub most: i64,
 }
 
 impl Constant {
     /// A number that `reader` reads at a line.
     pub fn new(value: f64, at: &'static Location<'static>, reader: &str) -> Constant {
         let place = hash_of(&(std::ptr::from_ref(at), reader));
-        Constant { value, place }
+        Constant { value, place, open: None }
+    }
+
+    /// The same number, which follows a position. Numbers that follow different ones stay apart even while they are equal.
+    pub fn following(self, open: OpenNumber) -> Constant {
+        let place = hash_of(&(self.place, open.name, open.plus, open.most));
+        Constant { place, open: Some(open), ..self }
     }
 
     /// What tells it from other constants of a graph, given its dtype.

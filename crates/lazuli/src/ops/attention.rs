@@ -9,9 +9,10 @@ use super::create::coordinate;
 use super::joining::same_device;
 use super::movement::reshaped;
 use super::operand::or_error;
+use super::position::Position;
 use crate::dtype::DType;
 use crate::error::{Error, Fault, Result};
-use crate::graph::{Constant, CustomOp, CustomRef, Op};
+use crate::graph::{CustomOp, CustomRef, Op};
 use crate::place::Caller;
 use crate::shape::{Shape, keep};
 use crate::tensor::Tensor;
@@ -36,7 +37,7 @@ pub struct Attention<'a> {
     /// looked at, and with `causal` the last query is at the last of these keys. A number of the evaluation: another one needs
     /// no new plan, and on the CPU the work is that of so many keys. What the other rows hold should be finite, such as the
     /// zeros of a new cache.
-    pub length: Option<usize>,
+    pub length: Option<Position>,
     /// How far a query may look: at keys less than this many places away, on either side, or before it if `causal`.
     pub window: Option<usize>,
     /// Bools that broadcast to the scores `[…, heads, queries, keys]`: true where a query may look.
@@ -153,19 +154,19 @@ impl ScoreMap {
             let kept = Tensor::rand(scores, options.seed, device).ge(options.dropout);
             kept.to_dtype(DType::F32).mul(1.0 / (1.0 - options.dropout))
         });
-        let window = options.window.map(|window| window.min(i32::MAX as usize / 2) as i32);
+        let window = options.window.map(|window| window.min(i32::MAX as usize / 2));
         // Each of these numbers is a constant with its own name: two that happen to be equal stay two, and need no new plan.
         let at = Location::caller();
-        let place = |place: i32, name: &str| {
-            let constant = Op::Const(Constant::new(place as f64, at, name));
+        let place = |place: Position, plus: i64, name: &str| {
+            let constant = Op::Const(place.constant(plus, s as i64, at, name));
             Tensor::source(constant, Shape::from([]), DType::I32, device, at)
         };
-        let n_keys = options.length.unwrap_or(s) as i32;
+        let n_keys = options.length.unwrap_or(s.into());
         Ok(ScoreMap {
             causal: options.causal,
-            offset: place(n_keys - l as i32, "attention: offset"),
-            length: options.length.map(|_| place(n_keys, "attention: length")),
-            window: window.map(|window| place(window, "attention: window")),
+            offset: place(n_keys, -(l as i64), "attention: offset"),
+            length: options.length.map(|_| place(n_keys, 0, "attention: length")),
+            window: window.map(|window| place(window.into(), 0, "attention: window")),
             mask,
             scale: number(scale),
             soft_cap: options.soft_cap.map(number),
@@ -302,7 +303,7 @@ fn check_options(q: &Tensor, options: &Attention<'_>, shape: &AttentionShape) ->
         }
     }
     let s = shape.scores[shape.scores.rank() - 1];
-    if let Some(length) = options.length.filter(|length| *length > s) {
+    if let Some(length) = options.length.map(Position::value).filter(|length| *length > s) {
         let message = format!("a length of {length} is more than the {s} keys that there are");
         return Err(misfit(message, &[&shape.scores]));
     }

@@ -6,9 +6,10 @@ use std::panic::Location;
 use super::joining::same_device;
 use super::movement::narrowed;
 use super::operand::or_error;
+use super::position::Position;
 use crate::dtype::DType;
 use crate::error::{Error, Result, counted};
-use crate::graph::{Constant, Node, Op};
+use crate::graph::{Node, Op};
 use crate::tensor::Tensor;
 
 impl Tensor {
@@ -31,8 +32,8 @@ impl Tensor {
     /// # Ok::<(), lazuli::Error>(())
     /// ```
     #[track_caller]
-    pub fn write_rows(&self, axis: i32, position: usize, rows: &Tensor) -> Tensor {
-        or_error(write(self, axis, position, rows))
+    pub fn write_rows(&self, axis: i32, position: impl Into<Position>, rows: &Tensor) -> Tensor {
+        or_error(write(self, axis, position.into(), rows))
     }
 
     /// `len` elements of an axis from `position` on: [`narrow`](Tensor::narrow) whose start is a number of the evaluation, so
@@ -45,8 +46,8 @@ impl Tensor {
     /// # Ok::<(), lazuli::Error>(())
     /// ```
     #[track_caller]
-    pub fn rows_at(&self, axis: i32, position: usize, len: usize) -> Tensor {
-        or_error(rows_at(self, axis, position, len))
+    pub fn rows_at(&self, axis: i32, position: impl Into<Position>, len: usize) -> Tensor {
+        or_error(rows_at(self, axis, position.into(), len))
     }
 }
 
@@ -69,7 +70,7 @@ pub(crate) fn read(axis: usize, x: &Tensor, like: &Tensor, position: &Tensor) ->
 }
 
 #[track_caller]
-fn write(x: &Tensor, axis: i32, position: usize, rows: &Tensor) -> Result<Tensor> {
+fn write(x: &Tensor, axis: i32, position: Position, rows: &Tensor) -> Result<Tensor> {
     let op = "write_rows";
     let (node, added) = (x.node()?, rows.node()?);
     let axis = node.shape.axis(op, axis)?;
@@ -84,24 +85,26 @@ fn write(x: &Tensor, axis: i32, position: usize, rows: &Tensor) -> Result<Tensor
         return Err(Error::shape(op, message));
     }
     let len = added.shape[axis];
-    if position.checked_add(len).is_none_or(|end| end > node.shape[axis]) {
+    if ends_beyond(position, len, node.shape[axis]) {
+        let position = position.value();
         let message = format!("rows {} from {position} on do not fit axis {axis} of {}", added.shape, node.shape);
         return Err(Error::shape(op, message));
     }
     if added.shape.n_elems() == 0 {
         return Ok(x.clone());
     }
-    let position = at_position(op, node, position)?;
+    let position = at_position(op, node, position, node.shape[axis] - len)?;
     let inputs = [node, added, position.node()?];
     Ok(Tensor::record(Op::WriteRows(axis), &inputs, node.shape, node.dtype, Location::caller()))
 }
 
 #[track_caller]
-fn rows_at(x: &Tensor, axis: i32, position: usize, len: usize) -> Result<Tensor> {
+fn rows_at(x: &Tensor, axis: i32, position: Position, len: usize) -> Result<Tensor> {
     let op = "rows_at";
     let node = x.node()?;
     let axis = node.shape.axis(op, axis)?;
-    if position.checked_add(len).is_none_or(|end| end > node.shape[axis]) {
+    if ends_beyond(position, len, node.shape[axis]) {
+        let position = position.value();
         let (elements, verb) = (counted(len, "element"), if len == 1 { "does" } else { "do" });
         let message = format!("{elements} from {position} on {verb} not fit axis {axis} of {}", node.shape);
         return Err(Error::shape(op, message));
@@ -110,17 +113,23 @@ fn rows_at(x: &Tensor, axis: i32, position: usize, len: usize) -> Result<Tensor>
     if shape.n_elems() == 0 || shape == node.shape {
         return narrowed(op, x, axis as i32, 0, len);
     }
-    let position = at_position(op, node, position)?;
+    let position = at_position(op, node, position, node.shape[axis] - len)?;
     Ok(Tensor::record(Op::RowsAt(axis), &[node, position.node()?], shape, node.dtype, Location::caller()))
 }
 
-/// A position as a number of the evaluation.
+/// Whether so many rows from a position on do not fit an axis.
+fn ends_beyond(position: Position, len: usize, axis_len: usize) -> bool {
+    position.value().checked_add(len).is_none_or(|end| end > axis_len)
+}
+
+/// A position as a number of the evaluation, which is never more than `most`.
 #[track_caller]
-fn at_position(op: &'static str, x: &Node, position: usize) -> Result<Tensor> {
-    let Ok(number) = u32::try_from(position) else {
-        return Err(Error::unsupported(op, format!("position {position} is beyond 32 bits")));
-    };
+fn at_position(op: &'static str, x: &Node, position: Position, most: usize) -> Result<Tensor> {
+    let value = position.value();
+    if u32::try_from(value).is_err() {
+        return Err(Error::unsupported(op, format!("position {value} is beyond 32 bits")));
+    }
     let at = Location::caller();
-    let constant = Op::Const(Constant::new(number as f64, at, op));
+    let constant = Op::Const(position.constant(0, most.min(u32::MAX as usize) as i64, at, op));
     Ok(Tensor::source(constant, [].into_iter().collect(), DType::U32, &x.device, at))
 }

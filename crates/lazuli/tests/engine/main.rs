@@ -20,6 +20,7 @@ mod grouped;
 mod halves;
 mod lines;
 mod packed;
+mod recordings;
 mod regressions;
 mod rows;
 mod shapes;

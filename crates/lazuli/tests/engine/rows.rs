@@ -335,7 +335,7 @@ fn rows_that_do_not_fit_are_refused_with_op_shapes_and_position() {
 /// A step of decoding: the new cache and what the query sees of it.
 fn decode(k: &Tensor, v: &Tensor, [q, key, value]: [&Tensor; 3], position: usize) -> [Tensor; 3] {
     let (k, v) = (k.write_rows(1, position, key), v.write_rows(1, position, value));
-    let seen = Attention { length: Some(position + 1), ..Attention::default() };
+    let seen = Attention { length: Some((position + 1).into()), ..Attention::default() };
     [q.attention(&k, &v, seen), k, v]
 }
 
@@ -400,7 +400,7 @@ fn a_length_counts_the_keys_that_there_are() {
     for length in [0, 1, 3, 8, 9] {
         for (causal, window) in [(false, None), (true, None), (true, Some(2)), (false, Some(2))] {
             let options = Attention { causal, window, ..Attention::default() };
-            let found = q.attention(&k, &v, Attention { length: Some(length), ..options });
+            let found = q.attention(&k, &v, Attention { length: Some(length.into()), ..options });
             let wanted = match length {
                 0 => Tensor::zeros([2, 3, 8], DType::F32, &device()),
                 _ => q.attention(&k.narrow(1, 0, length), &v.narrow(1, 0, length), options),
@@ -410,6 +410,6 @@ fn a_length_counts_the_keys_that_there_are() {
             assert_eq!(far, None, "{length}, {causal}, {window:?}: {found:?} {wanted:?}");
         }
     }
-    let far = q.attention(&k, &v, Attention { length: Some(10), ..Attention::default() }).check().unwrap_err();
+    let far = q.attention(&k, &v, Attention { length: Some(10.into()), ..Attention::default() }).check().unwrap_err();
     assert!(far.to_string().starts_with("attention: a length of 10 is more than the 9 keys that there are"), "{far}");
 }

@@ -1,11 +1,12 @@
-//! A few rows times a matrix of blocks: what it costs is reading the blocks once. Rows of blocks are shared out among
+//! A few rows times matrices of blocks: what it costs is reading the blocks once. Rows of blocks are shared out among
 //! threads, 16 at a time; each result is made by one thread, in an order that depends on sizes alone.
 
 use std::fmt;
+use std::ops::Range;
 
 #[cfg(target_arch = "x86_64")]
 use super::bytes::{self, ABREAST, ByteKernel, ByteTask};
-use super::digits::{CHUNK, DigitChunk, MAX_DIGITS};
+use super::digits::{CHUNK, DigitChunk, DigitForm, MAX_DIGITS};
 use super::widened::BlockMatrix;
 use crate::blocks::{BlockStorage, ROWS};
 use crate::cpu::threads;
@@ -14,8 +15,8 @@ use crate::target::CpuTarget;
 
 /// More rows than this are worth widening panels for.
 pub const MAX_ROWS: usize = 8;
-/// Bytes of blocks that are worth a task.
-const TASK_BYTES: usize = 64 << 10;
+/// Bytes of blocks that a thread takes at a time; fewer are not worth a second thread.
+const TASK_BYTES: usize = 32 << 10;
 
 /// A product of a few rows of floats with a matrix of blocks, ready for memory.
 #[derive(Clone, Copy)]
@@ -75,62 +76,53 @@ impl BlockGemv {
         }
     }
 
-    /// Computes it.
-    ///
-    /// # Safety
-    /// Operands and results are within their memory and do not overlap; there is room for
-    /// [`digits_bytes`](BlockGemv::digits_bytes).
-    pub unsafe fn run(&self, memory: GemvMemory) {
-        let n_groups = self.n.div_ceil(ROWS);
-        let per_task = TASK_BYTES.div_ceil(self.blocks.group_bytes().max(1));
-        let digits = self.digits(&memory);
-        threads::for_each(n_groups.div_ceil(per_task), &|task| {
-            for group in task * per_task..((task + 1) * per_task).min(n_groups) {
-                // SAFETY: groups have results of their own; the rest as promised by the caller.
-                unsafe {
-                    #[cfg(target_arch = "x86_64")]
-                    if let Some(digits) = &digits {
-                        self.by_bytes(digits, &memory, group);
-                        continue;
-                    }
-                    self.widened(&memory, group);
-                }
-            }
-        });
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = digits;
+    /// How the left operand is taken apart.
+    fn form(&self) -> DigitForm {
+        let format = self.blocks.format;
+        let sub_len = (format.block_len() / format.n_subs()).min(CHUNK);
+        DigitForm { n_digits: self.n_digits.clamp(1, MAX_DIGITS), bias: format.bias() as i32, sub_len }
     }
 
     /// The left operand as digits; None if some are not finite, or bytes have no products here.
-    fn digits(&self, memory: &GemvMemory) -> Option<Digits> {
+    ///
+    /// # Safety
+    /// As for [`run_together`].
+    unsafe fn digits(&self, memory: &GemvMemory) -> Option<Digits> {
         if self.digits_bytes() == 0 {
             return None;
         }
         let offset = memory.digits.align_offset(align_of::<DigitChunk>());
         let first: *mut DigitChunk = memory.digits.wrapping_add(offset).cast();
-        let pitch = self.k / CHUNK;
-        let format = self.blocks.format;
-        let sub_len = (format.block_len() / format.n_subs()).min(CHUNK);
+        let (pitch, form) = (self.k / CHUNK, self.form());
         for row in 0..self.digit_rows() {
-            for chunk in 0..pitch {
-                // Rows that only fill up are the last one again.
-                let at = row.min(self.m - 1) as isize * memory.a_pitch + (chunk * CHUNK) as isize;
-                // SAFETY: the chunk is within the operand's row.
-                let x: [f32; CHUNK] = unsafe { memory.a.wrapping_offset(at).cast::<[f32; CHUNK]>().read_unaligned() };
-                let made = DigitChunk::new(&x, self.n_digits.clamp(1, MAX_DIGITS), format.bias() as i32, sub_len)?;
-                // SAFETY: there is room for the digits of all rows.
-                unsafe { first.add(row * pitch + chunk).write(made) };
+            // Rows that only fill up are the last one again.
+            let x = memory.a.wrapping_offset(row.min(self.m - 1) as isize * memory.a_pitch);
+            // SAFETY: as promised by the caller.
+            if !unsafe { form.row(self.isa, x, pitch, first.add(row * pitch)) } {
+                return None;
             }
         }
         Some(Digits { first, pitch })
     }
 
+    /// The results of some groups of 16 rows of blocks.
+    unsafe fn groups(&self, memory: &GemvMemory, digits: &Option<Digits>, groups: Range<usize>) {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(digits) = digits {
+            let kernel = bytes::kernel(self.blocks.format, self.form().n_digits, self.m, self.has_vnni);
+            let Some(kernel) = kernel else { unreachable!("every format has a kernel") };
+            // SAFETY: as promised by the caller.
+            return groups.for_each(|group| unsafe { self.by_bytes(kernel, digits, memory, group) });
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = digits;
+        // SAFETY: as promised by the caller.
+        groups.for_each(|group| unsafe { self.widened(memory, group) });
+    }
+
     #[cfg(target_arch = "x86_64")]
-    unsafe fn by_bytes(&self, digits: &Digits, memory: &GemvMemory, group: usize) {
+    unsafe fn by_bytes(&self, kernel: ByteKernel, digits: &Digits, memory: &GemvMemory, group: usize) {
         let format = self.blocks.format;
-        let kernel: Option<ByteKernel> =
-            bytes::kernel(format, self.n_digits.clamp(1, MAX_DIGITS), self.m, self.has_vnni);
-        let Some(kernel) = kernel else { unreachable!("every format has a kernel") };
         for row in (0..self.m).step_by(ABREAST) {
             let task = ByteTask {
                 layout: format.layout(),
@@ -181,6 +173,50 @@ impl BlockGemv {
         // SAFETY: as promised by the caller.
         unsafe { memory.out.add(row * self.n + group * ROWS).copy_from_nonoverlapping(sums.as_ptr(), n) };
     }
+}
+
+/// A product with its memory.
+#[derive(Clone, Copy)]
+pub struct BlockProduct<'a> {
+    pub gemv: &'a BlockGemv,
+    pub memory: GemvMemory,
+}
+
+impl BlockProduct<'_> {
+    /// Whether both have the same left operand, and take it apart alike.
+    pub fn shares_digits(&self, other: &BlockProduct) -> bool {
+        let sizes = |product: &BlockProduct| (product.gemv.m, product.gemv.k, product.gemv.isa);
+        let left = |product: &BlockProduct| (product.memory.a, product.memory.a_pitch, product.memory.digits);
+        sizes(self) == sizes(other) && left(self) == left(other) && self.gemv.form() == other.gemv.form()
+    }
+}
+
+/// Computes products that share their digits: these are made once, and the rows of all blocks are shared out as if they were of
+/// one matrix.
+///
+/// # Safety
+/// Operands and results are within their memory and do not overlap; there is room for
+/// [`digits_bytes`](BlockGemv::digits_bytes).
+pub unsafe fn run_together(products: &[BlockProduct]) {
+    let Some(first) = products.first() else { return };
+    debug_assert!(products.iter().all(|product| product.shares_digits(first)), "one left operand");
+    // SAFETY: as promised by the caller.
+    let digits = unsafe { first.gemv.digits(&first.memory) };
+    let n_groups = |product: &BlockProduct| product.gemv.n.div_ceil(ROWS);
+    let group_bytes = products.iter().map(|product| product.gemv.blocks.group_bytes()).max().unwrap_or(1);
+    let grain = TASK_BYTES.div_ceil(group_bytes.max(1));
+    threads::for_each_range(products.iter().map(n_groups).sum(), grain, &|groups| {
+        let mut start = 0;
+        for product in products {
+            let end = start + n_groups(product);
+            let own = groups.start.max(start)..groups.end.min(end);
+            if !own.is_empty() {
+                // SAFETY: groups have results of their own; the rest as promised by the caller.
+                unsafe { product.gemv.groups(&product.memory, &digits, own.start - start..own.end - start) };
+            }
+            start = end;
+        }
+    });
 }
 
 /// The base-256 digits of all rows of x, in scratch memory: where they begin, and how many chunks a row has.

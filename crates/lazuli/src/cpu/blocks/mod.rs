@@ -9,5 +9,5 @@ mod gemv;
 mod tests;
 mod widened;
 
-pub use gemv::{BlockGemv, GemvMemory};
+pub use gemv::{BlockGemv, BlockProduct, GemvMemory, run_together};
 pub use widened::BlockMatrix;

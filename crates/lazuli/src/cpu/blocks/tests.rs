@@ -1,7 +1,7 @@
 //! Every kernel of every format against f64: how exact each number of digits is, and that threads change nothing.
 
 use super::digits::CHUNK;
-use super::{BlockGemv, BlockMatrix, GemvMemory};
+use super::{BlockGemv, BlockMatrix, BlockProduct, GemvMemory, run_together};
 use crate::blocks::{BlockFormat, BlockStorage, ROWS};
 use crate::cpu::threads::Workers;
 use crate::ops::{Isa, isas};
@@ -52,7 +52,7 @@ impl Case {
             digits: digits.as_mut_ptr(),
         };
         // SAFETY: all of it is there.
-        Workers::with(n_threads).enter(|| unsafe { gemv.run(memory) });
+        Workers::with(n_threads).enter(|| unsafe { run_together(&[BlockProduct { gemv: &gemv, memory }]) });
         out
     }
 

@@ -1,0 +1,214 @@
+//! Evaluations that are made again and again with other tensors and positions. What is lazy about an evaluation, recording its
+//! graph, walking over it and letting it go, costs as much as many of the kernels of a step that is small; here it is paid once.
+
+use std::panic::Location;
+use std::sync::Arc;
+
+use crate::backend::{Counters, InputNodes, Run, Site};
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::graph::{Buffers, Node, NodeIdx, NodeRef, OpenConstant, capture_given};
+use crate::ops::Position;
+use crate::place::Caller;
+use crate::plan::CachedPlan;
+use crate::realize::{bytes_of, compute, lock, plan_for, run_plan, sites};
+use crate::shape::Shape;
+use crate::tensor::Tensor;
+
+/// An evaluation that was recorded once, to be run with other tensors in place of its inputs and with its open
+/// [`Position`]s elsewhere. Everything else is what it was when it was recorded: other tensors (weights) and numbers.
+///
+/// Runs plan nothing and record nothing. No gradient passes through one.
+///
+/// ```
+/// use lazuli::{DType, Device, Position, Recording, Tensor};
+/// let cpu = Device::cpu();
+/// let weight = Tensor::full([2], 10.0, &cpu).compute()?;
+///
+/// // Written once: a row of numbers goes into a table.
+/// let (position, row) = (Position::open(0), Tensor::zeros([1, 2], DType::F32, &cpu).compute()?);
+/// let mut table = Tensor::zeros([4, 2], DType::F32, &cpu).compute()?;
+/// let written = table.write_rows(0, position, &row.mul(&weight));
+/// let step = Recording::new(&[&table, &row], &[&written])?;
+/// drop(written);
+///
+/// for i in 0..3 {
+///     let row = Tensor::full([1, 2], i as f32, &cpu);
+///     table = step.run(&mut vec![table, row], &[position.moved_to(i)])?.remove(0);
+/// }
+/// assert_eq!(table.to_vec::<f32>()?, [0.0, 0.0, 10.0, 10.0, 20.0, 20.0, 0.0, 0.0]);
+/// # Ok::<(), lazuli::Error>(())
+/// ```
+pub struct Recording {
+    device: Device,
+    entry: CachedPlan,
+    /// The inputs of the plan.
+    leaves: Vec<RecordedLeaf>,
+    /// What is given for each run, and what comes of it.
+    inputs: Vec<(Shape, DType)>,
+    outputs: Vec<(Shape, DType)>,
+    constants: Vec<u32>,
+    open: Vec<OpenConstant>,
+    sites: Vec<Site>,
+    at: &'static Location<'static>,
+}
+
+/// An input of a recorded plan.
+enum RecordedLeaf {
+    /// This one of the tensors that are given.
+    Given(usize),
+    /// Always the same.
+    Fixed(NodeRef),
+}
+
+impl Recording {
+    /// Plans computing `outputs`, none of which is computed yet, from `inputs`, all of which are, and runs nothing.
+    #[track_caller]
+    pub fn new(inputs: &[&Tensor], outputs: &[&Tensor]) -> Result<Recording> {
+        let _caller = Caller::of_engine(Location::caller());
+        let given = inputs.iter().map(|input| input.node()).collect::<Result<Vec<_>>>()?;
+        let wanted = outputs.iter().map(|output| output.node()).collect::<Result<Vec<_>>>()?;
+        let Some(device) = wanted.first().map(|node| node.device.clone()) else {
+            return Err(Error::device("recording", "there is nothing to compute"));
+        };
+        if given.iter().chain(&wanted).any(|node| node.device != device) {
+            return Err(Error::device("recording", "the tensors are on different devices"));
+        }
+        if let Some(node) = wanted.iter().find(|node| node.is_ready()) {
+            let message = format!("an output, {}{}, is computed already", node.dtype, node.shape);
+            return Err(Error::device("recording", message));
+        }
+        let mut cache = lock("recording", &device)?;
+        let captured = capture_given(&wanted, &given);
+        if !captured.moves.is_empty() {
+            return Err(Error::device("recording", "some of what it is made of is still on another device"));
+        }
+        let entry = plan_for(&device, &mut cache, &captured)?;
+        drop(cache);
+        let leaf = |leaf: &NodeIdx| {
+            let node = &captured.nodes[*leaf as usize];
+            let place = given.iter().position(|given| Arc::ptr_eq(given, node));
+            place.map_or_else(|| RecordedLeaf::Fixed(node.clone()), RecordedLeaf::Given)
+        };
+        let kinds = |nodes: &[&NodeRef]| nodes.iter().map(|node| (node.shape, node.dtype)).collect();
+        Ok(Recording {
+            leaves: captured.leaves.iter().map(leaf).collect(),
+            inputs: kinds(&given),
+            outputs: kinds(&wanted),
+            constants: captured.constants().to_vec(),
+            open: captured.open_constants().to_vec(),
+            sites: sites(&entry.plan, &captured),
+            at: Location::caller(),
+            device,
+            entry,
+        })
+    }
+
+    /// Runs it with other tensors, in the order of the inputs, and gives as many as there are outputs. Positions that are not
+    /// named stay where they were recorded.
+    ///
+    /// The tensors are given up: results may be written over them, as rows are into a cache. One that somebody else holds is
+    /// copied first. After an error that came before anything ran, they are still there; otherwise the list is empty.
+    #[track_caller]
+    pub fn run(&self, inputs: &mut Vec<Tensor>, positions: &[Position]) -> Result<Vec<Tensor>> {
+        let _caller = Caller::of_engine(Location::caller());
+        self.check(inputs)?;
+        let constants = self.constants(positions)?;
+        if inputs.iter().any(|input| input.node().is_ok_and(|node| !node.is_ready())) {
+            compute(&inputs.iter().collect::<Vec<_>>())?;
+        }
+        for input in inputs.iter_mut() {
+            if let Some(copy) = self.copied(input)? {
+                *input = copy;
+            }
+        }
+        let _lock = lock("recording", &self.device)?;
+        let backend = self.device.backend();
+        let mut nodes: Vec<NodeRef> = Vec::with_capacity(self.leaves.len());
+        for leaf in &self.leaves {
+            nodes.push(match leaf {
+                RecordedLeaf::Given(idx) => inputs[*idx].node()?.clone(),
+                RecordedLeaf::Fixed(node) => node.clone(),
+            });
+        }
+        let mut buffers = Buffers::with_capacity(nodes.len());
+        for node in &nodes {
+            let missing = || Error::device("recording", "the memory of a tensor was given away");
+            let buffer = node.buffer().ok_or_else(missing)?;
+            if let Some(error) = backend.lost(&buffer) {
+                return Err(error);
+            }
+            buffers.push(buffer);
+        }
+        Counters::count(&backend.counters().plan_hits, 1);
+        let leaves: Vec<NodeIdx> = (0..nodes.len() as NodeIdx).collect();
+        let run = Run {
+            inputs: &buffers,
+            nodes: InputNodes { nodes: &nodes, leaves: &leaves },
+            constants: &constants,
+            sites: &self.sites,
+            read: false,
+            stage_done: &|_, _| {},
+        };
+        let ran = run_plan(&self.device, &self.entry, run, &mut |runnable, run| runnable.run(run));
+        // All memory is taken before anything runs.
+        if !matches!(ran, Err(Error::OutOfMemory(_))) {
+            inputs.clear();
+        }
+        let (outputs, failed) = ran?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let tensor = |(buffer, (shape, dtype)): (_, &(Shape, DType))| {
+            Tensor::new(Ok(Node::data(buffer, *shape, *dtype, self.device.clone(), self.at)))
+        };
+        Ok(outputs.into_iter().zip(&self.outputs).map(tensor).collect())
+    }
+
+    /// Whether tensors are like the inputs.
+    fn check(&self, inputs: &[Tensor]) -> Result<()> {
+        if inputs.len() != self.inputs.len() {
+            let message = format!("wants {} tensors, not {}", self.inputs.len(), inputs.len());
+            return Err(Error::shape("recording", message));
+        }
+        for (i, (input, (shape, dtype))) in inputs.iter().zip(&self.inputs).enumerate() {
+            let node = input.node()?;
+            if node.device != self.device {
+                return Err(Error::device("recording", format!("tensor {i} is on another device")));
+            }
+            if (node.shape, node.dtype) != (*shape, *dtype) {
+                let message = format!("tensor {i} is {}{}, not {dtype}{shape}", node.dtype, node.shape);
+                return Err(Error::shape("recording", message));
+            }
+        }
+        Ok(())
+    }
+
+    /// The constants of a run with these positions.
+    fn constants(&self, positions: &[Position]) -> Result<Vec<u32>> {
+        let mut constants = self.constants.clone();
+        for OpenConstant { idx, number, dtype } in &self.open {
+            let named = positions.iter().filter_map(|position| position.named());
+            let Some((_, value)) = named.into_iter().find(|(name, _)| *name == number.name) else { continue };
+            let value = value.saturating_add(number.plus);
+            if value > number.most || *dtype == DType::U32 && value < 0 {
+                let message = format!("position {value} is out of range, which ends at {}", number.most);
+                return Err(Error::index("recording", message));
+            }
+            constants[*idx] = dtype.lane_bits(value as f64);
+        }
+        Ok(constants)
+    }
+
+    /// A copy of a tensor whose memory others can get at.
+    fn copied(&self, input: &Tensor) -> Result<Option<Tensor>> {
+        let node = input.node()?;
+        if Arc::strong_count(node) == 1 && node.holds_alone() {
+            return Ok(None);
+        }
+        let buffer = self.device.backend().upload(bytes_of(node)?)?;
+        let copy = Node::data(buffer, node.shape, node.dtype, self.device.clone(), node.at);
+        Ok(Some(Tensor::new(Ok(copy))))
+    }
+}
