@@ -113,8 +113,12 @@ fn yes(is_so: bool) -> String {
 fn methods(text: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     let (mut is_tensor, mut about) = (false, Vec::new());
-    for line in text.lines() {
-        match line {
+    let mut rest = text;
+    for line in text.split_inclusive('\n') {
+        // A signature may go on in the lines after this one.
+        let signature = rest.trim_start().strip_prefix("pub fn ");
+        rest = &rest[line.len()..];
+        match line.trim_end() {
             "impl Tensor {" => is_tensor = true,
             "}" => is_tensor = false,
             _ => {}
@@ -122,7 +126,7 @@ fn methods(text: &str) -> Vec<(String, String)> {
         let line = line.trim();
         if let Some(doc) = line.strip_prefix("///") {
             about.push(doc.trim().to_string());
-        } else if let Some(signature) = line.strip_prefix("pub fn ").filter(|_| is_tensor) {
+        } else if let Some(signature) = signature.filter(|_| is_tensor && line.starts_with("pub fn ")) {
             found.push((shortened(signature), first_sentence(&about)));
             about.clear();
         } else if !line.starts_with("#[") {
@@ -135,8 +139,9 @@ fn methods(text: &str) -> Vec<(String, String)> {
 /// `sum(&self, axes: impl Into<Axes>) -> Tensor {` as `sum(axes)`; what is no method as `Tensor::cat(tensors, axis)`.
 fn shortened(signature: &str) -> String {
     let name: String = signature.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
-    let inside = signature.find('(').zip(signature.rfind(')'));
-    let inside = inside.map_or("", |(open, _)| &signature[open + 1..closing(signature, open)]);
+    let inside = signature.find('(').map_or("", |open| &signature[open + 1..closing(signature, open)]);
+    // The arrow of a function's type closes nothing.
+    let inside = inside.replace("->", "");
     let mut depth = 0;
     let parameters = inside.split(|c: char| {
         depth += ['(', '[', '<'].contains(&c) as i32 - [')', ']', '>'].contains(&c) as i32;
@@ -194,8 +199,10 @@ mod tests {
     fn methods_are_found_with_their_docs() {
         let text = "impl Tensor {\n    /// The mean. And more.\n    ///\n    /// ```\n    /// ```\n    #[track_caller]\n    \
                     pub fn mean(&self, axes: impl Into<Axes>, n: (u8, u8)) -> Tensor {\n    }\n    /// Joins\n    /// all.\n    \
-                    pub fn cat(tensors: &[&Tensor], axis: i32) -> Tensor {\n    fn hidden(&self) {}\n}\n";
-        let expect = [("mean(axes, n)", "The mean."), ("Tensor::cat(tensors, axis)", "Joins all.")];
+                    pub fn cat(tensors: &[&Tensor], axis: i32) -> Tensor {\n    fn hidden(&self) {}\n    \
+                    /// Folds.\n    pub fn fold(\n        &self,\n        f: impl Fn(f32) -> f32,\n        axis: i32,\n    ) -> Tensor {\n}\n";
+        let expect =
+            [("mean(axes, n)", "The mean."), ("Tensor::cat(tensors, axis)", "Joins all."), ("fold(f, axis)", "Folds.")];
         assert_eq!(methods(text), expect.map(|(a, b)| (a.to_string(), b.to_string())));
     }
 
