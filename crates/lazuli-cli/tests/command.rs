@@ -1,6 +1,10 @@
 //! The command as a user meets it: what it prints, and how it ends.
 
+mod images;
+
 use std::process::{Command, Output};
+
+use images::images;
 
 fn lazuli(words: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_lazuli")).args(words).output().expect("the command starts")
@@ -61,21 +65,6 @@ fn help_is_there_for_every_command() {
     check(&["help", "doctor"], 0, &["Usage: lazuli doctor", "--output FILE"], &[]);
     check(&["help", "tour"], 0, &["Usage: lazuli [tour]"], &[]);
     check(&["devices", "--help"], 0, &["Usage: lazuli devices"], &[]);
-}
-
-/// A folder with some made-up images.
-fn images(n_train: u32, n_test: u32) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().expect("a folder");
-    for (stem, n) in [("train", n_train), ("t10k", n_test)] {
-        let sizes = |sizes: &[u32]| sizes.iter().flat_map(|size| size.to_be_bytes()).collect::<Vec<u8>>();
-        let pixels: Vec<u8> = (0..n * 784).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-        let images = [&[0, 0, 8, 3][..], &sizes(&[n, 28, 28]), &pixels].concat();
-        let labels: Vec<u8> = (0..n).map(|i| (i % 10) as u8).collect();
-        let labels = [&[0, 0, 8, 1][..], &sizes(&[n]), &labels].concat();
-        std::fs::write(folder.path().join(format!("{stem}-images-idx3-ubyte")), images).expect("is written");
-        std::fs::write(folder.path().join(format!("{stem}-labels-idx1-ubyte")), labels).expect("is written");
-    }
-    folder
 }
 
 #[test]

@@ -1,10 +1,13 @@
 //! `lazuli train --distributed` as a user meets it, on ranks of this machine; and a rank with two devices. Tests take turns.
 #![cfg(feature = "mpi")]
 
+mod images;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use images::images;
 use lazuli::{Device, DeviceKind, Tensor};
 use lazuli_mpi::{Distributed, World};
 use lazuli_nn::{Adam, Layer, Linear, Optimizer, Relu, Sequential, loss, parameters};
@@ -27,21 +30,6 @@ fn mpirun(n: usize) -> Command {
 fn texts(output: &Output) -> (String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (text(&output.stdout), text(&output.stderr))
-}
-
-/// A folder with some made-up images.
-fn images(n_train: u32, n_test: u32) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().expect("a folder");
-    for (stem, n) in [("train", n_train), ("t10k", n_test)] {
-        let sizes = |sizes: &[u32]| sizes.iter().flat_map(|size| size.to_be_bytes()).collect::<Vec<u8>>();
-        let pixels: Vec<u8> = (0..n * 784).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-        let images = [&[0, 0, 8, 3][..], &sizes(&[n, 28, 28]), &pixels].concat();
-        let labels: Vec<u8> = (0..n).map(|i| (i % 10) as u8).collect();
-        let labels = [&[0, 0, 8, 1][..], &sizes(&[n]), &labels].concat();
-        std::fs::write(folder.path().join(format!("{stem}-images-idx3-ubyte")), images).expect("is written");
-        std::fs::write(folder.path().join(format!("{stem}-labels-idx1-ubyte")), labels).expect("is written");
-    }
-    folder
 }
 
 /// A run on so many ranks; 0 for one without MPI.
@@ -174,6 +162,7 @@ fn a_rank_with_two_devices_counts_as_two() {
         .args(["--exact", test, "--nocapture", "--test-threads", "1"])
         .env(CHILD, "1")
         .env("VK_DRIVER_FILES", two_adapters(folder.path()))
+        .env("LAZULI_DEVICE", "software")
         .output()
         .expect("mpirun starts");
     let (text, errors) = texts(&output);
@@ -186,6 +175,8 @@ fn two_devices(world: &World) -> lazuli::Result<()> {
     assert_eq!(software.len(), 2, "{infos:?}");
     let devices = [Device::open(&software[0].to_string())?, Device::open(&software[1].to_string())?];
     assert!(devices[0] != devices[1]);
+    // Without the variable a rank takes the CPU rather than a driver that runs on it.
+    assert_eq!(world.device()?.info().kind, DeviceKind::Software);
     let make = |device: &Device| {
         let (first, last) = (Linear::new(6, 8, 1, device), Linear::new(8, 3, 2, device));
         Sequential::new().push(first).push(Relu).push(last)

@@ -4,6 +4,9 @@
 //! in `PMIx_server_finalize` of PMIx 4.2.2): that is counted and said, and only ranks that are left are a failure. Needs Linux and
 //! root.
 
+#[path = "../../../crates/lazuli-cli/tests/images/idx.rs"]
+mod idx;
+
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -114,7 +117,8 @@ pub fn run(words: &[String]) -> Result<(), String> {
     // What an earlier run has left.
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).map_err(|e| e.to_string())?;
-    images(&folder)?;
+    // An epoch of them takes some 20 ms.
+    idx::write(&folder, 300, 30).map_err(|e| e.to_string())?;
     let mut random =
         Random(std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |d| d.as_nanos() as u64));
     println!("seed {}", random.0);
@@ -388,21 +392,6 @@ fn environment(pid: u32) -> String {
     let file = PathBuf::from(format!("/proc/{pid}/environ"));
     // Of a process that has ended, or ends now, there is none.
     fs::read(file).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
-}
-
-/// Made-up images: an epoch takes some 20 ms.
-fn images(folder: &Path) -> Result<(), String> {
-    for (stem, n) in [("train", 300u32), ("t10k", 30)] {
-        let sizes = |sizes: &[u32]| sizes.iter().flat_map(|size| size.to_be_bytes()).collect::<Vec<u8>>();
-        let pixels: Vec<u8> = (0..n * 784).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-        let images = [&[0, 0, 8, 3][..], &sizes(&[n, 28, 28]), &pixels].concat();
-        let labels: Vec<u8> = (0..n).map(|i| (i % 10) as u8).collect();
-        let labels = [&[0, 0, 8, 1][..], &sizes(&[n]), &labels].concat();
-        for (name, bytes) in [("images-idx3-ubyte", images), ("labels-idx1-ubyte", labels)] {
-            fs::write(folder.join(format!("{stem}-{name}")), bytes).map_err(|e| e.to_string())?;
-        }
-    }
-    Ok(())
 }
 
 impl Tally {

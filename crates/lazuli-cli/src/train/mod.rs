@@ -24,7 +24,7 @@ use crate::Outcome;
 use mnist::Mnist;
 pub use options::{HELP, Options};
 use record::Record;
-use team::{Alone, Team};
+use team::{Alone, Step, Team};
 
 /// Where a run is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -199,7 +199,8 @@ impl<'t> Run<'t> {
         let accuracy = metrics::accuracy(&logits, labels);
         let loss = loss::cross_entropy(&logits, labels);
         drop(logits);
-        let (loss, more) = self.team.step(&mut self.model, lr, loss, n, vec![accuracy])?;
+        let step = Step { model: &mut self.model, lr, loss, n_images: n, more: vec![accuracy] };
+        let (loss, more) = self.team.step(step)?;
         match n {
             // A batch of fewer images than there are ranks.
             0 => Ok([0.0; 3]),

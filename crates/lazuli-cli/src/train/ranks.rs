@@ -7,7 +7,7 @@ use lazuli::{Device, Result, Tensor};
 use lazuli_mpi::{Distributed, Reduce, World};
 use lazuli_nn::{Adam, Optimizer, Sequential};
 
-use super::team::Team;
+use super::team::{Step, Team};
 use super::{Options, trained};
 use crate::Outcome;
 
@@ -47,14 +47,7 @@ impl Team for Ranks<'_> {
         self.world.size()
     }
 
-    fn step(
-        &mut self,
-        model: &mut Sequential,
-        lr: f64,
-        loss: Tensor,
-        n_images: usize,
-        more: Vec<Tensor>,
-    ) -> Result<(Tensor, Vec<Tensor>)> {
+    fn step(&mut self, Step { model, lr, loss, n_images, more }: Step) -> Result<(Tensor, Vec<Tensor>)> {
         self.optimizer.lr = lr;
         self.optimizer.step_of(model, loss, n_images, more)
     }

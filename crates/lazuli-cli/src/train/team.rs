@@ -6,59 +6,69 @@ use std::time::Duration;
 use lazuli::{Device, Result, Tensor};
 use lazuli_nn::{Optimizer, Sequential};
 
-/// Whoever takes part in a run, as one of them sees it.
+/// One step of a model, as one of a team asks for it.
+pub struct Step<'m> {
+    pub model: &'m mut Sequential,
+    pub lr: f64,
+    /// The mean over this one's images.
+    pub loss: Tensor,
+    pub n_images: usize,
+    /// Is computed with the step.
+    pub more: Vec<Tensor>,
+}
+
+/// Whoever takes part in a run, as one of them sees it. Whatever is not said otherwise is so for one who is alone.
 pub trait Team {
-    /// Which of them this is, from 0. Number 0 prints and saves.
-    fn rank(&self) -> usize;
-    /// How many they are.
-    fn size(&self) -> usize;
-    /// One step with everybody's images, of which `loss` is the mean over `n_images` of this one's. Computes `more`, too.
-    fn step(
-        &mut self,
-        model: &mut Sequential,
-        lr: f64,
-        loss: Tensor,
-        n_images: usize,
-        more: Vec<Tensor>,
-    ) -> Result<(Tensor, Vec<Tensor>)>;
+    /// One step with everybody's images. Gives the loss of this one's, and `more`.
+    fn step(&mut self, step: Step) -> Result<(Tensor, Vec<Tensor>)>;
     /// What the optimiser remembers, by name.
     fn named(&mut self, model: &mut Sequential, device: &Device) -> Result<Vec<(String, Tensor)>>;
     /// Goes on from that.
     fn load(&mut self, model: &mut Sequential, find: &dyn Fn(&str) -> Option<Tensor>) -> Result<()>;
+
+    /// Which of them this is, from 0. Number 0 prints and saves.
+    fn rank(&self) -> usize {
+        0
+    }
+
+    /// How many they are.
+    fn size(&self) -> usize {
+        1
+    }
+
     /// Gives everybody the model of number 0.
-    fn share_model(&self, model: &mut Sequential) -> Result<()>;
+    fn share_model(&self, _: &mut Sequential) -> Result<()> {
+        Ok(())
+    }
+
     /// Gives everybody the bytes of number 0.
-    fn share_bytes(&self, bytes: Vec<u8>) -> Result<Vec<u8>>;
+    fn share_bytes(&self, bytes: Vec<u8>) -> Result<Vec<u8>> {
+        Ok(bytes)
+    }
+
     /// The sums of everybody's numbers.
-    fn sum(&self, values: Vec<f32>) -> Result<Vec<f32>>;
+    fn sum(&self, values: Vec<f32>) -> Result<Vec<f32>> {
+        Ok(values)
+    }
+
     /// After how many steps numbers are summed: seldom enough to cost nothing, often enough for a progress bar.
-    fn sums_every(&self) -> u64;
+    fn sums_every(&self) -> u64 {
+        1
+    }
+
     /// How long this one has waited for the others.
-    fn waited(&self) -> Duration;
+    fn waited(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// One process, with an optimiser of its own.
 pub struct Alone(pub Optimizer);
 
 impl Team for Alone {
-    fn rank(&self) -> usize {
-        0
-    }
-
-    fn size(&self) -> usize {
-        1
-    }
-
-    fn step(
-        &mut self,
-        model: &mut Sequential,
-        lr: f64,
-        loss: Tensor,
-        _: usize,
-        more: Vec<Tensor>,
-    ) -> Result<(Tensor, Vec<Tensor>)> {
-        self.0.lr = lr;
-        self.0.step_with(model, loss, more)
+    fn step(&mut self, step: Step) -> Result<(Tensor, Vec<Tensor>)> {
+        self.0.lr = step.lr;
+        self.0.step_with(step.model, step.loss, step.more)
     }
 
     fn named(&mut self, _: &mut Sequential, device: &Device) -> Result<Vec<(String, Tensor)>> {
@@ -67,25 +77,5 @@ impl Team for Alone {
 
     fn load(&mut self, model: &mut Sequential, find: &dyn Fn(&str) -> Option<Tensor>) -> Result<()> {
         self.0.load(model, find)
-    }
-
-    fn share_model(&self, _: &mut Sequential) -> Result<()> {
-        Ok(())
-    }
-
-    fn share_bytes(&self, bytes: Vec<u8>) -> Result<Vec<u8>> {
-        Ok(bytes)
-    }
-
-    fn sum(&self, values: Vec<f32>) -> Result<Vec<f32>> {
-        Ok(values)
-    }
-
-    fn sums_every(&self) -> u64 {
-        1
-    }
-
-    fn waited(&self) -> Duration {
-        Duration::ZERO
     }
 }
