@@ -94,15 +94,14 @@ fn clippy() -> Result<(), String> {
     succeed(Command::new(cargo()).args(["clippy", "--workspace", "--all-targets", "--", "--deny", "warnings"]))
 }
 
+/// The crates that others build on.
+const LIBRARIES: [&str; 6] = ["lazuli", "lazuli-nn", "lazuli-io", "lazuli-onnx", "lazuli-text", "lazuli-check"];
+
 /// Links in the documentation lead somewhere.
 fn api_docs() -> Result<(), String> {
     let mut command = Command::new(cargo());
-    succeed(
-        command
-            .args(["doc", "--no-deps", "--package", "lazuli", "--package", "lazuli-nn", "--package", "lazuli-io"])
-            .args(["--package", "lazuli-onnx", "--package", "lazuli-text", "--package", "lazuli-check"])
-            .env("RUSTDOCFLAGS", "--deny warnings"),
-    )
+    command.args(["doc", "--no-deps"]).args(LIBRARIES.iter().flat_map(|name| ["--package", name]));
+    succeed(command.env("RUSTDOCFLAGS", "--deny warnings"))
 }
 
 /// Unit tests, tests of the whole, every example in docs, README and guide, and whether generated pages are up to date.
@@ -203,15 +202,13 @@ fn without_gpu() -> Result<(), String> {
     succeed(Command::new(cargo()).args(package).args(["--", "--deny", "warnings"]))
 }
 
-/// The engine and what reads models build for browsers, GPUs included. Nothing runs there: that needs a browser.
+/// All library crates are right for browsers, GPUs included. Nothing runs there: that needs a browser.
 fn browser() -> Result<(), String> {
     const TARGET: &str = "wasm32-unknown-unknown";
     succeed(Command::new("rustup").args(["target", "add", TARGET]))?;
     let mut command = Command::new(cargo());
-    command
-        .args(["check", "--package", "lazuli", "--package", "lazuli-onnx", "--target", TARGET])
-        .env("RUSTFLAGS", "--deny warnings");
-    succeed(&mut command)
+    command.args(["check", "--target", TARGET]).args(LIBRARIES.iter().flat_map(|name| ["--package", name]));
+    succeed(command.env("RUSTFLAGS", "--deny warnings"))
 }
 
 /// Each example asserts what it shows.
