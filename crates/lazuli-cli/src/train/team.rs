@@ -67,6 +67,7 @@ pub struct Alone(pub Optimizer);
 
 impl Team for Alone {
     fn step(&mut self, step: Step) -> Result<(Tensor, Vec<Tensor>)> {
+        assert!(step.n_images > 0, "who is alone has every batch whole");
         self.0.lr = step.lr;
         self.0.step_with(step.model, step.loss, step.more)
     }
