@@ -80,8 +80,9 @@ fn main() -> ExitCode {
     let done = match words[..] {
         ["run", device] => run(device),
         ["plan", device] => plan(device),
+        ["time", device] => time(device),
         _ => {
-            eprintln!("Usage: isa-kernels run|plan DEVICE");
+            eprintln!("Usage: isa-kernels run|plan|time DEVICE");
             return ExitCode::from(2);
         }
     };
@@ -116,6 +117,33 @@ fn plan(device: &str) -> Result<()> {
         println!("{}\t{}", case.name, explain.kernels.len());
     }
     Ok(())
+}
+
+/// Evaluates every case twice, and prints the CPU seconds of this process that the first evaluation takes more than the second:
+/// those of planning and of compiling its kernels, if no cache of the driver's has them (`MESA_SHADER_CACHE_DISABLE=true`).
+fn time(device: &str) -> Result<()> {
+    let device = Device::open(device)?;
+    let evaluate = |case: &Case| -> Result<f64> {
+        let wanted = (case.build)(&device);
+        device.sync()?;
+        let before = cpu_seconds();
+        lazuli::compute(&wanted.iter().collect::<Vec<_>>())?;
+        device.sync()?;
+        Ok(cpu_seconds() - before)
+    };
+    for case in CASES {
+        let (first, second) = (evaluate(case)?, evaluate(case)?);
+        println!("{}\t{:.2}", case.name, first - second);
+    }
+    Ok(())
+}
+
+/// CPU time of all threads of this process so far, in steps of 10 ms; 0 where the system does not tell as Linux does.
+fn cpu_seconds() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // After the name of the program, which may hold spaces, field 12 and 13 of the rest are user and system time.
+    let fields = text.rsplit(')').next().unwrap_or_default().split_whitespace();
+    fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
 /// Memory on the device. Its values are of no interest.

@@ -14,6 +14,8 @@ pub struct Figures {
     pub spills: u64,
     /// Workgroup memory in bytes.
     pub lds: u64,
+    /// Instructions that wait for the whole workgroup.
+    pub barriers: u64,
     pub instructions: u64,
     /// Multiply-adds among the instructions of the hottest loop, in per cent; of everything, if there is no loop.
     pub fma_percent: u64,
@@ -34,6 +36,7 @@ impl Figures {
             waves: stat("Subgroups per SIMD")?,
             spills: stat("Spilled VGPRs")? + stat("Spilled SGPRs")? + stat("Scratch size")?,
             lds: stat("LDS size")?,
+            barriers: all.n_barriers,
             instructions: stat("Instructions")?,
             fma_percent: (100 * hot.n_fma + hot.n / 2).checked_div(hot.n).unwrap_or(0),
             bytes_per_load: loads.load_bytes as f64 / loads.n_loads.max(1) as f64,
@@ -48,6 +51,7 @@ struct Counts {
     n_fma: u64,
     n_loads: u64,
     load_bytes: u64,
+    n_barriers: u64,
 }
 
 impl Counts {
@@ -59,6 +63,7 @@ impl Counts {
                 let op = half.split_whitespace().next().unwrap_or_default();
                 counts.n += 1;
                 counts.n_fma += is_fma(op) as u64;
+                counts.n_barriers += (op == "s_barrier") as u64;
                 if let Some(n_bytes) = load_bytes(op) {
                     counts.n_loads += 1;
                     counts.load_bytes += n_bytes;
@@ -190,7 +195,7 @@ mod tests {
             block(6, &["s_endpgm"]),
         ];
         assert_eq!(loops(&blocks), [(1, 3), (2, 2), (4, 4)]);
-        assert_eq!(Counts::of(hottest(&blocks)), Counts { n: 7, n_fma: 2, n_loads: 1, load_bytes: 16 });
+        assert_eq!(Counts::of(hottest(&blocks)), Counts { n: 7, n_fma: 2, n_loads: 1, load_bytes: 16, n_barriers: 0 });
     }
 
     /// Two kernels as RADV of Mesa 22.3.6 wrote them for an RDNA2 GPU, without the intermediate forms.
@@ -209,6 +214,7 @@ mod tests {
             waves: 32,
             spills: 0,
             lds: 0,
+            barriers: 0,
             instructions: 52,
             fma_percent: 0,
             bytes_per_load: 16.0,

@@ -22,13 +22,23 @@ pub struct Family {
     pub name: &'static str,
     /// What Mesa calls it, newest name last: some have been renamed.
     mesa_names: &'static [&'static str],
+    /// What Mesa is asked to do otherwise than by default.
+    options: &'static str,
 }
 
-/// Waves of 64 in lock-step; waves of 32 or 64; the same with two instructions at a time.
+/// The members of RDNA2 and RDNA3.
+const NAVI21: &[&str] = &["navi21"];
+const NAVI31: &[&str] = &["gfx1100", "navi31"];
+/// Compute in waves of 32 where a kernel does not ask for more.
+const WAVES_OF_32: &str = "cswave32";
+
+/// Waves of 64 in lock-step; waves of 64 or 32; the same with two instructions at a time.
 pub const FAMILIES: &[Family] = &[
-    Family { name: "GCN", mesa_names: &["polaris10"] },
-    Family { name: "RDNA2", mesa_names: &["navi21"] },
-    Family { name: "RDNA3", mesa_names: &["gfx1100", "navi31"] },
+    Family { name: "GCN", mesa_names: &["polaris10"], options: "" },
+    Family { name: "RDNA2", mesa_names: NAVI21, options: "" },
+    Family { name: "RDNA2, waves of 32", mesa_names: NAVI21, options: WAVES_OF_32 },
+    Family { name: "RDNA3", mesa_names: NAVI31, options: "" },
+    Family { name: "RDNA3, waves of 32", mesa_names: NAVI31, options: WAVES_OF_32 },
 ];
 
 /// Everything that running on the null device needs.
@@ -58,7 +68,7 @@ impl NullDevice {
     /// What the driver and the program write while every case is compiled for a family.
     pub fn listing(&self, family: &Family) -> Result<Listing, String> {
         for mesa_name in family.mesa_names {
-            let output = self.run(mesa_name)?;
+            let output = self.run(mesa_name, family.options)?;
             let text = String::from_utf8_lossy(&output.stderr);
             if text.contains("Unknown family") {
                 continue;
@@ -73,7 +83,7 @@ impl NullDevice {
         Err(format!("this Mesa knows none of {} for {}", family.mesa_names.join(", "), family.name))
     }
 
-    fn run(&self, mesa_name: &str) -> Result<Output, String> {
+    fn run(&self, mesa_name: &str, options: &str) -> Result<Output, String> {
         let mut command = built("isa-kernels")?;
         command.args(["run", "gpu"]);
         // What the user has set must not change what is compiled.
@@ -83,6 +93,7 @@ impl NullDevice {
         command
             .env("RADV_FORCE_FAMILY", mesa_name)
             .env("RADV_DEBUG", "shaders,shaderstats")
+            .env("RADV_PERFTEST", options)
             .env("MESA_SHADER_CACHE_DISABLE", "true")
             .env("LAZULI_CACHE_DIR", "")
             // Labels of pipelines are handed on.

@@ -150,11 +150,14 @@ fn with_limits(limits: &wgpu::Limits, known: &GpuTarget) -> GpuTarget {
 /// What is known of a device that is open.
 pub fn target_of(device: &wgpu::Device, known: &GpuTarget) -> GpuTarget {
     let info = device.adapter_info();
-    let has_subgroups = device.features().contains(wgpu::Features::SUBGROUP) && known.counts_lanes;
-    let one_size = info.subgroup_min_size == info.subgroup_max_size;
-    let subgroup = (has_subgroups && one_size).then_some(info.subgroup_min_size as usize);
+    // Browsers want a text that asks for subgroups, and do not tell which of a workgroup's they are.
+    let has_subgroups =
+        device.features().contains(wgpu::Features::SUBGROUP) && info.backend != wgpu::Backend::BrowserWebGpu;
+    let sizes = [info.subgroup_min_size as usize, info.subgroup_max_size as usize];
+    let subgroup_sizes = has_subgroups.then_some(sizes);
+    let subgroup = (has_subgroups && known.counts_lanes && sizes[0] == sizes[1]).then_some(sizes[0]);
     let map_results = known.map_results && device.features().contains(wgpu::Features::MAPPABLE_PRIMARY_BUFFERS);
-    GpuTarget { subgroup, map_results, ..with_limits(&device.limits(), known) }
+    GpuTarget { subgroup, subgroup_sizes, map_results, ..with_limits(&device.limits(), known) }
 }
 
 /// What a wgpu adapter is, in the words that users read.

@@ -39,6 +39,8 @@ pub struct GpuTarget {
     pub counts_lanes: bool,
     /// Invocations of a subgroup, if that is always the same number and they are counted as in their workgroup.
     pub subgroup: Option<usize>,
+    /// The fewest and the most invocations that a subgroup may have; None: the device has no subgroups.
+    pub subgroup_sizes: Option<[usize; 2]>,
     /// Whether results are mapped where they lie instead of being copied to memory for reading first.
     pub map_results: bool,
     /// Whether its memory is the machine's, handed out beyond what there is: ask the system before taking much.
@@ -54,6 +56,14 @@ impl GpuTarget {
     /// How many invocations may share a row of a reduction.
     pub fn max_reduce_lanes(&self) -> usize {
         [1, 8, 64, 256].into_iter().rfind(|lanes| *lanes <= self.max_invocations).unwrap_or(1)
+    }
+
+    /// How many invocations that follow each other are in one subgroup, whatever its size, in a workgroup of so many; None if
+    /// subgroups may not be full.
+    pub fn shuffle_width(&self, n_invocations: usize) -> Option<usize> {
+        let [fewest, most] = self.subgroup_sizes?;
+        let is_full = fewest.is_power_of_two() && most.is_power_of_two() && n_invocations.is_multiple_of(most);
+        (is_full && fewest > 1).then_some(fewest)
     }
 }
 

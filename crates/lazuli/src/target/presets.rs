@@ -40,6 +40,7 @@ impl Target {
             max_bindings: 32,
             max_invocations: 1024,
             max_shared_bytes: 64 << 10,
+            subgroup_sizes: Some([32, 64]),
             ..known
         })
     }
@@ -52,6 +53,7 @@ impl Target {
             max_bindings: 32,
             max_invocations: 1024,
             max_shared_bytes: 64 << 10,
+            subgroup_sizes: Some([32, 64]),
             ..known
         })
     }
@@ -65,18 +67,20 @@ impl Target {
             max_invocations: 1024,
             max_shared_bytes: 32 << 10,
             subgroup: Some(8),
+            subgroup_sizes: Some([8, 8]),
             ..known
         })
     }
 
-    /// Google's driver that runs on the CPU.
+    /// Google's driver that runs on the CPU: subgroups are its vectors of four.
     pub fn swiftshader() -> Target {
         let known = quirks(DeviceKind::Software, "SwiftShader Device (Subzero)", "SwiftShader driver", "AMD EPYC");
         Target::gpu(GpuTarget {
             max_binding_bytes: 1 << 30,
-            max_bindings: 32,
+            max_bindings: 10,
             max_invocations: 256,
             max_shared_bytes: 32 << 10,
+            subgroup_sizes: Some([4, 4]),
             ..known
         })
     }

@@ -41,11 +41,16 @@ fn of_gpu(gpu: &GpuTarget) -> Vec<(&'static str, String)> {
         Folds::Equal => "kept, but of sums of equal terms",
         Folds::Any => "kept by hand: its compiler may fold any sum",
     };
+    let subgroups = match gpu.subgroup_sizes {
+        None => "not used".to_string(),
+        Some([fewest, most]) if fewest == most => format!("of {fewest}"),
+        Some([fewest, most]) => format!("of {fewest} to {most}"),
+    };
     vec![
         ("kind", format!("{:?}", gpu.kind).to_lowercase()),
         ("invocations", style.to_string()),
         ("workgroups", format!("up to {} invocations, {} KiB shared", gpu.max_invocations, gpu.max_shared_bytes >> 10)),
-        ("subgroups", gpu.subgroup.map_or("not used".to_string(), |n| format!("of {n}"))),
+        ("subgroups", subgroups),
         ("bindings", format!("{} of up to {} MiB", gpu.max_bindings, gpu.max_binding_bytes >> 20)),
         ("loop iterations", iterations),
         ("large shaders", if gpu.large_shaders { "used" } else { "avoided" }.to_string()),

@@ -19,6 +19,7 @@ pub fn quirks(kind: DeviceKind, name: &str, driver: &str, processor: &str) -> Gp
         max_invocations: 256,
         max_shared_bytes: 16 << 10,
         subgroup: None,
+        subgroup_sizes: None,
         tuned: Arc::default(),
         // Drivers that run on the CPU make barriers expensive (llvmpipe runs invocations as coroutines) and registers
         // cheap.

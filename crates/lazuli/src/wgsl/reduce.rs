@@ -4,6 +4,7 @@
 
 mod pairs;
 mod online_softmax;
+mod across;
 
 use super::Pass;
 use super::context::Context;
@@ -31,6 +32,9 @@ pub fn pass(context: &Context, args: &Args, shape: ReduceSchedule) -> Pass {
     let columns = context.body.order == Order::OuterFast;
     let kept = context.kept();
     let by = (&by_four[..], &by_one[..]);
+    if shape.shuffle.is_some() {
+        shader.count_by_subgroup();
+    }
     let reduction =
         Reduction { context, args, shape, columns, by_four: by.0, by_one: by.1, kept: &kept, memory: &memory };
     reduction.write(&mut shader);
@@ -543,36 +547,11 @@ impl<'a> Reduction<'a> {
         if self.shape.scalar_tail {
             value = self.combined(shader, fold, &value, &self.accumulator("rest", fold, suffix, false));
         }
-        if self.shape.lanes > 1 {
-            return self.shared(shader, fold, suffix, value);
+        match (self.shape.lanes, self.shape.shuffle) {
+            (1, _) => shader.define(format!("r{fold}{suffix}"), value),
+            (_, None) => self.through_memory(shader, fold, suffix, value),
+            (_, Some(width)) => self.through_subgroups(shader, fold, suffix, value, width),
         }
-        shader.define(format!("r{fold}{suffix}"), value)
-    }
-
-    /// Folds the values of a row's invocations through workgroup memory, half of them at a time.
-    fn shared(&self, shader: &mut Shader, fold: Reg, suffix: &str, value: ShaderExpr) -> ShaderExpr {
-        let ReduceSchedule { items, lanes, .. } = self.shape;
-        let name = format!("sh_{}{}", lane_name(value.lane()), if value.is_four() { "x4" } else { "" });
-        let shared = shader.shared(&name, items * lanes, value.ty());
-        let (lane, part) = (word("lane"), word("part"));
-        let own = shared.at(&lane);
-        shader.assign(&own, value);
-        shader.barrier();
-        let half = shader.open_halving("half", lanes / 2, lanes.ilog2() as usize);
-        let (first, apart) = match (items, self.columns) {
-            (1, _) => (0.into(), half.clone()),
-            (_, true) => (&lane % items, &half * items),
-            (_, false) => (&lane - &part, half.clone()),
-        };
-        shader.open_if(part.less(half));
-        let both = self.combined(shader, fold, &own, &shared.at(lane + apart));
-        shader.assign(&own, both);
-        shader.close();
-        shader.barrier();
-        shader.close();
-        let result = shader.define(format!("r{fold}{suffix}"), shared.at(first));
-        shader.barrier();
-        result
     }
 }
 

@@ -207,6 +207,9 @@ pub struct ReduceSchedule {
     /// Items of a workgroup, and invocations that share one.
     pub items: usize,
     pub lanes: usize,
+    /// Invocations next to each other, as a subgroup counts them, that hand each other what they have folded without workgroup
+    /// memory: every subgroup is a multiple of them. None: all goes through workgroup memory.
+    pub shuffle: Option<usize>,
     /// How many fours of columns an item has.
     pub vecs_per_thread: usize,
     /// How many times the body of the main loop is written out for them.
@@ -223,6 +226,11 @@ pub struct ReduceSchedule {
 impl fmt::Display for ReduceSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} rows a workgroup, {} invocations each", self.items, self.lanes)?;
+        match self.shuffle {
+            Some(width) if width < self.lanes => write!(f, ", folded by subgroups, {width} at a time")?,
+            Some(_) => f.write_str(", folded by subgroups")?,
+            None => {}
+        }
         if let Some(four) = self.four {
             write!(f, ", {} × 4 elements along axis {}", self.vecs_per_thread, four.axis)?;
         }
@@ -241,6 +249,8 @@ pub const BLOCK_ITERATIONS: usize = 64;
 /// done with each.
 const UNROLL: usize = 4;
 const UNROLL_LIGHT: usize = 16;
+/// Steps of a row that a subgroup keeps in registers: 32 of them for fours, and as many for what is computed from them.
+const SUBGROUP_STEPS: usize = 8;
 /// So many instructions are little.
 const LITTLE: usize = 8;
 /// Fours of columns that one invocation takes where it works alone: many, because each row of memory that it touches is
@@ -288,20 +298,25 @@ fn reduce_shape_of(
     };
 
     let columns_at_once = if four.is_some() && columns { 4 * vecs_per_thread } else { 1 };
-    let (lanes, iterations) = reduce_lanes(body, target, n_items, inner, (by_four * unroll, columns_at_once));
+    let subgroup = subgroup_of_row(target, n_items, inner.div_ceil(by_four)).filter(|_| large && !columns);
+    let (lanes, iterations) = reduce_lanes(body, target, n_items, inner, (by_four * unroll, columns_at_once), subgroup);
     let items = match target.style {
         Threads::Independent => (8 / lanes).max(1),
-        Threads::Cooperative => (target.max_invocations.min(256) / lanes).clamp(1, 64),
+        Threads::Cooperative => (target.max_invocations.min(WORKGROUP) / lanes).clamp(1, 64),
     };
     let steps = inner.div_ceil(lanes * by_four);
     // Not of columns: how long they are is most often a batch size, which should compile nothing.
-    let kept = !columns && (1..=UNROLL).contains(&steps) && inner.is_multiple_of(by_four) && !body.ragged;
+    let most = if subgroup == Some(lanes) { SUBGROUP_STEPS } else { UNROLL };
+    let kept = !columns && (1..=most).contains(&steps) && inner.is_multiple_of(by_four) && !body.ragged;
+    // The invocations of a column do not follow each other.
+    let shuffle = target.shuffle_width(items * lanes).filter(|_| lanes > 1 && (!columns || items == 1));
     let unroll = if kept { steps } else { unroll };
     let blocks = columns || body.ragged || inner > lanes * by_four * unroll * BLOCK_ITERATIONS;
     let shape = ReduceSchedule {
         four,
         items,
         lanes,
+        shuffle,
         vecs_per_thread,
         unroll,
         kept,
@@ -310,6 +325,18 @@ fn reduce_shape_of(
         scalar_tail: by_four == 4 && (!inner.is_multiple_of(4) || (body.ragged && !args.limit.is_multiple_of(4))),
     };
     (shape, iterations)
+}
+
+/// Invocations of a workgroup that shares rows, on hardware; and those that count as one when it is asked whether a device is full.
+const WORKGROUP: usize = 256;
+const GROUP: usize = 64;
+
+/// How many invocations of a subgroup share a row where its steps then fit in registers and there are enough rows to fill the
+/// device: no invocation waits at a barrier.
+fn subgroup_of_row(target: &GpuTarget, n_rows: usize, n_steps: usize) -> Option<usize> {
+    let width = target.shuffle_width(WORKGROUP).filter(|_| target.style == Threads::Cooperative)?;
+    let is_full = n_rows.saturating_mul(width) >= target.full_groups * GROUP;
+    (is_full && n_steps > width && n_steps.div_ceil(width) <= SUBGROUP_STEPS).then_some(width)
 }
 
 /// A row's largest element and the sum of exponentials less it, Σ exp(x − max x): one sweep can find both.
@@ -362,6 +389,7 @@ fn reduce_lanes(
     n_items: usize,
     inner: usize,
     (per_trip, n_rows): (usize, usize),
+    subgroup: Option<usize>,
 ) -> (usize, usize) {
     let max_lanes = target.max_reduce_lanes();
     // One sweep per stage and a last one, each with a few more trips for blocks and for what is left over. How many they
@@ -372,7 +400,7 @@ fn reduce_lanes(
         let n_chunks = inner.div_ceil(lanes * per_trip);
         n_sweeps.saturating_mul((n_chunks * 2 + 16).saturating_add((n_chunks + 1) * of_functions * per_trip * n_rows))
     };
-    let wanted = match target.style {
+    let wanted = subgroup.unwrap_or_else(|| match target.style {
         Threads::Independent if n_items < 16 && inner >= 1024 => 8,
         Threads::Independent => 1,
         Threads::Cooperative => match inner.div_ceil(per_trip) {
@@ -381,8 +409,10 @@ fn reduce_lanes(
             9..=64 => 64,
             _ => 256,
         },
-    };
-    let choices = [1, 8, 64, 256].into_iter().filter(|l| *l >= wanted && *l <= max_lanes);
+    });
+    let mut choices = [1, 8, 64, 256, wanted];
+    choices.sort_unstable();
+    let choices = choices.into_iter().filter(|l| *l >= wanted && *l <= max_lanes);
     let fitting = choices.clone().find(|l| iterations(*l) <= target.max_iterations);
     let lanes = fitting.or(choices.max()).unwrap_or(max_lanes);
     (lanes, iterations(lanes))

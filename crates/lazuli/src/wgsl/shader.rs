@@ -16,6 +16,8 @@ pub struct Shader {
     /// Shown first, for people.
     comment: String,
     n_invocations: usize,
+    /// Whether `lane` counts invocations as subgroups do.
+    counts_by_subgroup: bool,
     consts: Vec<u32>,
     params: Vec<(String, u32)>,
     /// What names of numbers start with now, and which constants are meant: those of a part of the launch.
@@ -49,6 +51,13 @@ impl Shader {
         let mut shader = Shader { comment, n_invocations, consts: consts.to_vec(), ..Shader::default() };
         shader.functions(WGSL_COMMON);
         shader
+    }
+
+    /// Invocations are counted subgroup after subgroup from here on, each of which is full: WGSL does not promise that
+    /// their places in the workgroup follow each other in a subgroup.
+    pub fn count_by_subgroup(&mut self) {
+        self.counts_by_subgroup = true;
+        self.define("lane", word("subgroup") * word("subgroup_size") + word("subgroup_place"));
     }
 
     /// The bits of a constant, by its place in `consts`.
@@ -294,11 +303,20 @@ impl Shader {
         for function in self.called() {
             let _ = writeln!(text, "\n{}", function.text);
         }
+        let places: &[(&str, &str)] = match self.counts_by_subgroup {
+            false => &[("local_invocation_index", "lane")],
+            true => &[
+                ("subgroup_id", "subgroup"),
+                ("subgroup_size", "subgroup_size"),
+                ("subgroup_invocation_id", "subgroup_place"),
+            ],
+        };
+        let places: String =
+            places.iter().map(|(builtin, name)| format!("    @builtin({builtin}) {name}: u32,\n")).collect();
         let _ = write!(
             text,
             "\n@compute @workgroup_size({})\nfn main(\n    @builtin(workgroup_id) group: vec3<u32>,\n    \
-             @builtin(num_workgroups) n_groups: vec3<u32>,\n    @builtin(local_invocation_index) lane: u32,\n) {{\n\
-             {main}}}\n",
+             @builtin(num_workgroups) n_groups: vec3<u32>,\n{places}) {{\n{main}}}\n",
             self.n_invocations
         );
         text.into()

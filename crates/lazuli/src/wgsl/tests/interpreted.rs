@@ -7,6 +7,7 @@ use super::simulator::{self, Piece};
 use super::*;
 use crate::blocks::BlockFormat;
 use crate::graph::Op;
+use crate::keep;
 use crate::plan::SlotKind;
 
 /// Devices by name. The last one takes few elements of anything.
@@ -130,7 +131,8 @@ fn interpret(plan: &Plan, constants: &[u32], inputs: &[Vec<u8>], target: &GpuTar
                 (piece, bind.start / 4, bind.len / 4)
             };
             let bindings: Vec<(usize, usize, usize)> = pass.binds.iter().map(bound).collect();
-            simulator::run(pass, constants, &bindings, &mut pieces, target.subgroup.unwrap_or(1));
+            let subgroup = target.subgroup.or(target.subgroup_sizes.map(|[_, most]| most));
+            simulator::run(pass, constants, &bindings, &mut pieces, subgroup.unwrap_or(1));
         }
     }
     assert_eq!(pieces[status].words[0], 0, "a check has failed");
@@ -389,4 +391,39 @@ fn routines_compute_what_the_cpu_computes() {
     check_run(&[&random(&[30], 1).scatter_add(0, &indices(&[200], 30), &random(&[200], 2))]);
     let (to, from) = (random_of(&[4, 9], DType::U8), random_of(&[4, 150], DType::U8));
     check_run(&[&to.scatter_add(1, &indices(&[4, 150], 9), &from)]);
+}
+
+#[test]
+fn reductions_by_subgroups_of_any_size_compute_what_the_cpu_computes() {
+    // The interpreter's subgroups are the largest that a device may have.
+    let hardware = [[4, 128], [32, 64], [64, 64]].map(|sizes| (Threads::Cooperative, sizes));
+    let software = [[4, 4], [8, 8]].map(|sizes| (Threads::Independent, sizes));
+    let devices: Vec<(&str, GpuTarget)> = (hardware.into_iter().chain(software))
+        .map(|(style, sizes)| ("subgroups", GpuTarget { subgroup_sizes: Some(sizes), ..target(style) }))
+        .collect();
+    // A row a subgroup, several rows a workgroup, a row by all of it; whole fours and others.
+    for shape in [[130, 132], [40, 70], [9, 4100], [3, 1026]] {
+        let x = random(&shape, 1);
+        check_run_on(&[&x.softmax(-1)], &devices);
+        check_run_on(&[&x.square().sum(-1), &x.max(-1), &x.square().mean(keep(-1)).add(&x)], &devices);
+    }
+    check_run_on(&[&random(&[3000, 5], 1).square().sum(0), &random(&[5000], 2).square().sum(..)], &devices);
+    check_run_on(&[&random(&[5, 1500], 3).argmax(-1), &random_of(&[3, 1200], DType::U8).max(-1)], &devices);
+}
+
+#[test]
+fn how_large_subgroups_turn_out_to_be_changes_no_bit() {
+    let output = random(&[130, 1024], 1).softmax(-1);
+    let nodes = [output.node().expect("a good tensor")];
+    let inputs = [bytes(random(&[130, 1024], 1).node().expect("a good tensor"))];
+    let made = |most: usize| {
+        let target = GpuTarget { subgroup_sizes: Some([32, most]), ..target(Threads::Cooperative) };
+        let plan = plan_on(&[&output], &target);
+        assert!(passes(&plan, &target).iter().all(|pass| !pass.text.contains("workgroupBarrier")), "{plan}");
+        let cpu = nodes[0].device.clone();
+        let _lock = cpu.cache().lock();
+        let constants = capture(&nodes, &[]).constants().to_vec();
+        interpret(&plan, &constants, &inputs, &target)
+    };
+    assert_eq!(made(32), made(64));
 }

@@ -34,6 +34,7 @@ fn target(style: Threads) -> GpuTarget {
         style,
         counts_lanes: false,
         subgroup: None,
+        subgroup_sizes: None,
         map_results: false,
         host_memory: false,
         pace: None,

@@ -167,6 +167,11 @@ impl<'m> Simulator<'m> {
                 naga::BuiltIn::WorkGroupId => vec![Words::from_slice(&id); n],
                 naga::BuiltIn::NumWorkGroups => vec![Words::from_slice(&n_groups); n],
                 naga::BuiltIn::LocalInvocationIndex => (0..n as u32).map(|lane| smallvec![lane]).collect(),
+                naga::BuiltIn::SubgroupSize => vec![smallvec![self.subgroup as u32]; n],
+                naga::BuiltIn::SubgroupId => (0..n).map(|lane| smallvec![(lane / self.subgroup) as u32]).collect(),
+                naga::BuiltIn::SubgroupInvocationId => {
+                    (0..n).map(|lane| smallvec![(lane % self.subgroup) as u32]).collect()
+                }
                 other => panic!("no {other:?} here"),
             })
         };
@@ -298,13 +303,21 @@ impl<'m> Simulator<'m> {
                 }
             }
             Statement::SubgroupGather {
-                mode: GatherMode::Broadcast(from) | GatherMode::Shuffle(from),
+                mode: mode @ (GatherMode::Broadcast(from) | GatherMode::Shuffle(from) | GatherMode::ShuffleXor(from)),
                 argument,
                 result,
             } => {
                 assert!(!mask.contains(&false), "{}: some invocations hand nothing over", self.label);
                 let (from, value) = (self.values(frame, *from, mask), self.values(frame, *argument, mask));
-                let of = |l: usize| value[l / self.subgroup * self.subgroup + from[l][0] as usize].clone();
+                let of = |l: usize| {
+                    let (first, own) = (l / self.subgroup * self.subgroup, l % self.subgroup);
+                    let place = match mode {
+                        GatherMode::ShuffleXor(_) => own ^ from[l][0] as usize,
+                        _ => from[l][0] as usize,
+                    };
+                    assert!(place < self.subgroup, "{}: {place} is beyond a subgroup", self.label);
+                    value[first + place].clone()
+                };
                 keep(&mut frame.values[result.index()], Lanes::Values((0..n).map(of).collect()), mask);
             }
             Statement::SubgroupCollectiveOperation {
