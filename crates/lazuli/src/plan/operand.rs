@@ -76,15 +76,15 @@ struct SubAxis {
 
 /// A view has at most so many axes; splitting them seldom makes more.
 type SubAxes = SmallVec<[SubAxis; MAX_RANK]>;
-type Coordinates = SmallVec<[isize; MAX_RANK]>;
+type ViewCoordinates = SmallVec<[isize; MAX_RANK]>;
 
 /// Strides over the row-major elements of `view` as strides over what it looks at.
 fn through(view: &View, axes: SubAxes, offset: isize) -> Option<(SubAxes, isize)> {
     let inner = AxisList::of(view.shape.iter().copied().zip(view.strides));
     let inner = inner.axes();
     // A number of elements as coordinates of the view. The first takes what is left, so that the check sees an overflow.
-    let coordinates = |mut n: isize| -> Coordinates {
-        let mut out: Coordinates = smallvec![0; inner.len()];
+    let coordinates = |mut n: isize| -> ViewCoordinates {
+        let mut out: ViewCoordinates = smallvec![0; inner.len()];
         for (j, (size, _)) in inner.iter().enumerate().rev() {
             let size = *size as isize;
             (out[j], n) = if j == 0 { (n, 0) } else { (n % size, n / size) };
