@@ -174,10 +174,19 @@ unsafe fn run_vectors<V: Vector, const FLIGHT: usize, const FUNCTIONS: bool>(
             return plain::<math::Fused>(start, steps, 0, out);
         }
         if len < long {
-            for at in (0..len - short).step_by(short) {
-                store(values::<V, 2, FUNCTIONS>(start, steps, at), to.add(at), false);
+            let mut at = 0;
+            while at + 2 * short <= len {
+                store(values::<V, 4, FUNCTIONS>(start, steps, at), to.add(at), false);
+                at += 2 * short;
             }
-            return store(values::<V, 2, FUNCTIONS>(start, steps, len - short), to.add(len - short), false);
+            if at + short <= len {
+                store(values::<V, 2, FUNCTIONS>(start, steps, at), to.add(at), false);
+                at += short;
+            }
+            if at < len {
+                store(values::<V, 2, FUNCTIONS>(start, steps, len - short), to.add(len - short), false);
+            }
+            return;
         }
         // Vectors that lie across two cache lines are read twice: where there are many steps, let the operand of most
         // of them lie well. What is streamed must lie well itself.

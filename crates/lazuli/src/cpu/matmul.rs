@@ -2,24 +2,26 @@
 //! not depend on the number of threads: each is made by one thread, in one order.
 
 mod block_products;
+mod epilogue;
 mod packable;
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
+use self::epilogue::{BlockSums, Epilogue, EpilogueTiles};
 use self::packable::PackableOperand;
 use super::blocks::BlockGemv;
-use super::gemm::{Gemm, GemmLists, ImplicitGemm, ImplicitMemory, ListedMatrix, PackBuffers};
+use super::gemm::{Gemm, GemmLists, ImplicitGemm, ImplicitMemory, ImplicitOut, ListedMatrix, PackBuffers};
 use super::gemv::{self, Skinny};
 use super::load;
-use super::map;
 use super::program::{Code, CodeInst};
 use super::runs::ElementRuns;
-use super::schedule::{Nest, Traversal};
+use super::schedule::Nest;
 use super::threads;
-use super::tile::{BoundNest, Tile, Val};
+use super::tile::BoundNest;
 use crate::blocks::Storage;
 use crate::dtype::{DType, Lane};
 use crate::kernel::{Args, MatmulArgs, OperandArgs};
@@ -42,6 +44,7 @@ pub struct Matmul {
     in_output: Option<(usize, isize)>,
     /// Nothing follows: the sums are the output.
     bare: bool,
+    epilogue: EpilogueTiles,
     sums: ProductMethod,
     /// What of the left and of the right operand is widened first, if it is narrow.
     wide: [Option<WideOperand>; 2],
@@ -89,14 +92,35 @@ impl Matmul {
         } else {
             ProductMethod::Integers
         };
+        // The sums of an implicit GEMM are transposed anyway: they are handed over apart from the result.
+        let (nest, in_output) = match sums {
+            ProductMethod::Implicit(_) if !bare => {
+                let mut nest = Nest::new(code.clone(), args, aliased, target);
+                // A block is written in short rows, which are no whole cache lines.
+                nest.streams.fill(false);
+                (nest, None)
+            }
+            _ => (nest, in_output),
+        };
         let room = match &sums {
             ProductMethod::Gemm(gemm) => gemm.room(),
             ProductMethod::Implicit(gemm) => gemm.room(),
             _ => 0,
         };
-        let wide = [None; 2];
-        let mut made =
-            Matmul { nest, args: matmul, in_output, bare, sums, wide, n_parts: 1, room, packable: None, nanos };
+        let (wide, epilogue) = ([None; 2], EpilogueTiles::new(&nest, matmul.n, bare));
+        let mut made = Matmul {
+            nest,
+            args: matmul,
+            in_output,
+            bare,
+            epilogue,
+            sums,
+            wide,
+            n_parts: 1,
+            room,
+            packable: None,
+            nanos,
+        };
         made.packable = made.packable_operand().map(Box::new);
         made.wide = made.wide_operands();
         made.n_parts = made.count_parts();
@@ -115,7 +139,7 @@ impl Matmul {
         let MatmulArgs { m, n, .. } = self.args;
         match self.in_output {
             Some(_) => 0,
-            None if self.is_implicit() => self.images_per_pass() * m * n * 4,
+            None if self.is_implicit() => 0,
             None if self.by_batch() => self.n_batch() * m * n * 4,
             None => self.panel_rows().min(m) * n * 4,
         }
@@ -138,13 +162,6 @@ impl Matmul {
 
     fn is_implicit(&self) -> bool {
         matches!(self.sums, ProductMethod::Implicit(_))
-    }
-
-    /// Matrices of an implicit GEMM whose sums are made before they are looked at again.
-    fn images_per_pass(&self) -> usize {
-        let MatmulArgs { m, n, .. } = self.args;
-        let n_images = if self.bare { usize::MAX } else { PANEL_BYTES / 4 / (m * n).max(1) };
-        n_images.clamp(1, self.n_batch().max(1))
     }
 
     /// Rows whose sums are made before they are looked at again.
@@ -215,13 +232,13 @@ impl Matmul {
             }
             let parts = scratch.parts.cast();
             let packed = SharedPtr(packed.cast_mut().cast());
-            let product = Product { matmul: self, a, b, packed, sums: SharedPtr(sums), parts: SharedPtr(parts) };
+            let epilogue = Epilogue { tiles: self.epilogue, bound, sums: SharedPtr(sums) };
+            let product = Product { matmul: self, a, b, packed, epilogue, parts: SharedPtr(parts) };
             if self.by_batch() {
                 let per_task = (SMALL / self.work().max(1)).clamp(1, n_batch);
                 threads::for_each_on(n_batch.div_ceil(per_task), &|worker, task| {
                     for i in task * per_task..((task + 1) * per_task).min(n_batch) {
                         product.rows(i, 0, m, rooms.of(worker));
-                        self.follow(bound, product.sums, i * m * n, m);
                     }
                 });
                 return;
@@ -232,9 +249,8 @@ impl Matmul {
                     let rows = panel.min(m - row);
                     // Sums with no place of their own start where those of the panel before did.
                     let before = if self.in_output.is_some() { 0 } else { (i * m + row) * n };
-                    let product = Product { sums: SharedPtr(sums.wrapping_sub(before)), ..product };
-                    product.rows(i, row, rows, rooms);
-                    self.follow(bound, product.sums, (i * m + row) * n, rows);
+                    let epilogue = Epilogue { sums: SharedPtr(sums.wrapping_sub(before)), ..epilogue };
+                    Product { epilogue, ..product }.rows(i, row, rows, rooms);
                 }
             }
         }
@@ -249,7 +265,7 @@ impl Matmul {
         }
     }
 
-    /// Packs the left operand, then makes the sums of some matrices at a time.
+    /// Packs the left operand, then makes the sums of all matrices.
     unsafe fn run_implicit(
         &self,
         gemm: &ImplicitGemm,
@@ -260,64 +276,25 @@ impl Matmul {
         kept: *const f32,
     ) {
         let MatmulArgs { m, n, ref batch, .. } = self.args;
-        let (n_batch, per_pass) = (self.n_batch(), self.images_per_pass());
         let own: *mut f32 = scratch.packed.cast();
         let table = own.wrapping_add(gemm.packed_len()).cast();
         let packed = if kept.is_null() { own.cast_const() } else { kept };
         let rooms = PackBuffers { first: scratch.rooms.cast(), size: self.room };
         let memory = ImplicitMemory { packed, table, b: b.lies, rooms };
+        let epilogue = Epilogue { tiles: self.epilogue, bound, sums };
         // SAFETY: as promised by the caller.
         unsafe {
             if kept.is_null() {
                 gemm.pack(a.matrix(batch, 0, 0).cast(), a.lies, own);
             }
-            for first in (0..n_batch).step_by(per_pass) {
-                let images = first..n_batch.min(first + per_pass);
-                // Sums with no place of their own start where those of the matrices before did.
-                let before = if self.in_output.is_some() { 0 } else { first * m * n };
-                let sums = SharedPtr(sums.get().wrapping_sub(before));
-                let out = sums.get().wrapping_add(first * m * n).cast();
-                gemm.run(memory, images.clone(), &|image| b.matrix(batch, image, 0).cast(), out);
-                // A tile of the epilogue takes numbers of neighbouring rows (a bias, say) as neighbours, so it stays in one image.
-                threads::for_each(images.len(), &|i| self.follow(bound, sums, (first + i) * m * n, m));
-            }
+            let results = |image: usize| sums.get().wrapping_add(image * m * n).cast();
+            let map = |image: usize, rows, columns: Range<usize>, first: *const f32| {
+                let sums = BlockSums { first: first.cast(), pitch: columns.len() };
+                epilogue.map_block(image * m * n, rows, columns, sums);
+            };
+            let out = if self.bare { ImplicitOut::Results(&results) } else { ImplicitOut::Blocks(&map) };
+            gemm.run(memory, &|image| b.matrix(batch, image, 0).cast(), out);
         }
-    }
-
-    /// Does to the sums of `rows` rows from position `start` on what the kernel does with them.
-    unsafe fn follow(&self, bound: &BoundNest, sums: SharedPtr, start: usize, rows: usize) {
-        let Traversal::Map(grid) = self.nest.form else { unreachable!("what follows a matmul is a map") };
-        if self.bare {
-            return;
-        }
-        let n = self.args.n;
-        // Either tiles are made of the product's rows, or rows are so short that a tile takes them as they come.
-        let by_rows = grid.width == n;
-        let tiles = |from: usize, to: usize| {
-            bound.with_frame(|frame| {
-                let mut at = from;
-                while at < to {
-                    let column = at % n;
-                    let tile = match by_rows {
-                        false => Tile::of(at, grid.len.min(to - at)),
-                        true => {
-                            let len = grid.len.min(n - column);
-                            let rows = if len == n { grid.rows.min((to - at) / n) } else { 1 };
-                            Tile { start: at, rows, len, pitch: n, ..Tile::default() }
-                        }
-                    };
-                    frame.accs[0] = Val::full(sums.get().wrapping_add(at), tile.pitch);
-                    // SAFETY: as promised by the caller.
-                    unsafe { map::run_tile(frame, &tile) };
-                    at += tile.n_lanes();
-                }
-            });
-        };
-        let piece = (16 * 1024usize).div_ceil(n) * n;
-        let end = start + rows * n;
-        threads::for_each((end - start).div_ceil(piece), &|i| {
-            tiles(start + i * piece, (start + (i + 1) * piece).min(end))
-        });
     }
 
     /// An operand as it is stored, or as 32-bit lanes if there is memory for those.
@@ -539,12 +516,12 @@ struct Product<'a> {
     b: StridedOperand<'a>,
     /// The right operand packed, or null.
     packed: SharedPtr,
-    sums: SharedPtr,
+    epilogue: Epilogue<'a>,
     parts: SharedPtr,
 }
 
 impl Product<'_> {
-    /// Sums of `rows` rows of a batch's matrix, from `row` on.
+    /// Sums of `rows` rows of a batch's matrix, from `row` on, and what the kernel does with them.
     unsafe fn rows(&self, batch_idx: usize, row: usize, rows: usize, rooms: PackBuffers) {
         let MatmulArgs { m, k, n, ref batch, .. } = self.matmul.args;
         if rows == 0 || n == 0 {
@@ -558,7 +535,8 @@ impl Product<'_> {
         let blocks = storage.blocks().filter(|_| self.matmul.wide[1].is_none());
         let b_first = blocks.map_or(0, |_| self.b.lies.matrix(batch, batch_idx));
         let b = if blocks.is_some() { self.b.ptr.get().cast_const().cast() } else { b };
-        let out = self.sums.get().wrapping_add((batch_idx * m + row) * n);
+        let start = (batch_idx * m + row) * n;
+        let out = self.epilogue.sums.get().wrapping_add(start);
         let n_parts = self.matmul.n_parts;
         let parts_before = if self.matmul.by_batch() { batch_idx * (n_parts - 1) * m * n } else { 0 };
         let parts = self.parts.get().wrapping_add(parts_before).cast();
@@ -582,6 +560,7 @@ impl Product<'_> {
                 }
                 ProductMethod::Blocks(_) | ProductMethod::Implicit(_) => unreachable!("not computed row by row"),
             }
+            self.epilogue.rows(start, rows);
         }
     }
 }

@@ -99,47 +99,60 @@ pub fn strips(n_columns: usize) -> usize {
     if isa() == Isa::Avx512 { n_columns / STRIP * STRIP } else { 0 }
 }
 
-/// Turns `STRIP` rows of lanes, so far apart, `n` lanes of each (a multiple of [`SIDE`]): they become the columns of as many
-/// rows of whole vectors.
+/// Turns rows of lanes, so far apart, `n_strips` times [`STRIP`] of them and `n` lanes of each (a multiple of [`SIDE`]): they
+/// become the columns of as many rows of whole vectors. A few rows are written to their end before the next ones are begun.
 ///
 /// # Safety
 /// [`strips`] is not 0; all lanes are there, and those read are apart from those written.
-pub unsafe fn strip(from: *const f32, from_pitch: isize, n: usize, to: *mut f32, to_pitch: usize) {
+pub unsafe fn strip(
+    (from, from_pitch): (*const f32, isize),
+    (n, n_strips): (usize, usize),
+    (to, to_pitch): (*mut f32, usize),
+) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the instructions are there; the rest as promised by the caller.
     unsafe {
-        strip_avx512(from, from_pitch, n, to, to_pitch)
+        strip_avx512((from, from_pitch), (n, n_strips), (to, to_pitch))
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = (from, from_pitch, n, to, to_pitch);
+    let _ = (from, from_pitch, n, n_strips, to, to_pitch);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-unsafe fn strip_avx512(from: *const f32, from_pitch: isize, n: usize, to: *mut f32, to_pitch: usize) {
+unsafe fn strip_avx512(
+    (from, from_pitch): (*const f32, isize),
+    (n, n_strips): (usize, usize),
+    (to, to_pitch): (*mut f32, usize),
+) {
     use std::arch::x86_64::*;
+    let row = |row: usize, at: usize| from.wrapping_offset(row as isize * from_pitch).wrapping_add(at);
     // SAFETY: as promised by the caller.
     unsafe {
-        let quarter = |row: usize, at: usize| _mm_loadu_ps(from.wrapping_offset(row as isize * from_pitch).add(at));
-        for at in (0..n).step_by(SIDE) {
-            // Four rows that are four apart share a vector, so that four squares are turned at once.
-            let rows: [__m512; SIDE] = std::array::from_fn(|i| {
-                let x = _mm512_castps128_ps512(quarter(i, at));
-                let x = _mm512_insertf32x4::<1>(x, quarter(i + 4, at));
-                let x = _mm512_insertf32x4::<2>(x, quarter(i + 8, at));
-                _mm512_insertf32x4::<3>(x, quarter(i + 12, at))
-            });
-            let (low01, high01) = (_mm512_unpacklo_ps(rows[0], rows[1]), _mm512_unpackhi_ps(rows[0], rows[1]));
-            let (low23, high23) = (_mm512_unpacklo_ps(rows[2], rows[3]), _mm512_unpackhi_ps(rows[2], rows[3]));
-            let turned = [
-                _mm512_shuffle_ps::<0b01_00_01_00>(low01, low23),
-                _mm512_shuffle_ps::<0b11_10_11_10>(low01, low23),
-                _mm512_shuffle_ps::<0b01_00_01_00>(high01, high23),
-                _mm512_shuffle_ps::<0b11_10_11_10>(high01, high23),
-            ];
-            for (i, lanes) in turned.into_iter().enumerate() {
-                _mm512_storeu_ps(to.add((at + i) * to_pitch), lanes);
+        let mut at = 0;
+        while at < n {
+            for strip in 0..n_strips {
+                let quarter = |i: usize| _mm_loadu_ps(row(strip * STRIP + i, at));
+                // Four rows that are four apart share a vector, so that four squares are turned at once.
+                let rows: [__m512; SIDE] = std::array::from_fn(|i| {
+                    let x = _mm512_castps128_ps512(quarter(i));
+                    let x = _mm512_insertf32x4::<1>(x, quarter(i + 4));
+                    let x = _mm512_insertf32x4::<2>(x, quarter(i + 8));
+                    _mm512_insertf32x4::<3>(x, quarter(i + 12))
+                });
+                let (low01, high01) = (_mm512_unpacklo_ps(rows[0], rows[1]), _mm512_unpackhi_ps(rows[0], rows[1]));
+                let (low23, high23) = (_mm512_unpacklo_ps(rows[2], rows[3]), _mm512_unpackhi_ps(rows[2], rows[3]));
+                let turned = [
+                    _mm512_shuffle_ps::<0b01_00_01_00>(low01, low23),
+                    _mm512_shuffle_ps::<0b11_10_11_10>(low01, low23),
+                    _mm512_shuffle_ps::<0b01_00_01_00>(high01, high23),
+                    _mm512_shuffle_ps::<0b11_10_11_10>(high01, high23),
+                ];
+                for (i, lanes) in turned.into_iter().enumerate() {
+                    _mm512_storeu_ps(to.add((at + i) * to_pitch + strip * STRIP), lanes);
+                }
             }
+            at += SIDE;
         }
     }
 }

@@ -332,3 +332,36 @@ fn a_batch_with_a_bias_is_its_images() {
         assert_eq!(made(&x), images, "{n} images, {o} channels");
     }
 }
+
+/// What follows a product is done block by block, by whoever has made the block; blocks end at other places for every size.
+#[test]
+fn what_follows_a_product_is_done_once_to_every_result() {
+    let _beside = shared();
+    let check = |product: Tensor, others: &[Tensor]| {
+        let shape = product.shape().unwrap();
+        let follow = |y: &Tensor| {
+            let sums = others.iter().fold(y.mul(2.0), |y, other| y.add(other));
+            [sums.relu(), y.add(1.0), y.to_dtype(DType::F16).to_dtype(DType::F32)]
+        };
+        let fused = follow(&product);
+        lazuli::compute(&fused.iter().collect::<Vec<_>>()).unwrap();
+        let apart = follow(&product.compute().unwrap().detach());
+        for (fused, apart) in fused.iter().zip(&apart) {
+            assert!(fused.to_vec::<f32>().unwrap() == apart.to_vec::<f32>().unwrap(), "{shape:?}");
+        }
+    };
+    for (n, o, size) in [(1, 64, 7), (3, 70, 8), (1, 33, 56)] {
+        let (x, w) = (numbers(&[n, 9, size, size], 1), numbers(&[o, 9, 3, 3], 2));
+        let y = || x.conv(&w, None, Conv { padding: 1.into(), ..Conv::default() });
+        check(y(), &[numbers(&[o, 1, 1], 3), numbers(&[size], 4)]);
+        check(y(), &[numbers(&[n, o, size, size], 5), numbers(&[size, o, size], 6).transpose(0, 1)]);
+    }
+    // The last one splits k.
+    for [m, k, n] in [[40, 30, 20], [200, 33, 300], [33, 2100, 100]] {
+        let (x, w) = (numbers(&[m, k], 7), numbers(&[k, n], 8));
+        check(x.matmul(&w), &[numbers(&[n], 9), numbers(&[m, 1], 10)]);
+        check(x.matmul(&w), &[numbers(&[m, n], 11), numbers(&[n, m], 12).t()]);
+        let batch = numbers(&[3, m, k], 13);
+        check(batch.matmul(&w), &[numbers(&[n], 14), numbers(&[3, 1, 1], 15)]);
+    }
+}

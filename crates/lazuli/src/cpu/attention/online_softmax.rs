@@ -35,7 +35,8 @@ impl AttentionRun<'_> {
                     multiply(out, factor.row(row, tile.len));
                 }
                 let own = state.sum.add(row);
-                if old == new {
+                // Before the first score that is not −∞ all weights were 0: there is nothing to rescale.
+                if old == new || before == f32::NEG_INFINITY {
                     *own += sum;
                     continue;
                 }

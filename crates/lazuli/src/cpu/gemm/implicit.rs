@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::gather::ListedMatrix;
 use super::kernel::{RegisterTile, kernel};
-use super::pack::turn;
+use super::pack::turn_near;
 use super::{
     BSource, DEPTH, Gemm, GemmLists, GemmTiling, PackBuffers, SharedConst, TASK, TASKS_PER_THREAD, max_height, share,
 };
@@ -21,6 +21,8 @@ use crate::ops::Isa;
 /// Columns of `b` whose sums are made before they are transposed: with a panel's width of sums for each they take half of a
 /// first-level cache, and each row of a packed panel is used so often while it is near.
 const BLOCK: usize = 96;
+/// Fewer columns than this are not worth a block of their own: what follows would take them in rows shorter than vectors.
+const MIN_BLOCK: usize = 32;
 /// Fewer register tiles than this cannot be shared out among threads; a plain GEMM splits k then.
 const MIN_TILES: usize = 16;
 /// The most values that are packed: larger operands are packed piece by piece by a plain GEMM.
@@ -49,6 +51,16 @@ pub struct ImplicitMemory<'a> {
     pub rooms: PackBuffers,
 }
 
+/// Where sums go.
+#[derive(Clone, Copy)]
+pub enum ImplicitOut<'a> {
+    /// They are the results: where those of an image begin.
+    Results(&'a (dyn Fn(usize) -> *mut f32 + Sync)),
+    /// Each block is handed over in a near cache by the thread that has made it, its rows one after another: the image, rows and
+    /// columns, and the first sum.
+    Blocks(&'a (dyn Fn(usize, Range<usize>, Range<usize>, *const f32) + Sync)),
+}
+
 impl ImplicitGemm {
     /// Whether a product is best made so: rows of `a` fill vectors, and there are results enough to share out.
     pub fn fits(&self) -> bool {
@@ -68,8 +80,12 @@ impl ImplicitGemm {
         self.k
     }
 
-    /// Values that a thread needs room for.
+    /// Values that a thread needs room for: the sums of a block, and those transposed.
     pub fn room(&self) -> usize {
+        2 * self.block_len()
+    }
+
+    fn block_len(&self) -> usize {
         let kernel = kernel(self.isa, false);
         BLOCK.next_multiple_of(kernel.heights[2]) * kernel.across * kernel.lanes
     }
@@ -109,23 +125,33 @@ impl ImplicitGemm {
         unsafe { self.transposed(a, lies).pack(lists, to) };
     }
 
-    /// Computes it on all threads: images begin at elements that are asked for by number, results follow each other.
+    /// Columns of `b` at which blocks may begin: whole register tiles, and where the rows of the result begin with a cache line,
+    /// whole lines.
+    fn block_unit(&self) -> usize {
+        let kernel = kernel(self.isa, false);
+        let (height, lanes) = (kernel.heights[2], kernel.lanes);
+        if self.n.is_multiple_of(lanes) { least_common_multiple(height, lanes) } else { height }
+    }
+
+    /// Blocks of columns of each image and panel.
+    fn n_blocks(&self, n_images: usize, n_threads: usize) -> usize {
+        let work = self.m.saturating_mul(self.k).saturating_mul(self.n).saturating_mul(n_images);
+        let n_tasks = (work / TASK).clamp(1, TASKS_PER_THREAD * n_threads).div_ceil(n_images * self.n_panels());
+        let most = (self.n / MIN_BLOCK).max(1).min(self.n.div_ceil(self.block_unit()));
+        self.n.div_ceil(BLOCK).max(n_tasks.min(most))
+    }
+
+    /// Computes it on all threads. Where an image begins is asked for by its number.
     ///
     /// # Safety
     /// Operands, results and rooms are within their memory and do not overlap.
-    pub unsafe fn run(
-        &self,
-        memory: ImplicitMemory,
-        images: Range<usize>,
-        image: &(dyn Fn(usize) -> *const f32 + Sync),
-        out: *mut f32,
-    ) {
-        let &ImplicitGemm { m, k, n, .. } = self;
-        let (n_images, n_panels) = (images.len(), self.n_panels());
-        let n_tiles = n.div_ceil(max_height(self.isa));
-        let work = m.saturating_mul(k).saturating_mul(n).saturating_mul(n_images);
-        let n_tasks = (work / TASK).clamp(1, TASKS_PER_THREAD * threads::count());
-        let n_blocks = n.div_ceil(BLOCK).max(n_tasks.div_ceil(n_images * n_panels)).min(n_tiles);
+    pub unsafe fn run(&self, memory: ImplicitMemory, image: &(dyn Fn(usize) -> *const f32 + Sync), out: ImplicitOut) {
+        let &ImplicitGemm { k, n, n_images, .. } = self;
+        let (n_panels, unit) = (self.n_panels(), self.block_unit());
+        if n_images == 0 || n == 0 {
+            return;
+        }
+        let n_blocks = self.n_blocks(n_images, threads::count());
         // SAFETY: there is room for the table.
         let table = unsafe { std::slice::from_raw_parts_mut(memory.table, k) };
         memory.b.rows.write_offsets(table);
@@ -137,17 +163,36 @@ impl ImplicitGemm {
             kernel: kernel(self.isa, false),
         };
         let block = ImplicitBlock { cut, packed: SharedConst(memory.packed), table, places: &memory.b.cols };
-        let out = super::SharedMut(out);
         // Blocks of one panel come one after another: the panel stays near.
         threads::for_each_on(n_panels * n_images * n_blocks, &|worker, task| {
             let (panel, image_idx, part) = (task / n_blocks / n_images, task / n_blocks % n_images, task % n_blocks);
-            let tiles = share(n_tiles, n_blocks, part);
-            let rows = tiles.start * max_height(self.isa)..(tiles.end * max_height(self.isa)).min(n);
-            let to = out.get().wrapping_add(image_idx * m * n);
+            let units = share(n.div_ceil(unit), n_blocks, part);
+            let columns = units.start * unit..(units.end * unit).min(n);
+            let rows = block.cut.columns(panel..panel + 1);
+            let room = memory.rooms.of(worker);
             // SAFETY: the caller promises that operands and results lie within their memory; no two tasks write to the same block.
-            unsafe { block.multiply(image(images.start + image_idx), panel, rows, to, memory.rooms.of(worker)) };
+            unsafe {
+                block.multiply(image(image_idx), panel, columns.clone(), room);
+                let width = block.cut.width(&rows);
+                match out {
+                    ImplicitOut::Results(first) => {
+                        let to = first(image_idx).wrapping_add(rows.start * n + columns.start);
+                        turn_near(room.first, width, (rows.len(), columns.len()), to, n);
+                    }
+                    ImplicitOut::Blocks(take) => {
+                        let near = room.first.wrapping_add(self.block_len());
+                        turn_near(room.first, width, (rows.len(), columns.len()), near, columns.len());
+                        take(image_idx, rows, columns, near);
+                    }
+                }
+            }
         });
     }
+}
+
+fn least_common_multiple(a: usize, b: usize) -> usize {
+    let divides = |n: &usize| n.is_multiple_of(b);
+    (1..=b).map(|i| a * i).find(divides).unwrap_or(a * b)
 }
 
 /// What the tasks of an implicit GEMM share.
@@ -159,9 +204,9 @@ struct ImplicitBlock<'a> {
 }
 
 impl ImplicitBlock<'_> {
-    /// The results of some columns of `b` and a panel of `a`.
-    unsafe fn multiply(&self, image: *const f32, panel: usize, places: Range<usize>, out: *mut f32, room: PackBuffers) {
-        let (k, n, kernel) = (self.cut.x.k, self.cut.x.m, self.cut.kernel);
+    /// The sums of some columns of `b` and a panel of `a`, transposed.
+    unsafe fn multiply(&self, image: *const f32, panel: usize, places: Range<usize>, room: PackBuffers) {
+        let (k, kernel) = (self.cut.x.k, self.cut.kernel);
         let mut starts = [0isize; BLOCK + super::MAX_ROWS];
         starts.iter_mut().zip(self.places.offsets(places.start).take(places.len())).for_each(|(to, at)| *to = at);
         let columns = self.cut.columns(panel..panel + 1);
@@ -175,12 +220,13 @@ impl ImplicitBlock<'_> {
                 for row in (0..places.len()).step_by(kernel.heights[2]) {
                     let n_rows = kernel.heights[2].min(places.len() - row);
                     let height = kernel.heights.iter().filter(|height| **height < n_rows).count();
+                    let b = packed.wrapping_add(depth.start * width);
                     let tile = RegisterTile {
                         a: image,
                         a_pitch: 0,
                         a_rows: starts[row..].as_ptr(),
                         a_columns: self.table[depth.start..].as_ptr(),
-                        b: packed.wrapping_add(depth.start * width),
+                        b,
                         b_pitch: 0,
                         laid: std::ptr::null_mut(),
                         depth: depth.len(),
@@ -189,12 +235,11 @@ impl ImplicitBlock<'_> {
                         n_rows,
                         n_columns: width,
                         adds: part > 0,
+                        next: RegisterTile::next_of(b, (depth.len(), width), row / kernel.heights[2]),
                     };
                     kernel.listed[height][width / kernel.lanes - 1](&tile);
                 }
             }
-            let to = out.wrapping_add(columns.start * n + places.start);
-            turn(room.first, (1, width as isize), (columns.len(), places.len()), to, n);
         }
     }
 }

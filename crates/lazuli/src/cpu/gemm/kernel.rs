@@ -5,7 +5,7 @@ use half::{bf16, f16};
 use super::gather::Gather;
 use crate::dtype::DType;
 use crate::ops::Isa;
-use crate::ops::math::{F32x4, Floats, prefetch};
+use crate::ops::math::{F32x4, Floats, prefetch, prefetch_l2};
 
 #[cfg(target_arch = "x86_64")]
 use crate::ops::math::{F32x8, F32x16};
@@ -20,6 +20,9 @@ const STREAMS: usize = 2;
 const STREAM_BLOCK: usize = 128;
 /// Rows of `b` in a turn of the innermost loop.
 const STEPS: usize = 4;
+/// Values of what comes next that are asked for in such a turn: two cache lines, so that nine tiles ask for a whole block.
+const NEXT_PER_TURN: usize = 32;
+const LINE: usize = 16;
 
 type TileFn = unsafe fn(&RegisterTile);
 type GatherFn = unsafe fn(&Gather<'_>);
@@ -97,6 +100,9 @@ pub struct RegisterTile {
     pub n_columns: usize,
     /// Whether products are added to what is there.
     pub adds: bool,
+    /// For tiles that read `a` by tables: part of what later tiles read, asked for on the way, [`RegisterTile::n_asked`] values
+    /// of it. It need not be memory.
+    pub next: *const f32,
 }
 
 /// The place of a type in [`MicroKernel::laying`] and [`MicroKernel::rows`].
@@ -141,6 +147,10 @@ impl RegisterTile {
                     let (b, laid) = next(b, laid, i);
                     step::<_, _, _, B>(&mut sums, &rows, self.column::<B>(l + i), b, pitch, n_last, laid);
                 }
+                if B == LISTED {
+                    let at = self.next.wrapping_add(l / STEPS * NEXT_PER_TURN);
+                    (0..NEXT_PER_TURN).step_by(LINE).for_each(|i| prefetch_l2(at.wrapping_add(i)));
+                }
                 (b, laid) = next(b, laid, STEPS);
                 l += STEPS;
             }
@@ -154,6 +164,18 @@ impl RegisterTile {
                 }
             }
         }
+    }
+
+    /// How many values of what comes next a tile of this depth asks for.
+    fn n_asked(depth: usize) -> usize {
+        depth / STEPS * NEXT_PER_TURN
+    }
+
+    /// Which part of the block after `b` the `idx`th tile asks for that reads `b`, a block of so many rows `width` apart; if
+    /// others have asked for all, what is near already.
+    pub fn next_of(b: *const f32, (depth, width): (usize, usize), idx: usize) -> *const f32 {
+        let at = idx * RegisterTile::n_asked(depth);
+        if at < depth * width { b.wrapping_add(depth * width + at) } else { b }
     }
 
     /// How far from the start of a row of `a` a column is.

@@ -9,7 +9,7 @@ mod pack;
 mod packed;
 
 pub use gather::ListedMatrix;
-pub use implicit::{ImplicitGemm, ImplicitMemory};
+pub use implicit::{ImplicitGemm, ImplicitMemory, ImplicitOut};
 
 use std::fmt;
 use std::mem::MaybeUninit;
@@ -459,6 +459,7 @@ impl GemmTiling<'_> {
                                 n_rows,
                                 n_columns,
                                 adds,
+                                next: std::ptr::null(),
                             };
                             tiles[self.width(&columns) / kernel.lanes - 1](&tile);
                         }

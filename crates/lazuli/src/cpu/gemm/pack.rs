@@ -126,7 +126,7 @@ pub unsafe fn turn(
             for column in (0..strips).step_by(STRIP) {
                 (column..column + STRIP).for_each(|column| prefetch(at(first + TURNED, column)));
                 let to = to.add(first * pitch + column);
-                strip(at(first, column), steps.1, TURNED.min(rows - first), to, pitch);
+                strip((at(first, column), steps.1), (TURNED.min(rows - first), 1), (to, pitch));
             }
             for column in (strips..columns).step_by(SIDE) {
                 (column..column + SIDE).for_each(|column| prefetch(at(first + TURNED, column)));
@@ -141,5 +141,27 @@ pub unsafe fn turn(
                 *to.add(row * pitch + column) = *at(row, column);
             }
         }
+    }
+}
+
+/// Writes the columns of a matrix in a near cache, whose rows are `from_pitch` apart, as rows. Each is written to its end before
+/// others are begun: rows that are far apart share few sets of a cache.
+pub unsafe fn turn_near(
+    from: *const f32,
+    from_pitch: usize,
+    (n_rows, n_columns): (usize, usize),
+    to: *mut f32,
+    pitch: usize,
+) {
+    let (rows, columns) = (n_rows / SIDE * SIDE, strips(n_columns));
+    // SAFETY: as promised by the caller.
+    unsafe {
+        if columns > 0 {
+            strip((from, from_pitch as isize), (rows, columns / STRIP), (to, pitch));
+        }
+        let rest = from.wrapping_add(columns * from_pitch);
+        turn(rest, (1, from_pitch as isize), (rows, n_columns - columns), to.wrapping_add(columns), pitch);
+        let rest = from.wrapping_add(rows);
+        turn(rest, (1, from_pitch as isize), (n_rows - rows, n_columns), to.wrapping_add(rows * pitch), pitch);
     }
 }

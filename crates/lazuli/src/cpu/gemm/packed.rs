@@ -78,6 +78,7 @@ impl PackedMatrix {
                     n_rows,
                     n_columns: panel.columns.end.min(columns.end) - panel.columns.start,
                     adds,
+                    next: std::ptr::null(),
                 };
                 // SAFETY: the instruction set is there; the rest as promised by the caller.
                 unsafe { kernel.tiles[height][panel.width / kernel.lanes - 1](&tile) };

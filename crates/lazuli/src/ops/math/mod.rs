@@ -60,7 +60,7 @@ pub use pow::pow;
 pub use rem::{rem, rem_fast, rem_needs_slow};
 pub use special::{cbrt, erf, erfc};
 pub use trig::{cos, cos_slow, sin, sin_slow, tan, tan_slow, trig_needs_slow};
-pub use vector::{F32x4, Floats, prefetch};
+pub use vector::{F32x4, Floats, prefetch, prefetch_l2};
 #[cfg(target_arch = "x86_64")]
 pub use vector::{F32x8, F32x16, Vector};
 

@@ -75,6 +75,19 @@ pub fn prefetch<T>(at: *const T) {
     let _ = at;
 }
 
+/// [`prefetch`] into the second-level cache alone: for what is read later than all that the first level holds.
+#[inline(always)]
+pub fn prefetch_l2<T>(at: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: a hint; it never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
 /// Four, on any machine.
 #[derive(Clone, Copy)]
 pub struct F32x4([f32; 4]);
