@@ -180,11 +180,13 @@ fn models() -> Result<(), String> {
 }
 
 /// A real language model: tokens as llama.cpp's, logits as an f32 forward pass of its widened weights, on the CPU and on a GPU that
-/// runs on the CPU, and the same bits from one thread and from two.
+/// runs on the CPU, and the same bits from one thread and from two; how much memory it takes, and losses of adapters as PyTorch's.
 fn language_model() -> Result<(), String> {
     data::for_tests(&["smollm2"])?;
     succeed(built("examples/smollm2")?.arg("--quick"))?;
     succeed(built("examples/smollm2")?.args(["--device", "software"]))?;
+    succeed(built("examples/smollm2")?.arg("--memory"))?;
+    succeed(built("examples/smollm2")?.args(["--lora", "4"]))?;
     let bits = |threads: &str| {
         let output = built("examples/smollm2")?.arg("--bits").env("LAZULI_THREADS", threads).output();
         output.map(|output| output.stdout).map_err(|e| format!("smollm2: {e}"))

@@ -1,14 +1,17 @@
 //! SmolLM2-135M-Instruct against kept numbers of others: tokens of 200 lines as llama.cpp's, logits at 64 places as an f32 forward
-//! pass of the widened weights in NumPy, the text of ten prompts as both. `cargo xtask data smollm2` fetches the model, and
+//! pass of the widened weights in NumPy, the text of twenty prompts as both. `cargo xtask data smollm2` fetches the model, and
 //! `bench/python/language_reference.py` and `tests/fixtures/make_references.mjs` made the numbers.
 //!
 //! `--device NAME` says where, `--bits` prints a hash of the logits' bits, to be compared between numbers of threads, `--full FILE.npy`
-//! compares every logit, `--steady N` counts what N tokens cost beside their arithmetic, `--quick` reads fewer tokens one by one.
+//! compares every logit, `--steady N` counts what N tokens cost beside their arithmetic, `--memory` asks the system how much memory the
+//! process has, `--lora N` trains adapters for N steps (60 at most) and compares the losses with PyTorch's
+//! (`bench/python/lora_reference.py`), `--quick` reads fewer tokens one by one.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use lazuli::Device;
+use lazuli::{Device, Tensor};
+use lazuli_nn::{Adam, Optimizer, loss};
 use lazuli_text::LanguageModel;
 use serde_json::Value;
 
@@ -30,6 +33,7 @@ fn main() -> ExitCode {
 
 fn run() -> Checked {
     let (mut device, mut bits, mut full, mut steady, mut quick) = ("cpu".to_string(), false, None, None, false);
+    let (mut memory, mut lora) = (false, None);
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(format!("{word} wants a value"));
@@ -39,13 +43,25 @@ fn run() -> Checked {
             "--quick" => quick = true,
             "--full" => full = Some(value()?),
             "--steady" => steady = Some(value()?.parse::<usize>()?),
-            _ => return Err(format!("`{word}`: there are --device, --bits, --full, --steady, --quick").into()),
+            "--memory" => memory = true,
+            "--lora" => lora = Some(value()?.parse::<usize>()?),
+            _ => {
+                let known = "--device, --bits, --full, --steady, --memory, --lora, --quick";
+                return Err(format!("`{word}`: there are {known}").into());
+            }
         }
     }
     let is_cpu = device == "cpu";
     let device = Device::open(&device)?;
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let model = LanguageModel::open(root.join("data/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"), &device)?;
+    let path = root.join("data/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf");
+    let model = LanguageModel::open(&path, &device)?;
+    if memory {
+        return check_memory(&model, std::fs::metadata(&path)?.len());
+    }
+    if let Some(n) = lora {
+        return train(model, n);
+    }
     if let Some(n) = steady {
         return count_costs(&model, n);
     }
@@ -61,7 +77,7 @@ fn run() -> Checked {
     compare_kept(&model, &whole)?;
     if is_cpu {
         // So many tokens of the text one by one, and so many after each of so many prompts.
-        let (n_cached, n_prompts, n_made) = if quick { (12, 2, 12) } else { (64, 10, 40) };
+        let (n_cached, n_prompts, n_made) = if quick { (12, 2, 12) } else { (64, 20, 40) };
         compare_cached(&model, &whole, n_cached)?;
         greedy(&model, n_prompts, n_made)?;
     }
@@ -151,11 +167,17 @@ fn compare_cached(model: &LanguageModel, whole: &[f32], n: usize) -> Checked {
 }
 
 /// The likeliest tokens after prompts, as the reference's while its best two are told apart; and as llama.cpp's until its best
-/// two are closer than twice its own distance from the reference, which is large: it rounds activations to 8 bits.
+/// two are closer than twice its own distance from the reference.
+///
+/// That distance is 5e-5 where llama.cpp is given the widened weights, in f32, and 1.5 where it is given the file itself: it rounds
+/// the activations of products with blocks to 8 bits. The reference with activations rounded in the same way is as far from f32
+/// (2.8 % of the largest logit in the middle, 6.9 % at most; llama.cpp 2.7 % and 6.9 %), and as far from llama.cpp, so beyond a few
+/// tokens its text is one of several that such rounding gives. The first ten prompts are questions with many answers, the others
+/// were written down before anything was computed, to have answers that are more certain.
 fn greedy(model: &LanguageModel, n_prompts: usize, n_made: usize) -> Checked {
     let kept = fixture("smollm2/greedy.json")?;
-    let distance = kept["llama_cpp_distance"].as_f64().unwrap_or(0.0);
-    let (mut n_equal, mut n_reaching) = (0, 0);
+    let n_theirs = n_made.min(24);
+    let (mut n_equal, mut n_reaching, mut n_reaching_exact) = (0, 0, 0);
     for case in kept["cases"].as_array().into_iter().flatten().take(n_prompts) {
         let prompt = &case["prompt"];
         let mut session = model.session();
@@ -174,18 +196,87 @@ fn greedy(model: &LanguageModel, n_prompts: usize, n_made: usize) -> Checked {
             logits = session.read(&[best])?;
         }
         n_equal += (made.len() == n_made) as usize;
-        let (theirs, gaps) = (numbers(&case["llama_cpp"]["made"]), floats(&case["llama_cpp"]["gaps"]));
-        let n_same = made.iter().zip(&theirs).take_while(|(a, b)| a == b).count();
-        if n_same < made.len() && gaps[n_same] > 2.0 * distance {
-            return Err(format!("{prompt}, token {n_same}: llama.cpp is sure of {}", theirs[n_same]).into());
+        // A reply that ends is as long as it is.
+        let end = made.iter().position(|token| model.tokenizer().is_end(*token)).map_or(made.len(), |end| end + 1);
+        for (who, n) in [("llama_cpp", &mut n_reaching), ("llama_cpp_f32", &mut n_reaching_exact)] {
+            let distance = kept[format!("{who}_distance")].as_f64().ok_or("a distance is missing")?;
+            let (theirs, gaps) = (numbers(&case[who]["made"]), floats(&case[who]["gaps"]));
+            let n_same = made.iter().zip(&theirs).take_while(|(a, b)| a == b).count();
+            if n_same < made.len() && gaps[n_same] > 2.0 * distance {
+                return Err(format!("{prompt}, token {n_same}: {who} is sure of {}", theirs[n_same]).into());
+            }
+            *n += (n_same >= n_theirs.min(end)) as usize;
         }
-        n_reaching += (n_same >= n_made.min(24)) as usize;
     }
-    let n_theirs = n_made.min(24);
+    println!("of {n_prompts} prompts {n_equal} go on as the reference for {n_made} tokens,");
     println!(
-        "of {n_prompts} prompts {n_equal} go on as the reference for {n_made} tokens, {n_reaching} as llama.cpp for {n_theirs}"
+        "{n_reaching_exact} as llama.cpp in f32 and {n_reaching} as llama.cpp with its activations of 8 bits for {n_theirs} tokens or to \
+         their end"
     );
     Ok(())
+}
+
+/// What the process holds, in bytes, as Linux counts it.
+fn held(what: &str) -> Result<u64, Box<dyn std::error::Error>> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix(what)).ok_or(format!("there is no {what}"))?;
+    Ok(1024 * line.trim().trim_end_matches(" kB").parse::<u64>()?)
+}
+
+/// Pages of the file are let go once its blocks are repacked: while it is loaded, the process never holds more than 1.5 times the
+/// file and 48 MB, and after 100 tokens not more than 1.25 times the file, the cache and 48 MB.
+fn check_memory(model: &LanguageModel, file_bytes: u64) -> Checked {
+    if !cfg!(target_os = "linux") {
+        println!("memory is asked for on Linux only");
+        return Ok(());
+    }
+    const REST: u64 = 48_000_000;
+    let loading = held("VmHWM:")?;
+    let mut session = model.session();
+    for token in 0..100 {
+        session.read(&[100 + 7 * token])?;
+    }
+    let decoding = held("VmRSS:")?;
+    let cases = [
+        ("while loading", loading, file_bytes * 3 / 2 + REST),
+        ("after 100 tokens", decoding, file_bytes * 5 / 4 + session.cache_bytes() as u64 + REST),
+    ];
+    for (when, held, bound) in cases {
+        println!("{when} {:.1} MB, at most {:.1}", held as f64 / 1e6, bound as f64 / 1e6);
+        if held > bound {
+            return Err("that is too much".into());
+        }
+    }
+    Ok(())
+}
+
+/// Low-rank adapters trained from the same start on the same tokens in the same order as in PyTorch: every loss is within 1 %.
+fn train(mut model: LanguageModel, n_steps: usize) -> Checked {
+    const LENGTH: usize = 128;
+    let kept = fixture("smollm2/lora.json")?;
+    let (losses, tokens) = (floats(&kept["losses"]), numbers(&kept["tokens"]));
+    let ids: Vec<i32> = tokens.iter().map(|token| *token as i32).collect();
+    let decoder = model.decoder_mut()?;
+    let device = decoder.device().clone();
+    decoder.adapt(8, 16.0, 1)?;
+    let mut optimizer = Optimizer::new(Adam::default(), 2e-3);
+    let (mut worst, mut last) = (0f64, 0.0);
+    for (step, want) in losses.iter().enumerate().take(n_steps) {
+        let begin = (step * LENGTH) % (ids.len() - LENGTH);
+        let read = Tensor::from_slice(&ids[begin..begin + LENGTH], [1, LENGTH], &device);
+        let next = Tensor::from_slice(&ids[begin + 1..begin + LENGTH + 1], [LENGTH], &device);
+        let logits = decoder.logits(&decoder.forward(&read, None)).squeeze(0);
+        last = optimizer.step(decoder, loss::cross_entropy(&logits, &next))?.item::<f32>()? as f64;
+        let distance = (last / want - 1.0).abs();
+        worst = worst.max(distance);
+        if distance.is_nan() || distance > 0.01 {
+            return Err(format!("step {step}: a loss of {last}, PyTorch's is {want}").into());
+        }
+    }
+    let n_steps = n_steps.min(losses.len());
+    let share = last / losses.first().ok_or("there are no losses")?;
+    println!("{n_steps} steps with adapters: losses within {worst:.1e} of PyTorch's, the last {share:.3} of the first");
+    if n_steps == losses.len() && share > 0.8 { Err("it has not learned enough".into()) } else { Ok(()) }
 }
 
 /// What tokens cost beside their arithmetic.
