@@ -142,7 +142,8 @@ impl GroupedQueryAttention {
         let found = match cache {
             Some((cache, layer)) => {
                 let (keys, values) = cache.write(layer, &k, &v);
-                q.attention(&keys, &values, Attention { length: Some(position + length), ..options })
+                let (length, mask) = (Some(position + length), cache.mask());
+                q.attention(&keys, &values, Attention { length, mask, ..options })
             }
             None => q.attention(&k, &v, options),
         };

@@ -8,7 +8,7 @@ use crate::fault;
 /// Rows that a new cache has room for.
 const FIRST_CAPACITY: usize = 256;
 
-/// The keys and values of all layers of a model, for sequences that are equally long.
+/// The keys and values of all layers of a model, for one sequence or several that are read together.
 ///
 /// ```
 /// use lazuli::{Device, Tensor};
@@ -35,6 +35,10 @@ pub struct KvCache {
     position: Position,
     capacity: usize,
     max_len: Option<usize>,
+    /// The first row of each sequence, where they differ.
+    starts: Option<Vec<i32>>,
+    /// Which rows belong to a sequence, `[sequences, 1, 1, capacity]`, where they begin at different ones.
+    mask: Option<Tensor>,
 }
 
 impl KvCache {
@@ -43,8 +47,8 @@ impl KvCache {
         let [sequences, heads, features] = shape;
         let empty = || Tensor::zeros([sequences, heads, 0, features], DType::F32, device);
         let layers = (0..n_layers).map(|_| (empty(), empty())).collect();
-        let position = Position::open(0);
-        KvCache { layers, shape, dtype: DType::F32, device: device.clone(), position, capacity: 0, max_len: None }
+        let (position, dtype, device) = (Position::open(0), DType::F32, device.clone());
+        KvCache { layers, shape, dtype, device, position, capacity: 0, max_len: None, starts: None, mask: None }
     }
 
     /// The same with elements of another float type: f16 takes half the memory, and products still sum in f32.
@@ -61,6 +65,46 @@ impl KvCache {
         KvCache { layers, dtype, position: self.position.moved_to(0), capacity: 0, ..self }
     }
 
+    /// The same for sequences of unequal lengths: sequence i begins at row `starts[i]`, and nobody looks at rows before it. A
+    /// shorter sequence is filled up at its front with any tokens, so that all of them end at the same row and go on together.
+    /// A rotary embedding sees only distances between rows, so where a sequence begins makes no difference to it.
+    ///
+    /// ```
+    /// use lazuli::{Attention, Device, Tensor};
+    /// let cpu = Device::cpu();
+    /// // Two sequences of 3 and of 1 rows.
+    /// let mut cache = lazuli_nn::KvCache::new(1, [2, 1, 4], &cpu).with_starts(&[0, 2])?;
+    /// cache.make_room(3)?;
+    /// let rows = Tensor::rand([2, 1, 3, 4], 1, &cpu);
+    /// let (keys, values) = cache.write(0, &rows, &rows);
+    /// let options = Attention { causal: true, length: Some(3), mask: cache.mask(), ..Attention::default() };
+    /// let found = rows.attention(&keys, &values, options);
+    /// // The only row of the second sequence finds itself.
+    /// let last = |x: &Tensor| x.narrow(0, 1, 1).narrow(2, 2, 1).to_vec::<f32>();
+    /// assert_eq!(last(&found)?, last(&rows)?);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn with_starts(self, starts: &[usize]) -> Result<KvCache> {
+        let _caller = fault::caller();
+        if starts.len() != self.shape[0] {
+            let message = format!("{} beginnings for {} sequences", starts.len(), self.shape[0]);
+            return Err(fault::shape("kv_cache", message));
+        }
+        let row = |start: &usize| {
+            i32::try_from(*start)
+                .map_err(|_| fault::shape("kv_cache", format!("a sequence that begins at row {start}")))
+        };
+        let starts = Some(starts.iter().map(row).collect::<Result<_>>()?);
+        Ok(KvCache { starts, position: self.position.moved_to(0), capacity: 0, mask: None, ..self })
+    }
+
+    /// Which rows belong to each sequence, as attention's mask; None if all rows belong to all of them, or if there is no room
+    /// for rows yet.
+    pub fn mask(&self) -> Option<&Tensor> {
+        self.mask.as_ref()
+    }
+
     /// The same with room for at most so many rows: more are an error instead of more memory.
     ///
     /// ```
@@ -70,6 +114,11 @@ impl KvCache {
     /// ```
     pub fn with_max_len(self, max_len: usize) -> KvCache {
         KvCache { max_len: Some(max_len), ..self }
+    }
+
+    /// How many rows there may be at most.
+    pub fn max_len(&self) -> Option<usize> {
+        self.max_len
     }
 
     /// How many rows there are.
@@ -134,6 +183,11 @@ impl KvCache {
         };
         let layers: Vec<(Tensor, Tensor)> = self.layers.iter().map(|(k, v)| (grown(k), grown(v))).collect();
         lazuli::compute(&layers.iter().flat_map(|(k, v)| [k, v]).collect::<Vec<_>>())?;
+        if let Some(starts) = &self.starts {
+            let rows = Tensor::arange(0, capacity as i32, 1, &self.device).reshape([1, 1, 1, capacity]);
+            let starts = Tensor::from_slice(starts, [sequences, 1, 1, 1], &self.device);
+            self.mask = Some(rows.ge(starts).compute()?);
+        }
         self.layers = layers;
         self.capacity = capacity;
         Ok(())

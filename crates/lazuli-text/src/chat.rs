@@ -55,6 +55,13 @@ impl Chat {
         self
     }
 
+    /// The same with room for so many tokens: see [`Session::with_context`].
+    #[track_caller]
+    pub fn with_context(self, n_tokens: usize) -> Result<Chat> {
+        let _caller = fault::caller();
+        Ok(Chat { session: self.session.with_context(n_tokens)?, read: String::new(), n_read: 0, ..self })
+    }
+
     /// The same with another answer to a full context.
     pub fn with_full_context(self, full: FullContext) -> Chat {
         Chat { full, ..self }
@@ -99,7 +106,7 @@ impl Chat {
     }
 
     fn context(&self) -> usize {
-        self.session.model().decoder().config().context
+        self.session.context()
     }
 
     /// What is to be read now, after the session was set back to what it has in common with the conversation. `made` is the

@@ -1,7 +1,7 @@
 //! The numbers of a model, read from a GGUF file's metadata or from `config.json`, and checked before anything is made of them.
 
 use lazuli::Result;
-use lazuli_io::{FromGguf, GgufMetadata};
+use lazuli_io::{FromGguf, Gguf, GgufMetadata};
 use lazuli_nn::RotaryScaling;
 use serde_json::Value;
 
@@ -25,8 +25,10 @@ pub struct ModelConfig {
     pub n_kv_heads: usize,
     /// Features of a head.
     pub head_dim: usize,
-    /// How many tokens it can hold.
+    /// How many tokens a session can hold unless it asks for more.
     pub context: usize,
+    /// How many tokens a session can hold at most: more than `context` where the model has rotary factors for long contexts.
+    pub max_context: usize,
     /// How far layers with a window see.
     pub window: Option<usize>,
     /// Added to mean squares by norms.
@@ -37,6 +39,8 @@ pub struct ModelConfig {
     pub rotary_base: f64,
     /// How its angles are scaled.
     pub rotary_scaling: RotaryScaling,
+    /// How they are scaled in sessions with room for more than `context` tokens, if `config.json` says so.
+    pub long_scaling: Option<RotaryScaling>,
     /// What turned features are multiplied with where the file has a factor for each pair.
     pub rotary_attention_factor: f64,
     /// What products of queries and keys are multiplied with, if not `1/√head_dim`.
@@ -48,8 +52,9 @@ pub struct ModelConfig {
 }
 
 impl ModelConfig {
-    /// The numbers of a GGUF file. `factors` are what the file says of each pair's rotation, for long and short contexts.
-    pub(crate) fn from_gguf(metadata: &GgufMetadata) -> Result<ModelConfig> {
+    /// The numbers of a GGUF file.
+    pub(crate) fn from_gguf(file: &Gguf) -> Result<ModelConfig> {
+        let metadata = file.metadata();
         let name: &str = metadata.get("general.architecture")?;
         let family = Family::of_architecture(name)?;
         let keys = Keys { metadata, name };
@@ -65,16 +70,18 @@ impl ModelConfig {
         if keys.find::<usize>("expert_count")?.unwrap_or(0) > 0 {
             return Err(fault::unsupported("model", "mixtures of experts are not supported"));
         }
-        let mut context: usize = keys.get("context_length")?;
-        let trained_length = keys.find("rope.scaling.original_context_length")?.unwrap_or(context);
+        let max_context: usize = keys.get("context_length")?;
+        let trained_length = keys.find("rope.scaling.original_context_length")?.unwrap_or(max_context);
+        // With rotary factors for contexts as long as in training and others for longer ones (see `Angles` of the decoder),
+        // sessions have the trained length by default.
+        let context = match file.find("rope_factors_long.weight") {
+            Some(_) => trained_length.min(max_context),
+            None => max_context,
+        };
         let factor: f64 = keys.find("rope.scaling.factor")?.unwrap_or(1.0);
         let rotary_scaling = match keys.find::<&str>("rope.scaling.type")? {
-            None | Some("none") => RotaryScaling::None,
-            // Factors for short contexts and others for long ones, of which a cache can have one: the short ones.
-            Some("longrope") => {
-                context = trained_length.min(context);
-                RotaryScaling::None
-            }
+            // The factors of `longrope` are tensors.
+            None | Some("none" | "longrope") => RotaryScaling::None,
             Some("linear") => RotaryScaling::Linear(factor),
             Some("yarn") => {
                 let attention_factor = keys.find("rope.scaling.attn_factor")?;
@@ -93,11 +100,13 @@ impl ModelConfig {
             n_kv_heads,
             head_dim,
             context,
+            max_context,
             window: keys.find("attention.sliding_window")?.filter(|window| *window > 0),
             norm_eps: keys.get("attention.layer_norm_rms_epsilon")?,
             rotary_dims: keys.find("rope.dimension_count")?.unwrap_or(head_dim),
             rotary_base: keys.find("rope.freq_base")?.unwrap_or(10_000.0),
             rotary_scaling,
+            long_scaling: None,
             rotary_attention_factor: keys.find("rope.scaling.attn_factor")?.unwrap_or(1.0),
             attention_scale: None,
             attention_cap: keys.find("attn_logit_softcapping")?.filter(|cap| *cap > 0.0),
@@ -116,7 +125,16 @@ impl ModelConfig {
         let needed = |key: &str| count(key).ok_or_else(|| missing(key));
         let (width, n_heads) = (needed("hidden_size")?, needed("num_attention_heads")?);
         let head_dim = count("head_dim").unwrap_or(width / n_heads.max(1));
-        let context = needed("max_position_embeddings")?;
+        let max_context = needed("max_position_embeddings")?;
+        let scaling = json.get("rope_scaling").filter(|scaling| scaling.is_object());
+        let trained_length = scaling.and_then(|scaling| scaling.get("original_max_position_embeddings")?.as_u64());
+        let trained_length = trained_length.map(|n| n as usize).or(count("original_max_position_embeddings"));
+        let trained_length = trained_length.unwrap_or(max_context);
+        let (rotary_scaling, long_scaling) = match scaling {
+            Some(scaling) => scaling_from_json(scaling, max_context, trained_length)?,
+            None => (RotaryScaling::None, None),
+        };
+        let context = if long_scaling.is_some() { trained_length.min(max_context) } else { max_context };
         let uses_window = json.get("use_sliding_window").and_then(Value::as_bool).unwrap_or(true);
         let config = ModelConfig {
             family,
@@ -127,11 +145,13 @@ impl ModelConfig {
             n_kv_heads: count("num_key_value_heads").unwrap_or(n_heads),
             head_dim,
             context,
+            max_context,
             window: count("sliding_window").filter(|window| *window > 0 && uses_window),
             norm_eps: float("rms_norm_eps").ok_or_else(|| missing("rms_norm_eps"))? as f32,
             rotary_dims: (head_dim as f64 * float("partial_rotary_factor").unwrap_or(1.0)) as usize,
             rotary_base: float("rope_theta").unwrap_or(10_000.0),
-            rotary_scaling: scaling_from_json(json.get("rope_scaling"), context)?,
+            rotary_scaling,
+            long_scaling,
             rotary_attention_factor: 1.0,
             attention_scale: float("query_pre_attn_scalar").map(|scalar| 1.0 / scalar.sqrt() as f32),
             attention_cap: float("attn_logit_softcapping").map(|cap| cap as f32),
@@ -162,6 +182,7 @@ impl ModelConfig {
             ("heads of keys", self.n_kv_heads),
             ("features of a head", self.head_dim),
             ("tokens of context", self.context),
+            ("tokens of context at most", self.max_context),
         ];
         // So that products of two of them, and positions, fit the engine's numbers.
         if let Some((what, n)) = sizes.iter().find(|(_, n)| *n == 0 || *n > 1 << 26) {
@@ -212,29 +233,70 @@ fn missing(key: &str) -> lazuli::Error {
     fault::parse("model", format!("config.json has no `{key}` that fits"))
 }
 
-/// What `rope_scaling` says.
-fn scaling_from_json(json: Option<&Value>, context: usize) -> Result<RotaryScaling> {
-    let Some(json) = json.filter(|json| json.is_object()) else { return Ok(RotaryScaling::None) };
+/// What `rope_scaling` says of contexts as long as in training, and of longer ones, where that is something else.
+fn scaling_from_json(
+    json: &Value,
+    max_context: usize,
+    trained_length: usize,
+) -> Result<(RotaryScaling, Option<RotaryScaling>)> {
     let kind = json.get("rope_type").or_else(|| json.get("type")).and_then(Value::as_str).unwrap_or_default();
     let float = |key: &str| json.get(key).and_then(Value::as_f64);
     let needed = |key: &str| float(key).ok_or_else(|| missing(&format!("rope_scaling.{key}")));
-    let trained_length = float("original_max_position_embeddings").map_or(context, |n| n as usize);
-    match kind {
-        "default" => Ok(RotaryScaling::None),
-        "linear" => Ok(RotaryScaling::Linear(needed("factor")?)),
-        "llama3" => Ok(RotaryScaling::Llama3 {
+    let scaling = match kind {
+        "default" => RotaryScaling::None,
+        "linear" => RotaryScaling::Linear(needed("factor")?),
+        "llama3" => RotaryScaling::Llama3 {
             factor: needed("factor")?,
             low: needed("low_freq_factor")?,
             high: needed("high_freq_factor")?,
             trained_length,
-        }),
-        "yarn" => Ok(RotaryScaling::Yarn {
+        },
+        "yarn" => RotaryScaling::Yarn {
             factor: needed("factor")?,
             trained_length,
             fast: float("beta_fast").unwrap_or(32.0),
             slow: float("beta_slow").unwrap_or(1.0),
             attention_factor: float("attention_factor"),
-        }),
-        other => Err(fault::unsupported("model", format!("rotary scaling `{other}` is not supported"))),
+        },
+        "longrope" | "su" => {
+            // √(1 + ln s / ln L), where the context is s times as long as the trained length L.
+            let scale = (max_context as f64 / trained_length.max(1) as f64).max(1.0);
+            let published = (1.0 + scale.ln() / (trained_length.max(2) as f64).ln()).sqrt();
+            let attention_factor = float("attention_factor").unwrap_or(published);
+            let factors = |key: &str| {
+                let list = json.get(key).and_then(Value::as_array);
+                let factors: Option<Vec<f64>> = list.and_then(|list| list.iter().map(Value::as_f64).collect());
+                let factors = factors.ok_or_else(|| missing(&format!("rope_scaling.{key}")))?;
+                Ok(RotaryScaling::Factors { factors, attention_factor })
+            };
+            return Ok((factors("short_factor")?, Some(factors("long_factor")?)));
+        }
+        other => return Err(fault::unsupported("model", format!("rotary scaling `{other}` is not supported"))),
+    };
+    Ok((scaling, None))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn longrope_has_factors_for_short_and_long_contexts() {
+        // What Phi-3-mini-128k-instruct has, but for the number of pairs: s = 32, L = 4096.
+        let json = serde_json::json!({"type": "longrope", "short_factor": [1.0, 1.5], "long_factor": [1.0, 40.0]});
+        let (short, long) = scaling_from_json(&json, 131_072, 4_096).unwrap();
+        let attention_factor = (1.0f64 + 5.0 / 12.0).sqrt();
+        let check = |found: RotaryScaling, want: [f64; 2]| match found {
+            RotaryScaling::Factors { factors, attention_factor: found } => {
+                assert_eq!(factors, want);
+                assert!((found - attention_factor).abs() < 1e-12, "{found}");
+            }
+            other => panic!("{other:?}"),
+        };
+        check(short, [1.0, 1.5]);
+        check(long.unwrap(), [1.0, 40.0]);
+        let cut = serde_json::json!({"type": "longrope", "short_factor": [1.0]});
+        let error = scaling_from_json(&cut, 131_072, 4_096).unwrap_err().to_string();
+        assert!(error.contains("config.json has no `rope_scaling.long_factor` that fits"), "{error}");
     }
 }

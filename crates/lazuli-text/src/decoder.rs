@@ -35,7 +35,20 @@ struct DecoderLayer {
     mlp_norm: RmsNorm,
     mlp: GatedMlp,
     after_mlp: Option<RmsNorm>,
-    rotary: Arc<Rotary>,
+    rotary: Arc<Angles>,
+}
+
+/// The rotary embedding of layers: one for sessions as long as in training, perhaps another for longer ones. A session has the
+/// same from its first token on, since keys in its cache stay turned as they are.
+struct Angles {
+    short: Rotary,
+    long: Option<Rotary>,
+}
+
+impl Angles {
+    fn of(&self, is_long: bool) -> &Rotary {
+        self.long.as_ref().filter(|_| is_long).unwrap_or(&self.short)
+    }
 }
 
 /// Loads the weights of a network one by one.
@@ -58,14 +71,14 @@ impl Decoder {
         let embedding = loader.get("token_embd.weight", &[n_tokens, config.width])?;
         let mut layers: Vec<DecoderLayer> = Vec::new();
         // Layers of the same base share their tables; there are two bases at most.
-        let mut rotaries: Vec<(f64, Arc<Rotary>)> = Vec::new();
+        let mut rotaries: Vec<(f64, Arc<Angles>)> = Vec::new();
         for i in 0..config.n_layers {
             progress(i, config.n_layers);
             let base = config.base_of(i);
             let shared = rotaries.iter().find(|(of, _)| *of == base).map(|(_, rotary)| rotary.clone());
             let rotary = match shared {
                 Some(rotary) => rotary,
-                None => Arc::new(loader.rotary(base)?),
+                None => Arc::new(loader.angles(base)?),
             };
             rotaries.push((base, rotary.clone()));
             layers.push(loader.layer(i, rotary)?);
@@ -97,20 +110,31 @@ impl Decoder {
         KvCache::new(self.config.n_layers, shape, &self.device).with_max_len(self.config.context)
     }
 
-    /// Angles for so many positions, so that they grow together with a cache and not on the way.
-    pub(crate) fn reserve(&self, n_positions: usize) {
-        self.layers.iter().for_each(|layer| layer.rotary.reserve(n_positions));
+    /// Angles for as many positions as a cache has room for, so that they grow together with it and not on the way.
+    pub(crate) fn reserve(&self, cache: &KvCache) {
+        let is_long = self.is_long(cache.max_len());
+        self.layers.iter().for_each(|layer| layer.rotary.of(is_long).reserve(cache.capacity()));
+    }
+
+    /// Whether so many tokens are more than the angles of short contexts are for.
+    fn is_long(&self, n_tokens: Option<usize>) -> bool {
+        n_tokens.is_some_and(|n| n > self.config.context)
     }
 
     /// What the last norm makes of tokens `[sequences, length]`: `[sequences, length, width]`. With a cache, the tokens go on
     /// where it ends; there must be room for them, and it must be advanced afterwards.
     pub fn forward(&self, tokens: &Tensor, mut cache: Option<&mut KvCache>) -> Tensor {
+        let n_tokens = match &cache {
+            Some(cache) => cache.max_len(),
+            None => tokens.shape().ok().and_then(|shape| shape.last().copied()),
+        };
+        let is_long = self.is_long(n_tokens);
         let mut x = self.embedding.embedding(tokens);
         if self.config.family.scales_embedding {
             x = x.mul((self.config.width as f32).sqrt());
         }
         for (i, layer) in self.layers.iter().enumerate() {
-            x = layer.forward(&x, cache.as_mut().map(|cache| (&mut **cache, i)));
+            x = layer.forward(&x, layer.rotary.of(is_long), cache.as_mut().map(|cache| (&mut **cache, i)));
         }
         self.norm.forward(&x)
     }
@@ -164,12 +188,12 @@ impl Module for Decoder {
 }
 
 impl DecoderLayer {
-    fn forward(&self, x: &Tensor, cache: Option<(&mut KvCache, usize)>) -> Tensor {
+    fn forward(&self, x: &Tensor, rotary: &Rotary, cache: Option<(&mut KvCache, usize)>) -> Tensor {
         let after = |y: Tensor, norm: &Option<RmsNorm>| match norm {
             Some(norm) => norm.forward(&y),
             None => y,
         };
-        let found = self.attention.attend(&self.attention_norm.forward(x), Some(&self.rotary), cache);
+        let found = self.attention.attend(&self.attention_norm.forward(x), Some(rotary), cache);
         let x = x.add(after(found, &self.after_attention));
         let y = self.mlp.forward(&self.mlp_norm.forward(&x));
         x.add(after(y, &self.after_mlp))
@@ -206,7 +230,7 @@ impl Loader<'_> {
         Ok(Some(Linear { weight, bias }.into()))
     }
 
-    fn layer(&self, i: usize, rotary: Arc<Rotary>) -> Result<DecoderLayer> {
+    fn layer(&self, i: usize, rotary: Arc<Angles>) -> Result<DecoderLayer> {
         let config = self.config;
         let name = |part: &str| format!("blk.{i}.{part}");
         let (width, ff) = (config.width, config.feed_forward);
@@ -250,17 +274,22 @@ impl Loader<'_> {
     }
 
     /// The rotary embedding of layers with this base. Factors of pairs may be tensors of the file.
-    fn rotary(&self, base: f64) -> Result<Rotary> {
+    fn angles(&self, base: f64) -> Result<Angles> {
         let config = self.config;
-        let n_pairs = config.rotary_dims / 2;
         let pairs = if self.files.is_safetensors() { RotaryPairs::Halves } else { config.family.pairs };
-        let mut scaling = config.rotary_scaling.clone();
-        for name in ["rope_freqs.weight", "rope_factors_short.weight"] {
-            if let Some(factors) = self.find(name, &[n_pairs])? {
-                let factors = factors.to_vec::<f32>()?.into_iter().map(f64::from).collect();
-                scaling = RotaryScaling::Factors { factors, attention_factor: config.rotary_attention_factor };
-            }
-        }
-        Ok(Rotary::scaled(config.rotary_dims, base, pairs, &scaling, self.device))
+        let rotary = |scaling: &RotaryScaling| Rotary::scaled(config.rotary_dims, base, pairs, scaling, self.device);
+        let short = match self.factors("rope_factors_short.weight")? {
+            Some(factors) => Some(factors),
+            None => self.factors("rope_freqs.weight")?,
+        };
+        let long = self.factors("rope_factors_long.weight")?.or_else(|| config.long_scaling.clone());
+        Ok(Angles { short: rotary(short.as_ref().unwrap_or(&config.rotary_scaling)), long: long.as_ref().map(rotary) })
+    }
+
+    /// Factors of pairs that are a tensor of the file.
+    fn factors(&self, name: &str) -> Result<Option<RotaryScaling>> {
+        let Some(factors) = self.find(name, &[self.config.rotary_dims / 2])? else { return Ok(None) };
+        let factors = factors.to_vec::<f32>()?.into_iter().map(f64::from).collect();
+        Ok(Some(RotaryScaling::Factors { factors, attention_factor: self.config.rotary_attention_factor }))
     }
 }

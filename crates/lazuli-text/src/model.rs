@@ -1,5 +1,6 @@
 //! A language model: network, tokenizer and chat template, from one file or one folder.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -67,7 +68,7 @@ impl LanguageModel {
     #[track_caller]
     pub fn from_gguf(file: Gguf, device: &Device, progress: &mut dyn FnMut(usize, usize)) -> Result<LanguageModel> {
         let _caller = fault::caller();
-        let config = ModelConfig::from_gguf(file.metadata())?;
+        let config = ModelConfig::from_gguf(&file)?;
         let tokenizer = Tokenizer::from_gguf(file.metadata())?;
         let template = file.metadata().find::<&str>("tokenizer.chat_template")?.map(String::from);
         let template = template_or_default(template, &tokenizer)?;
@@ -77,6 +78,11 @@ impl LanguageModel {
     }
 
     fn from_folder(folder: &Path, device: &Device, progress: &mut dyn FnMut(usize, usize)) -> Result<LanguageModel> {
+        if !folder.join("config.json").exists() {
+            let message =
+                "a folder with a model has config.json, tokenizer.json and safetensors; otherwise name a GGUF file";
+            return Err(fault::parse("model", format!("{}: there is no config.json: {message}", folder.display())));
+        }
         let json = read_json(&folder.join("config.json"))?;
         let config = ModelConfig::from_json(&json)?;
         let beside = |name: &str| match folder.join(name) {
@@ -85,10 +91,13 @@ impl LanguageModel {
         };
         let settings = beside("tokenizer_config.json")?.unwrap_or_default();
         let tokenizer = Tokenizer::from_json(&read_json(&folder.join("tokenizer.json"))?, &settings, &json)?;
-        let template = settings.get("chat_template").and_then(|template| template.as_str()).map(String::from);
-        let template = match std::fs::read_to_string(folder.join("chat_template.jinja")) {
+        let own_template = folder.join("chat_template.jinja");
+        let template = match std::fs::read_to_string(&own_template) {
             Ok(source) => Some(source),
-            Err(_) => template,
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                settings.get("chat_template").and_then(|template| template.as_str()).map(String::from)
+            }
+            Err(error) => return Err(fault::io("model", &own_template, &error)),
         };
         let template = template_or_default(template, &tokenizer)?;
         let n_tokens = json.get("vocab_size").and_then(|n| n.as_u64()).map_or(tokenizer.len(), |n| n as usize);
@@ -144,7 +153,7 @@ impl LanguageModel {
     #[track_caller]
     pub fn complete(&self, prompt: &str, sampling: &Sampling) -> Completion {
         let _caller = fault::caller();
-        Completion::new(self.session(), prompt, sampling)
+        self.session().complete(prompt, sampling)
     }
 }
 

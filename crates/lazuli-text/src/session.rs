@@ -5,6 +5,8 @@ use lazuli_nn::KvCache;
 
 use crate::fault;
 use crate::model::LanguageModel;
+use crate::reply::Completion;
+use crate::sampling::Sampling;
 
 /// Tokens that are read at once. More of them make products no faster, and what is computed in between larger.
 const MAX_CHUNK: usize = 512;
@@ -53,6 +55,32 @@ impl Session {
         Session { cache: self.cache.with_dtype(dtype), tokens: Vec::new(), step: None, ..self }
     }
 
+    /// The same with room for so many tokens at most, which a model may allow more of than a session has by default. Models with
+    /// rotary factors for long contexts (`longrope`, as Phi 3 has) then take those, from the first token on.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), lazuli::Error> {
+    /// # let model = lazuli_text::LanguageModel::open("model.gguf", &lazuli::Device::cpu())?;
+    /// let session = model.session().with_context(model.decoder().config().max_context)?;
+    /// assert_eq!(session.room(), session.context());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[track_caller]
+    pub fn with_context(self, n_tokens: usize) -> Result<Session> {
+        let _caller = fault::caller();
+        let most = self.model.decoder().config().max_context;
+        if n_tokens == 0 || n_tokens > most {
+            return Err(fault::index("context", format!("{n_tokens} tokens: the model has a context of 1 to {most}")));
+        }
+        Ok(Session { cache: self.empty_cache(n_tokens), tokens: Vec::new(), step: None, ..self })
+    }
+
+    /// How many tokens there is room for.
+    pub fn context(&self) -> usize {
+        self.cache.max_len().unwrap_or(self.model.decoder().config().context)
+    }
+
     /// The model.
     pub fn model(&self) -> &LanguageModel {
         &self.model
@@ -65,7 +93,7 @@ impl Session {
 
     /// How many more tokens fit the context.
     pub fn room(&self) -> usize {
-        self.model.decoder().config().context.saturating_sub(self.tokens.len())
+        self.context().saturating_sub(self.tokens.len())
     }
 
     /// The bytes that the cache takes for what was read.
@@ -144,6 +172,14 @@ impl Session {
         lazuli::explain(&self.wanted(&recorded))
     }
 
+    /// How the model would go on with a text after what was read: [`LanguageModel::complete`] in a session of one's own, perhaps with
+    /// another context or cache.
+    #[track_caller]
+    pub fn complete(self, prompt: &str, sampling: &Sampling) -> Completion {
+        let _caller = fault::caller();
+        Completion::new(self, prompt, sampling)
+    }
+
     fn check(&self, tokens: &[u32]) -> Result<()> {
         let n_tokens = self.model.decoder().n_tokens();
         if tokens.is_empty() {
@@ -153,11 +189,16 @@ impl Session {
             return Err(fault::index("read", format!("there is no token {token}: the model has {n_tokens}")));
         }
         if tokens.len() > self.room() {
-            let (n, context) = (self.tokens.len(), self.model.decoder().config().context);
+            let (n, context) = (self.tokens.len(), self.context());
             let message = format!("{} tokens after {n} do not fit a context of {context}", tokens.len());
             return Err(fault::index("read", message));
         }
         Ok(())
+    }
+
+    /// A cache like this one's for so many tokens, without any.
+    fn empty_cache(&self, n_tokens: usize) -> KvCache {
+        self.model.decoder().cache(1).with_dtype(self.cache.dtype()).with_max_len(n_tokens)
     }
 
     /// Reads one token by a recording.
@@ -174,10 +215,7 @@ impl Session {
             Ok(made) => made.into_iter(),
             Err(error) => {
                 match tensors.is_empty() {
-                    true => {
-                        (self.cache, self.tokens) =
-                            (self.model.decoder().cache(1).with_dtype(self.cache.dtype()), Vec::new())
-                    }
+                    true => (self.cache, self.tokens) = (self.empty_cache(self.context()), Vec::new()),
                     false => self.cache.put(tensors.into_iter().skip(1)),
                 }
                 return Err(error);
@@ -211,7 +249,7 @@ impl Session {
 
     fn make_room(&mut self, n_tokens: usize) -> Result<()> {
         self.cache.make_room(n_tokens)?;
-        self.model.decoder().reserve(self.cache.capacity());
+        self.model.decoder().reserve(&self.cache);
         Ok(())
     }
 

@@ -38,7 +38,7 @@ fn name_of(gguf: &str, model: &str) -> String {
         "ffn_norm" if is_gemma3 => "pre_feedforward_layernorm",
         "ffn_norm" => "post_attention_layernorm",
         "ffn_gate" => "mlp.gate_proj",
-        "ffn_up" if model == "phi3" => "mlp.gate_up_proj",
+        "ffn_up" if model.starts_with("phi3") => "mlp.gate_up_proj",
         "ffn_up" => "mlp.up_proj",
         "ffn_down" => "mlp.down_proj",
         other => panic!("{other}"),
@@ -48,7 +48,8 @@ fn name_of(gguf: &str, model: &str) -> String {
 
 /// `config.json` of a tiny model.
 fn config(file: &Gguf, model: &str, model_type: &str) -> Value {
-    let number = |key: &str| file.metadata().get::<u64>(&format!("{model}.{key}")).unwrap();
+    let arch: &str = file.metadata().get("general.architecture").unwrap();
+    let number = |key: &str| file.metadata().get::<u64>(&format!("{arch}.{key}")).unwrap();
     let mut config = json!({
         "model_type": model_type,
         "hidden_size": number("embedding_length"),
@@ -62,6 +63,17 @@ fn config(file: &Gguf, model: &str, model_type: &str) -> Value {
         "rope_theta": 10_000.0,
         "eos_token_id": 2,
     });
+    if model == "phi3_long" {
+        let factors = |length: &str| {
+            let tensor = file.tensor(&format!("rope_factors_{length}.weight"), &Device::cpu()).unwrap();
+            tensor.to_vec::<f32>().unwrap()
+        };
+        config["original_max_position_embeddings"] = number("rope.scaling.original_context_length").into();
+        let (short_factor, long_factor) = (factors("short"), factors("long"));
+        config["rope_scaling"] = json!({
+            "type": "longrope", "short_factor": short_factor, "long_factor": long_factor, "attention_factor": 1.19,
+        });
+    }
     if model == "gemma3" {
         config["sliding_window"] = number("attention.sliding_window").into();
         config["query_pre_attn_scalar"] = number("attention.key_length").into();
@@ -96,12 +108,16 @@ fn write(folder: &Path, name: &str, json: &Value) {
 fn folders_have_the_logits_and_tokens_of_gguf_files() {
     let cpu = Device::cpu();
     let words = Gguf::open(fixture("qwen3")).unwrap();
-    for (model, model_type) in [("qwen2", "qwen2"), ("qwen3", "qwen3"), ("phi3", "phi3"), ("gemma3", "gemma3_text")] {
+    for (model, model_type) in
+        [("qwen2", "qwen2"), ("qwen3", "qwen3"), ("phi3", "phi3"), ("phi3_long", "phi3"), ("gemma3", "gemma3_text")]
+    {
         let file = Gguf::open(fixture(model)).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let tensors: Vec<(String, Tensor)> = file
             .tensors()
             .iter()
+            // In folders, factors are in config.json.
+            .filter(|entry| !entry.name.starts_with("rope_factors"))
             .map(|entry| {
                 let tensor = file.tensor(&entry.name, &cpu).unwrap();
                 let is_less_one = model == "gemma3" && entry.name.contains("norm");
@@ -130,10 +146,13 @@ fn folders_have_the_logits_and_tokens_of_gguf_files() {
         let opened = LanguageModel::open(folder.path(), &cpu).unwrap();
         let reference = LanguageModel::open(fixture(model), &cpu).unwrap();
         let tokens: Vec<u32> = (0..20).map(|i| 5 + 13 * i % 300).collect();
-        let (got, want) = (opened.session().read(&tokens).unwrap(), reference.session().read(&tokens).unwrap());
-        let largest = want.iter().fold(0f32, |m, x| m.max(x.abs()));
-        let distance = got.iter().zip(&want).fold(0f32, |m, (a, b)| m.max((a - b).abs()));
-        assert!(distance <= 1e-4 * largest, "{model}: {distance} of {largest}");
+        for context in [opened.decoder().config().context, 512] {
+            let read = |model: &LanguageModel| model.session().with_context(context).unwrap().read(&tokens).unwrap();
+            let (got, want) = (read(&opened), read(&reference));
+            let largest = want.iter().fold(0f32, |m, x| m.max(x.abs()));
+            let distance = got.iter().zip(&want).fold(0f32, |m, (a, b)| m.max((a - b).abs()));
+            assert!(distance <= 1e-4 * largest, "{model}, {context}: {distance} of {largest}");
+        }
         assert_eq!(opened.template().source(), "{{ messages[0].content }}");
         assert_eq!(opened.tokenizer().eos(), Some(2));
         if model == "qwen3" {
@@ -160,6 +179,11 @@ fn folders_that_cannot_be_models_are_refused_with_the_reason() {
     write(folder.path(), "tokenizer.json", &json!({"model": {"type": "Unigram"}}));
     assert!(told().contains("a model of type `Unigram` is not supported"), "{}", told());
     write(folder.path(), "tokenizer.json", &tokenizer(&file));
+    // A template that is there but is no text is not taken for none.
+    let template = folder.path().join("chat_template.jinja");
+    std::fs::write(&template, [0xff, 0xfe]).unwrap();
+    assert!(told().contains("chat_template.jinja: "), "{}", told());
+    std::fs::remove_file(template).unwrap();
     write(folder.path(), "model.safetensors.index.json", &json!({"weight_map": {"a": "../b.safetensors"}}));
     assert!(told().contains("`../b.safetensors` is no name of a file beside it"), "{}", told());
 }
