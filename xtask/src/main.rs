@@ -123,7 +123,8 @@ fn docs(words: &[String]) -> Result<(), String> {
 }
 
 /// Random graphs for as long as there is patience, then products of every size, then 200,000 structures on the CPU and 5,000
-/// on a GPU, in caches of 4 and 16 MiB, then a million damaged GGUF files and a million damaged ONNX models.
+/// on a GPU, in caches of 4 and 16 MiB, then a million damaged GGUF files, 50,000 language models that say wrong things about
+/// themselves, and a million damaged ONNX models.
 fn soak(words: &[String]) -> Result<(), String> {
     if let Some((first, rest)) = words.split_first()
         && first == "mpi"
@@ -147,9 +148,11 @@ fn soak(words: &[String]) -> Result<(), String> {
         command.args(["test", "-p", "lazuli", "--test", test, "any_number_of_structures", "--", "--nocapture"]);
         workspace::succeed(command.env("LAZULI_SOAK_STRUCTURES", n_structures))?;
     }
-    let mut command = Command::new(cargo());
-    command.args(["test", "-p", "lazuli-io", "--test", "gguf_mutated", "--", "--nocapture"]);
-    workspace::succeed(command.env("LAZULI_SOAK_FILES", "1000000"))?;
+    for (package, test, n_files) in [("lazuli-io", "gguf_mutated", "1000000"), ("lazuli-text", "hostile", "50000")] {
+        let mut command = Command::new(cargo());
+        command.args(["test", "-p", package, "--test", test, "--", "--nocapture"]);
+        workspace::succeed(command.env("LAZULI_SOAK_FILES", n_files))?;
+    }
     data::run(&["onnx".to_string()])?;
     let mut command = Command::new(cargo());
     command.args(["run", "--release", "--package", "lazuli-onnx", "--example", "conformance", "--"]);

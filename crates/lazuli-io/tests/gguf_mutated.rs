@@ -60,6 +60,16 @@ fn original() -> Vec<u8> {
     file.to_bytes().unwrap()
 }
 
+/// Files that other programs have written: models of seven architectures with their tokenizers.
+fn written_by_others() -> Vec<Vec<u8>> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../lazuli-text/tests/fixtures");
+    let mut paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|ending| ending == "gguf"));
+    // In an order that does not depend on the disk.
+    paths.sort();
+    paths.iter().map(|path| std::fs::read(path).unwrap()).collect()
+}
+
 /// Random numbers, the same in every run (splitmix64).
 struct Random(u64);
 
@@ -84,8 +94,8 @@ const NUMBERS: [u64; 14] =
 /// One to four changes: a byte, a number, a piece taken out, repeated or moved, the end cut off.
 fn mutated(original: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = original.to_vec();
-    // Most changes go where numbers and names are, in the header.
-    let header = 900.min(bytes.len());
+    // Most changes go where numbers and names are, in the header; most of those where a large one has no words of a tokenizer.
+    let header = [900, 900, 9_000][random.below(3)].min(bytes.len());
     for _ in 0..1 + random.below(4) {
         let end = if random.below(8) > 0 { header.min(bytes.len()) } else { bytes.len() };
         let at = random.below(end);
@@ -119,11 +129,14 @@ fn mutated_files_are_opened_or_refused() {
         Ok(n) => n.parse().expect("LAZULI_SOAK_FILES is a number"),
         Err(_) => 20_000,
     };
-    let (cpu, original, mut random) = (Device::cpu(), original(), Random(17));
-    assert_eq!(Gguf::from_bytes(original.clone()).unwrap().tensors().len(), 5);
+    let (cpu, mut random) = (Device::cpu(), Random(17));
+    // Half of them are small, so that most changes hit something.
+    let (small, large) = (original(), written_by_others());
+    assert_eq!((Gguf::from_bytes(small.clone()).unwrap().tensors().len(), large.len()), (5, 9));
     let (mut n_opened, mut n_refused, mut n_loaded) = (0, 0, 0);
     for i in 0..n_files {
-        let bytes = mutated(&original, &mut random);
+        let original = if i % 2 == 0 { &small } else { &large[i / 2 % large.len()] };
+        let bytes = mutated(original, &mut random);
         let n_bytes = bytes.len();
         LARGEST.store(0, Ordering::Relaxed);
         let file = Gguf::from_bytes(bytes);
