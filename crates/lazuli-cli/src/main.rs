@@ -82,7 +82,7 @@ fn main() -> ExitCode {
         // Whoever reads has read enough: `lazuli | head` is no failure.
         Err(error) if is_broken_pipe(&*error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("lazuli: {error}");
+            eprintln!("lazuli: {}", told(&*error));
             ExitCode::FAILURE
         }
     }
@@ -128,6 +128,14 @@ fn devices(out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{i:>4}  {info}")?;
     }
     Ok(())
+}
+
+/// An error as somebody at a terminal reads it: without the line of this program that the engine's errors name.
+fn told(error: &(dyn std::error::Error + 'static)) -> String {
+    match error.downcast_ref::<lazuli::Error>() {
+        Some(error) => format!("{}: {}", error.fault().op, error.fault().message),
+        None => error.to_string(),
+    }
 }
 
 fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {

@@ -261,8 +261,25 @@ fn generate_goes_on_with_a_text_and_repeats_it_for_the_same_seed() {
     check(&json, 0, &["\"prompt\":\"The quick\"", "\"prompt_tokens\":", "\"tokens\":["], &[]);
     check(&[&words[..], &["--stats"]].concat(), 0, &["The quick"], &["made ", "tokens/s", "memory "]);
     check(&["generate", TINY], 2, &[], &["generate wants a model and a text", "`lazuli help generate`"]);
-    check(&["generate", "missing.gguf", "x"], 1, &[], &["missing.gguf"]);
-    check(&["help", "generate"], 0, &["Usage: lazuli generate MODEL", "--temperature T"], &[]);
+    check(&["help", "generate"], 0, &["Usage: lazuli generate MODEL", "\n  --tokens N", "\n  --temperature T"], &[]);
+}
+
+#[cfg(feature = "text")]
+#[test]
+fn models_that_cannot_be_opened_are_told_without_lines_of_the_program() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let empty = folder.path().to_str().expect("is text");
+    for (words, expect) in [
+        (["generate", "missing.gguf", "x"], "missing.gguf: No such file"),
+        (["generate", "Cargo.toml", "x"], "Cargo.toml: not a GGUF file"),
+        (["generate", empty, "x"], "there is no config.json: a folder with a model has"),
+        (["chat", TINY, "--context=1000"], "context: 1000 tokens: the model has a context of 1 to 512"),
+        (["generate", TINY, "--device=abc"], "generate wants a model and a text"),
+    ] {
+        let output = lazuli(&words);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && told.contains(expect) && !told.contains(".rs:"), "{told}");
+    }
 }
 
 #[cfg(feature = "text")]
@@ -290,6 +307,8 @@ fn inspect_tells_what_a_gguf_file_holds() {
     let expect =
         ["GGUF version 3", "26 tensors", "general.architecture: qwen2", "F32      [329, 32]  token_embd.weight"];
     check(&["inspect", TINY], 0, &expect, &[]);
+    let numbers = ["qwen2.block_count: 2\n", "layer_norm_rms_epsilon: 0.00001\n", "add_bos_token: false\n"];
+    check(&["inspect", TINY], 0, &numbers, &[]);
 }
 
 /// Runs the doctor on the CPU in a home of somebody's; whether it succeeded, what it printed, and the file it wrote.

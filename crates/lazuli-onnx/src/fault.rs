@@ -1,9 +1,10 @@
 //! Errors of models, said as the engine says its own.
 
+use std::panic::Location;
 use std::path::Path;
 use std::sync::Arc;
 
-use lazuli::{Error, Fault};
+use lazuli::{Caller, Error, Fault};
 
 /// What every message begins with.
 const OP: &str = "onnx";
@@ -42,8 +43,27 @@ pub fn io(path: &Path, error: &std::io::Error) -> Error {
 pub fn of_node(node: &str, error: &Error) -> Error {
     let inner = error.fault();
     let mut fault = Fault::new(OP, format!("{node}: {}: {}", inner.op, inner.message));
-    fault.shapes = inner.shapes.clone();
     fault.at = None;
+    retold(error, fault)
+}
+
+/// An error of what is in a file, with the file's path. Its kind stays.
+pub fn of_file(path: &Path, error: &Error) -> Error {
+    let inner = error.fault();
+    let mut fault = Fault::new(OP, format!("{}: {}", path.display(), inner.message));
+    fault.at = inner.at;
+    retold(error, fault)
+}
+
+/// While it lives, errors name the line that called this crate, not a line of it.
+#[track_caller]
+pub fn caller() -> Caller {
+    Caller::new(Location::caller(), file!().trim_end_matches("fault.rs"))
+}
+
+/// An error of the same kind and shapes that says something else.
+fn retold(error: &Error, mut fault: Fault) -> Error {
+    fault.shapes = error.fault().shapes.clone();
     let fault = Arc::new(fault);
     match error {
         Error::Shape(_) => Error::Shape(fault),

@@ -8,8 +8,8 @@ use prost::Message;
 use crate::elem::ElemType;
 use crate::fault;
 use crate::literal;
-use crate::model::Form;
-use crate::proto::{GraphProto, ModelProto, NodeProto, OptionalProto, SequenceProto, TensorProto, TypeKind, TypeProto};
+use crate::model::{Form, decoded};
+use crate::proto::{GraphProto, NodeProto, OptionalProto, SequenceProto, TensorProto, TypeKind, TypeProto};
 use crate::value::{Kind, Value};
 
 impl Value {
@@ -89,7 +89,7 @@ pub struct Outline {
 impl Outline {
     /// Reads the outline of a model from the bytes of its file.
     pub fn from_bytes(bytes: &[u8]) -> Result<Outline> {
-        let model = ModelProto::decode(bytes).map_err(|e| fault::parse(format!("this is no ONNX file: {e}")))?;
+        let model = decoded(bytes)?;
         let mut outline = Outline::default();
         if let Some(graph) = &model.graph {
             outline.count_graph(graph);

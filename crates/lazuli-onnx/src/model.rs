@@ -109,22 +109,26 @@ impl fmt::Display for Declared {
 impl Model {
     /// Loads a model from a file. Elements that are in other files must be in its folder. Whatever is not supported is named
     /// in one error.
+    #[track_caller]
     pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<Model> {
+        let _caller = fault::caller();
         let path = path.as_ref();
         let bytes = std::fs::read(path).map_err(|e| fault::io(path, &e))?;
         // A path without a folder is in the current one.
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        Model::parse(&bytes, Some(folder), device)
+        let proto = decoded(&bytes).map_err(|error| fault::of_file(path, &error))?;
+        Model::of(&proto, Some(folder), device)
     }
 
     /// Makes a model of the bytes of a file, which must hold all of its elements.
+    #[track_caller]
     pub fn from_bytes(bytes: &[u8], device: &Device) -> Result<Model> {
-        Model::parse(bytes, None, device)
+        let _caller = fault::caller();
+        Model::of(&decoded(bytes)?, None, device)
     }
 
-    fn parse(bytes: &[u8], folder: Option<&Path>, device: &Device) -> Result<Model> {
-        let proto = ModelProto::decode(bytes).map_err(|e| fault::parse(format!("this is no ONNX file: {e}")))?;
-        let mut graph = resolve::resolve(&proto, folder, device)?;
+    fn of(proto: &ModelProto, folder: Option<&Path>, device: &Device) -> Result<Model> {
+        let mut graph = resolve::resolve(proto, folder, device)?;
         graph.mark_constants(&[]);
         let main = proto.graph.as_ref().ok_or_else(|| fault::parse("the file has no graph"))?;
         let declare = |infos: &[ValueInfoProto]| infos.iter().map(declared).collect::<Result<Vec<Declared>>>();
@@ -276,6 +280,11 @@ impl Model {
         }
         Ok(bound)
     }
+}
+
+/// What the bytes of a model's file say.
+pub(crate) fn decoded(bytes: &[u8]) -> Result<ModelProto> {
+    ModelProto::decode(bytes).map_err(|e| fault::parse(format!("this is no ONNX file: {e}")))
 }
 
 fn declared(info: &ValueInfoProto) -> Result<Declared> {

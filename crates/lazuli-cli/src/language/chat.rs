@@ -73,6 +73,9 @@ const STOPPED: u8 = 2;
 pub fn run(options: &Options, out: &mut dyn Write) -> Outcome {
     let model = options.common.open()?;
     let mut chat = model.chat().with_full_context(FullContext::DropOldest);
+    if let Some(n_tokens) = options.common.context {
+        chat = chat.with_context(n_tokens)?;
+    }
     if let Some(system) = &options.system {
         chat = chat.with_system(system);
     }
@@ -133,7 +136,7 @@ fn answer(
     for piece in reply.by_ref() {
         match piece {
             Ok(piece) => write!(out, "{}", printable(&piece))?,
-            Err(error) => write!(out, "\n({error})")?,
+            Err(error) => write!(out, "\n({})", crate::told(&error))?,
         }
         out.flush()?;
         first.get_or_insert_with(Instant::now);

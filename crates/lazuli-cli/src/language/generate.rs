@@ -39,11 +39,12 @@ impl Options {
             if word == "--json" {
                 flag(&word, given)?;
                 is_json = true;
-            } else if !common.take(&word, given, &mut words)? {
+            } else if !common.take(&word, given.clone(), &mut words)? {
                 if word.starts_with('-') && word.len() > 1 && named.is_empty() {
                     return Err(no_option(&word, &["--json"]));
                 }
-                named.push(word);
+                // A text that begins as an option does was taken apart.
+                named.push(given.map_or(word.clone(), |rest| format!("{word}={rest}")));
             }
         }
         let [path, prompt] = &named[..] else {
@@ -62,7 +63,11 @@ impl Options {
 pub fn run(options: &Options, out: &mut dyn Write) -> Outcome {
     let model = options.common.open()?;
     let start = Instant::now();
-    let mut completion = model.complete(&options.prompt, &options.common.sampling);
+    let mut session = model.session();
+    if let Some(n_tokens) = options.common.context {
+        session = session.with_context(n_tokens)?;
+    }
+    let mut completion = session.complete(&options.prompt, &options.common.sampling);
     let (mut text, mut first) = (String::new(), None);
     if !options.is_json {
         write!(out, "{}", printable(&options.prompt))?;
@@ -121,6 +126,9 @@ mod tests {
         let sampling = options.common.sampling;
         assert_eq!((sampling.max_tokens, sampling.temperature, sampling.seed), (Some(5), 0.0, 3));
         assert_eq!(sampling.stop, ["x"]);
+        let options = Options::parse(["m.gguf", "--x=5 is", "--context", "9"].map(String::from)).unwrap();
+        assert_eq!((options.prompt.as_str(), options.common.context), ("--x=5 is", Some(9)));
+        check_fault("m.gguf a --context 0", "--context wants a whole number from 1 on");
         check_fault("m.gguf", "generate wants a model and a text to go on with");
         check_fault("m.gguf two words", "generate wants one text, in quotes");
         check_fault("--tokens 0 m.gguf a", "--tokens wants a whole number from 1 on");

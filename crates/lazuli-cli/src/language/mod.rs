@@ -20,14 +20,14 @@ pub struct Common {
     path: PathBuf,
     device: Option<String>,
     sampling: Sampling,
+    context: Option<usize>,
     has_stats: bool,
 }
 
 /// The lines of both commands' help.
 macro_rules! common_help {
     () => {
-        "\
-  --tokens N              At most so many tokens a reply
+        "  --tokens N              At most so many tokens a reply
   --temperature T         How daring: 0 always takes the likeliest token (0.7)
   --top-k K               Only so many of the likeliest tokens; 0 for all (40)
   --top-p P               Only the likeliest tokens that together reach this probability (0.95)
@@ -35,6 +35,7 @@ macro_rules! common_help {
   --repetition-penalty X  Tokens that were just there become less likely (1: no)
   --seed N                The same seed, the same text (0)
   --stop TEXT             Stops before this text; may be given more than once
+  --context N             Room for so many tokens of text and replies (what the model was trained for)
   --device NAME           A device by name, by part of its name, or by its index in `devices` (the best one)
   --stats                 Tokens a second and memory, at the end
   -h, --help              This text
@@ -43,7 +44,7 @@ macro_rules! common_help {
 }
 use common_help;
 
-const OPTIONS: [&str; 12] = [
+const OPTIONS: [&str; 13] = [
     "--tokens",
     "--temperature",
     "--top-k",
@@ -52,6 +53,7 @@ const OPTIONS: [&str; 12] = [
     "--repetition-penalty",
     "--seed",
     "--stop",
+    "--context",
     "--device",
     "--stats",
     "--help",
@@ -60,7 +62,7 @@ const OPTIONS: [&str; 12] = [
 
 impl Common {
     fn new() -> Common {
-        Common { path: PathBuf::new(), device: None, sampling: Sampling::default(), has_stats: false }
+        Common { path: PathBuf::new(), device: None, sampling: Sampling::default(), context: None, has_stats: false }
     }
 
     /// Takes an option that both commands have; false if it is none of them.
@@ -70,11 +72,8 @@ impl Common {
         };
         let sampling = &mut self.sampling;
         match word {
-            "--tokens" => {
-                let value = words.value(word, given, "200")?;
-                sampling.max_tokens =
-                    Some(number(word, &value, "a whole number from 1 on", "200", |n: &usize| *n > 0)?);
-            }
+            "--tokens" => sampling.max_tokens = Some(count(word, given, words, "200")?),
+            "--context" => self.context = Some(count(word, given, words, "8192")?),
             "--temperature" => {
                 let value = words.value(word, given, "0.7")?;
                 let is_good = |x: &f32| (0.0..=100.0).contains(x);
@@ -120,6 +119,12 @@ impl Common {
         };
         open_model(&self.path, &device)
     }
+}
+
+/// The value of an option that counts something.
+fn count(word: &str, given: Option<String>, words: &mut Words, example: &str) -> Result<usize, String> {
+    let value = words.value(word, given, example)?;
+    number(word, &value, "a whole number from 1 on", example, |n: &usize| *n > 0)
 }
 
 /// The error of an option that is not there.

@@ -148,21 +148,31 @@ impl GgufArray {
 }
 
 impl std::fmt::Display for GgufValue {
-    /// Its type in words, as errors tell it.
+    /// The value; of an array how many of which type.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            GgufValue::String(_) => f.write_str("a string"),
-            GgufValue::Bool(value) => write!(f, "the bool {value}"),
+            GgufValue::String(text) => f.write_str(text),
+            GgufValue::Bool(value) => write!(f, "{value}"),
             GgufValue::Array(items) => {
                 write!(f, "an array of {} × {}", items.len(), type_name(items.type_id()).unwrap_or_default())
             }
-            number => {
-                write!(f, "the {} ", type_name(number.type_id()).unwrap_or_default())?;
-                match (number.integer(), number.float()) {
-                    (Some(value), _) => write!(f, "{value}"),
-                    (_, value) => write!(f, "{}", value.unwrap_or_default()),
-                }
-            }
+            // With the digits that tell it from other f32, not with those of an f64.
+            GgufValue::F32(value) => write!(f, "{value}"),
+            number => match (number.integer(), number.float()) {
+                (Some(value), _) => write!(f, "{value}"),
+                (_, value) => write!(f, "{}", value.unwrap_or_default()),
+            },
+        }
+    }
+}
+
+impl GgufValue {
+    /// Its type and, if it is short, its value, as errors tell it: `the u32 30`, `a string`.
+    pub(super) fn described(&self) -> String {
+        match self {
+            GgufValue::String(_) => "a string".to_string(),
+            GgufValue::Array(_) => self.to_string(),
+            value => format!("the {} {value}", type_name(value.type_id()).unwrap_or_default()),
         }
     }
 }
@@ -373,7 +383,7 @@ impl GgufMetadata {
             Some(value) => Ok(Some(value)),
             None => {
                 let article = if T::WANTED.starts_with("an ") { "" } else { "a " };
-                let message = format!("metadata `{key}` is {value}, not {article}{}", T::WANTED);
+                let message = format!("metadata `{key}` is {}, not {article}{}", value.described(), T::WANTED);
                 Err(fault::parse("gguf", message))
             }
         }

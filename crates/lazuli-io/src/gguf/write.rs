@@ -157,7 +157,7 @@ impl GgufWriter {
             None => ALIGNMENT,
             Some((_, GgufValue::U32(claimed))) => *claimed,
             Some((key, other)) => {
-                return Err(fault::parse("gguf", format!("metadata `{key}` is {other}, not a u32")));
+                return Err(fault::parse("gguf", format!("metadata `{key}` is {}, not a u32", other.described())));
             }
         })?;
         let pending = self.tensors.iter().filter_map(|tensor| match &tensor.data {
