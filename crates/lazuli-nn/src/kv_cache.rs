@@ -77,7 +77,7 @@ impl KvCache {
     /// cache.make_room(3)?;
     /// let rows = Tensor::rand([2, 1, 3, 4], 1, &cpu);
     /// let (keys, values) = cache.write(0, &rows, &rows);
-    /// let options = Attention { causal: true, length: Some(3), mask: cache.mask(), ..Attention::default() };
+    /// let options = Attention { causal: true, length: Some(3.into()), mask: cache.mask(), ..Attention::default() };
     /// let found = rows.attention(&keys, &values, options);
     /// // The only row of the second sequence finds itself.
     /// let last = |x: &Tensor| x.narrow(0, 1, 1).narrow(2, 2, 1).to_vec::<f32>();
