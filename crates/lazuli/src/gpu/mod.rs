@@ -128,6 +128,8 @@ impl Backend for Gpu {
         let is_inside = |cut: &usize| !plan.stages.iter().any(|end| end.launches == cut + 1);
         explain.submits =
             plan.n_submits() + watchdog::cuts(plan, live.target.pace).into_iter().filter(is_inside).count();
+        let classes = schedules.iter().zip(&plan.launches).map(|(schedule, launch)| schedule.classes(launch));
+        explain.edges.extend(classes.enumerate().map(|(i, classes)| format!("shaders of kernel {i}: {classes}")));
         for ((kernel, program), schedule) in explain.kernels.iter_mut().zip(programs).zip(schedules) {
             let texts: Vec<&str> = program.passes.iter().map(|pass| &*pass.text).collect();
             kernel.wgsl = Some(texts.join("\n"));

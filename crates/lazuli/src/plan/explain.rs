@@ -42,8 +42,9 @@ pub struct Explain {
     pub bytes_moved_lower_bound: usize,
     /// For each pair of kernels of which one reads what the other made: why they are not one.
     pub boundaries: Vec<Boundary>,
-    /// What was asked about sizes when this was planned, with the answers, and which loops came of it. Where another size
-    /// changes none of it, nothing is planned or compiled for it.
+    /// What was asked about sizes when this was planned, with the answers, and which loops came of it; on a GPU also the classes
+    /// of sizes, strides and offsets that shaders depend on. Where another size changes none of it, nothing is planned or
+    /// compiled for it.
     pub edges: Vec<String>,
     /// How many of the kernels have run at the end of each stage; one number if nothing is staged.
     pub stages: Vec<usize>,

@@ -5,10 +5,10 @@ use std::fmt;
 
 use super::attention::tiles::AttentionTiles;
 use super::matmul::GroupedSchedule;
-use super::matmul::variants::ProductSchedule;
-use super::schedule::{MapSchedule, ReduceSchedule, map_shape, reduce_shape};
+use super::matmul::variants::{Cols, K_UNROLL, ProductSchedule, Share};
+use super::schedule::{MapSchedule, ReduceSchedule, VecAxis, map_shape, modes, reduce_shape, turned};
 use crate::dtype::DType;
-use crate::kernel::{Kernel, MatmulArgs};
+use crate::kernel::{Args, AxisList, Body, Kernel, MatmulArgs, OperandArgs};
 use crate::plan::Launch;
 use crate::target::GpuTarget;
 
@@ -48,6 +48,34 @@ impl GpuSchedule {
         }
     }
 
+    /// The classes of sizes, strides and offsets that the shaders of a launch depend on beside its kernel: whether fours are
+    /// whole and lie at multiples of four, how each access meets them, what is left over. Launches of one kernel that have
+    /// these in common have their shaders in common, whatever their numbers are.
+    pub fn classes(&self, launch: &Launch) -> String {
+        let over: Vec<Option<usize>> =
+            launch.writes.iter().map(|slot| launch.reads.iter().position(|read| read == slot)).collect();
+        let over = if over.iter().all(Option::is_none) { String::new() } else { format!(", in place of {over:?}") };
+        let own = match (self, &launch.kernel) {
+            (GpuSchedule::Map(map), Kernel::Loop(body)) => map_classes(map, body, &launch.args),
+            (GpuSchedule::Reduce(reduce), Kernel::Loop(body)) => {
+                let left_over = [(reduce.rest, ", steps left over"), (reduce.scalar_tail, ", elements left over")];
+                let left_over: String =
+                    left_over.into_iter().filter(|(is_so, _)| *is_so).map(|(_, text)| text).collect();
+                format!("{reduce}{left_over}, {:?}", modes(body, &launch.args, reduce.four))
+            }
+            (GpuSchedule::Matmul(product), Kernel::Matmul(_)) => product_classes(product, launch),
+            (GpuSchedule::Grouped(grouped), _) => {
+                let products = grouped.products.iter().zip(&launch.parts);
+                let products: Vec<String> = products.map(|(product, part)| product_classes(product, part)).collect();
+                let dispatches = if grouped.one_dispatch { "one dispatch" } else { "a dispatch each" };
+                format!("{dispatches}: {}", products.join(" | "))
+            }
+            (GpuSchedule::Attention(tiles), _) => attention_classes(tiles, launch),
+            _ => "a routine".to_string(),
+        };
+        own + &over
+    }
+
     /// Which of several ways was chosen and why; None where there is one.
     pub fn variant(&self) -> Option<String> {
         match self {
@@ -57,6 +85,67 @@ impl GpuSchedule {
             _ => None,
         }
     }
+}
+
+fn map_classes(map: &MapSchedule, body: &Body, args: &Args) -> String {
+    let n_elems: usize = args.outer.iter().product();
+    let left_over = if map.n_by_four < n_elems && map.four.is_some() { ", elements left over" } else { "" };
+    let by_four = modes(body, args, map.four);
+    let modes = map.block.map_or_else(|| by_four.clone(), |axis| turned(body, args, &by_four, axis));
+    format!("{map}{left_over}, {modes:?}")
+}
+
+/// The classes of a product: how its operands are read, whether their lists are single axes or whole fours, which steps of k are
+/// whole, and how what follows the sums meets fours of columns.
+fn product_classes(product: &ProductSchedule, launch: &Launch) -> String {
+    let (Kernel::Matmul(body), Some(matmul)) = (&launch.kernel, &launch.args.matmul) else { return String::new() };
+    let lists = |lies: &OperandArgs| {
+        let class = |list: &AxisList| {
+            let by_four = list.axes().last().is_some_and(|axis| axis.0.is_multiple_of(4)) && list.start() % 4 == 0;
+            (list.axes().len(), list.stride() == Some(1), list.axes().len() > 1 && by_four)
+        };
+        lies.batch.iter().chain([&lies.rows, &lies.cols]).map(class).collect::<Vec<_>>()
+    };
+    let mut classes = format!("lists {:?} × {:?}", lists(&matmul.a), lists(&matmul.b));
+    for (_, shape) in &product.columns {
+        let four = VecAxis { axis: launch.args.outer.len() - 1, aligned: true };
+        let modes = modes(body, &launch.args, (shape.variant.cols != Cols::One).then_some(four));
+        let step = if let Share::WorkgroupTile { k, .. } = shape.variant.team { k } else { shape.k_trip() };
+        let is_whole = |step: usize| matmul.k.is_multiple_of(step) && shape.k_per_split.is_multiple_of(step);
+        classes += &format!(
+            "; {} reads {:?} × {:?}{}, sums {:?}{}{}, k in whole fours {}, in whole steps {}/{}, {modes:?}",
+            shape.variant.name,
+            shape.a,
+            shape.b,
+            if shape.eights == [false; 2] { String::new() } else { format!(" by eights {:?}", shape.eights) },
+            shape.run,
+            if shape.splits > 1 { ", k in parts" } else { "" },
+            if shape.written_out { ", written out" } else { "" },
+            matmul.k.is_multiple_of(K_UNROLL),
+            matmul.k.is_multiple_of(step),
+            is_whole(step),
+        );
+    }
+    classes
+}
+
+/// The classes of a chained product: its tiles, but for how many columns a part has.
+fn attention_classes(tiles: &AttentionTiles, launch: &Launch) -> String {
+    let (Kernel::Attention(kernel), Some(args)) = (&launch.kernel, &launch.args.attention) else {
+        return String::new();
+    };
+    let AttentionTiles { share, rows, key_fours, value_fours, reads, values, .. } = tiles;
+    let last = VecAxis { axis: args.batch.len() + 1, aligned: true };
+    let of_scores = modes(&kernel.scores, &args.scores, Some(VecAxis { aligned: tiles.keys_by_four, ..last }));
+    let by_four = tiles.values_by_four && tiles.n_parts == 1;
+    let of_result = modes(&kernel.result, &args.result, by_four.then_some(last));
+    format!(
+        "{share:?} {rows} × {key_fours} × {value_fours}, reads {reads:?} and {values:?}, whole fours {:?}, parts {}, hides {}, \
+         {of_scores:?}, {of_result:?}",
+        (tiles.keys_by_four, tiles.values_by_four, tiles.depth_by_four),
+        tiles.n_parts > 1,
+        tiles.hides,
+    )
 }
 
 impl fmt::Display for GpuSchedule {

@@ -104,11 +104,13 @@ fn over_all_sizes_what_is_planned_or_compiled_is_an_edge_that_explain_had_listed
     };
     for n in (1..=4096usize).filter(is_taken) {
         let y = swept(n);
-        let is_new = seen.insert(y.explain().unwrap().edges);
+        // On a GPU plans are counted, so that its edges of shaders stay aside. That shaders change at those alone is tested without
+        // a device (wgsl/tests/sizes.rs): a pipeline that went with its plan and is made again is no edge.
+        let edges = y.explain().unwrap().edges.into_iter().filter(|edge| !edge.starts_with("shaders of"));
+        let is_new = seen.insert(edges.collect());
         device().reset_stats();
         y.to_vec::<f32>().unwrap();
         let stats = device().stats();
-        // A GPU's shaders differ also by how many elements are read at once, which `explain` does not list as edges.
         let made = stats.plans_compiled + if is_cpu { stats.pipelines_compiled } else { 0 };
         assert!(is_new || made == 0, "{n}: {stats:?}");
     }

@@ -9,6 +9,7 @@ mod products;
 mod promises;
 mod random;
 mod simulator;
+mod sizes;
 
 use std::collections::BTreeSet;
 
