@@ -3,6 +3,7 @@
 
 use std::panic::Location;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 use crate::backend::{Counters, InputNodes, Run, Site};
 use crate::device::Device;
@@ -205,6 +206,8 @@ impl Recording {
     fn copied(&self, input: &Tensor) -> Result<Option<Tensor>> {
         let node = input.node()?;
         if Arc::strong_count(node) == 1 && node.holds_alone() {
+            // The counts are relaxed loads: reads by threads that dropped their handles must happen before the run's writes.
+            fence(Ordering::Acquire);
             return Ok(None);
         }
         let buffer = self.device.backend().upload(bytes_of(node)?)?;
