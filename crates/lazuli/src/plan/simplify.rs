@@ -145,29 +145,47 @@ impl GraphBuilder {
 
     fn share(&mut self, node: GraphNode) -> NodeIdx {
         let idx = self.nodes.len() as NodeIdx;
-        let known = self.known.entry(hash(&node)).or_insert(idx);
-        if *known != idx {
-            if equal(&self.nodes[*known as usize], &node) {
-                return *known;
+        // A number stays a node of its own, and is compared where it is read (`Operand`): numbers that happen to be equal at
+        // some sizes, such as the counts of two means, must not make another structure.
+        if !matches!(node.op, Op::Const(_)) {
+            let known = self.known.entry(hash(&self.nodes, &node)).or_insert(idx);
+            if *known != idx {
+                if equal(&self.nodes, &self.nodes[*known as usize], &node) {
+                    return *known;
+                }
+                *known = idx;
             }
-            *known = idx;
         }
         self.nodes.push(node);
         idx
     }
 }
 
-/// Inputs in an order that does not tell `a + b` from `b + a`.
-fn operands(node: &GraphNode) -> impl Iterator<Item = NodeIdx> + '_ {
-    let last = node.inputs.len().saturating_sub(1);
-    let is_swapped = matches!(&node.op, Op::Binary(row) if row.commutes && node.inputs[0] > node.inputs[1]);
-    (0..node.inputs.len()).map(move |i| node.inputs[if is_swapped { last - i } else { i }])
+/// What a node reads, as equal nodes are found by it: a number by its parameter of the plan, anything else by its node.
+#[derive(PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Operand {
+    Node(NodeIdx),
+    Number(u32),
 }
 
-fn hash(node: &GraphNode) -> u64 {
+/// Inputs in an order that does not tell `a + b` from `b + a`.
+fn operands<'a>(nodes: &'a [GraphNode], node: &'a GraphNode) -> impl Iterator<Item = (Operand, &'a GraphNode)> {
+    let operand = move |i: usize| {
+        let input = &nodes[node.inputs[i] as usize];
+        match input.op {
+            Op::Const(_) => (Operand::Number(input.slot), input),
+            _ => (Operand::Node(node.inputs[i]), input),
+        }
+    };
+    let last = node.inputs.len().saturating_sub(1);
+    let is_swapped = matches!(&node.op, Op::Binary(row) if row.commutes && operand(0).0 > operand(1).0);
+    (0..node.inputs.len()).map(move |i| operand(if is_swapped { last - i } else { i }))
+}
+
+fn hash(nodes: &[GraphNode], node: &GraphNode) -> u64 {
     let mut hasher = FastHasher::default();
     std::mem::discriminant(&node.op).hash(&mut hasher);
-    operands(node).for_each(|input| input.hash(&mut hasher));
+    operands(nodes, node).for_each(|(operand, _)| operand.hash(&mut hasher));
     (node.shape, node.dtype, node.slot).hash(&mut hasher);
     match &node.op {
         Op::Unary(row) => row.hash(&mut hasher),
@@ -183,10 +201,10 @@ fn hash(node: &GraphNode) -> u64 {
     hasher.finish()
 }
 
-fn equal(a: &GraphNode, b: &GraphNode) -> bool {
+fn equal(nodes: &[GraphNode], a: &GraphNode, b: &GraphNode) -> bool {
     let same_op = match (&a.op, &b.op) {
-        // Numbers and inputs are told apart by their slot.
-        (Op::Data, Op::Data) | (Op::Const(_), Op::Const(_)) | (Op::Index, Op::Index) => true,
+        // Inputs are told apart by their slot.
+        (Op::Data, Op::Data) | (Op::Index, Op::Index) => true,
         (Op::Select, Op::Select) | (Op::Cast, Op::Cast) | (Op::Matmul, Op::Matmul) => true,
         (Op::Commit, Op::Commit) => true,
         (Op::Unary(a), Op::Unary(b)) => a == b,
@@ -200,7 +218,11 @@ fn equal(a: &GraphNode, b: &GraphNode) -> bool {
         (Op::Routine(a, x), Op::Routine(b, y)) => (a, x) == (b, y),
         _ => false,
     };
-    same_op && operands(a).eq(operands(b)) && (a.shape, a.dtype, a.slot) == (b.shape, b.dtype, b.slot)
+    let same_inputs = || {
+        let seen = |(operand, input): (Operand, &GraphNode)| (operand, input.shape, input.dtype);
+        operands(nodes, a).map(seen).eq(operands(nodes, b).map(seen))
+    };
+    same_op && (a.shape, a.dtype, a.slot) == (b.shape, b.dtype, b.slot) && same_inputs()
 }
 
 /// Only the nodes that outputs depend on, in the same order.

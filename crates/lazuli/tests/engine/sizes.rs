@@ -83,6 +83,33 @@ fn batches_of_199_sizes_plan_at_most_twelve_times() {
     assert!(stats.plans_compiled <= 12, "{stats:?}");
 }
 
+#[test]
+fn counts_that_happen_to_be_equal_make_no_other_plan() {
+    let _device = alone();
+    // Both means are made at one line, and divide by the same number where `n` is 6.
+    let means = |x: &Tensor| x.exp().mean(keep(-1)).sum(..);
+    let stats = counted(|| {
+        for n in 4..9 {
+            let (a, b) = (data(&[3, n], n), data(&[5, 6], 1));
+            let expect =
+                |x: &Tensor, n: usize| x.to_vec::<f32>().unwrap().iter().map(|x| x.exp()).sum::<f32>() / n as f32;
+            let (sum, want) = (means(&a).add(means(&b)).item::<f32>().unwrap(), expect(&a, n) + expect(&b, 6));
+            assert!((sum - want).abs() < 1e-5 * want.abs(), "{n}: {sum}, not {want}");
+        }
+    });
+    assert_eq!(stats.plans_compiled, 1, "{stats:?}");
+}
+
+#[test]
+fn equal_numbers_of_one_line_are_computed_once() {
+    let _device = alone();
+    let x = data(&[64], 0);
+    let scaled = |x: &Tensor| x.mul(3.0).add(1.0).exp();
+    let kernels = |y: Tensor| y.explain().unwrap().kernels[0].name.clone();
+    let twice = kernels(scaled(&x).add(scaled(&x)));
+    assert_eq!(twice.matches("exp").count(), 1, "{twice}");
+}
+
 /// Every kernel form, over a size that goes far.
 fn swept(n: usize) -> Tensor {
     let x = data(&[n, 6], n);

@@ -126,6 +126,9 @@ impl GroupMemos {
         for idx in &self.nodes[number as usize] {
             let node = &graph.nodes[*idx as usize];
             now.extend(node.shape.iter().map(|size| *size as u64));
+            if let Op::Const(_) = node.op {
+                now.push(node.slot as u64);
+            }
             if let Op::View(view) | Op::Pad(view) = &node.op {
                 let rank = view.shape.rank();
                 now.extend(view.strides[..rank].iter().map(|stride| *stride as u64));
