@@ -324,6 +324,15 @@ impl Geometry {
         self.axes().iter().map(|axis| axis.n_windows).product()
     }
 
+    /// Whether windows lie side by side: several elements each, none in two windows, and none outside.
+    fn windows_tile(&self) -> bool {
+        let tiles = |axis: &AxisWindows| {
+            let AxisWindows { size, window, n_windows, stride, dilation, padding } = *axis;
+            stride == window && (dilation == 1 || window == 1) && padding == 0 && size == n_windows * window
+        };
+        self.axes().iter().all(tiles) && self.axes().iter().any(|axis| axis.window > 1)
+    }
+
     /// Whether an image is seen with its channels last in memory, and a product is best made so, too.
     fn is_channels_last(&self, x: &Tensor) -> bool {
         let last = self.n_axes + 1;
@@ -354,7 +363,8 @@ fn forward(x: &Tensor, weight: &Tensor, geometry: Geometry) -> Result<Tensor> {
 
 /// The gradient of a convolution by its input, from that of its result:
 /// `dx[n, c, i] = Σ_{o, q} w[o, c, q] · g[n, o, (i + padding − q·dilation) / stride]`, where that is a whole place. With the
-/// gradient dilated by the stride and padded it is a convolution with the flipped weights.
+/// gradient dilated by the stride and padded it is a convolution with the flipped weights; where windows do not overlap it is
+/// a product, without the zeros.
 #[track_caller]
 fn by_input(g: &Tensor, weight: &Tensor, geometry: Geometry) -> Result<Tensor> {
     let Geometry { groups, n_channels, n_outputs, n_axes, .. } = geometry;
@@ -364,6 +374,7 @@ fn by_input(g: &Tensor, weight: &Tensor, geometry: Geometry) -> Result<Tensor> {
         *to = AxisWindows { size: from.size + from.reach(), n_windows: from.size, stride: 1, padding: 0, ..*from };
     }
     let dx = match dilated(g, &geometry)? {
+        Some(_) if geometry.windows_tile() => side_by_side(g, weight, &geometry),
         Some(places) if geometry.input_shape().n_elems() > 0 => {
             // [groups, outputs, channels, window…], flipped, as [groups, channels, outputs · window]
             let windows = geometry.axes().iter().map(|axis| axis.window);
@@ -380,6 +391,26 @@ fn by_input(g: &Tensor, weight: &Tensor, geometry: Geometry) -> Result<Tensor> {
     with_rule(&dx, "conv_transpose", [g, weight], move |g, weight, h| {
         [forward(h, weight, geometry), by_weight(h, g, geometry)]
     })
+}
+
+/// The gradient by the input where each element is in one window: `dx[n, c, p·stride + q] = Σ_o w[o, c, q] · g[n, o, p]`, a product
+/// whose rows, one for each place in a window, are then put side by side.
+#[track_caller]
+fn side_by_side(g: &Tensor, weight: &Tensor, geometry: &Geometry) -> Tensor {
+    let Geometry { n_images, groups, n_channels, n_outputs, n_axes, .. } = *geometry;
+    let per_group = n_outputs / groups;
+    let weight = weight.reshape([groups, per_group, geometry.window_elems()]).transpose(1, 2);
+    let rows = match groups {
+        1 => weight.squeeze(0).matmul(&g.reshape([n_images, per_group, geometry.n_places()])),
+        _ => weight.matmul(&g.reshape([n_images, groups, per_group, geometry.n_places()])),
+    };
+    // [images, channels, window…, place…] as [images, channels, place, window, place, window, …]
+    let windows = geometry.axes().iter().map(|axis| axis.window);
+    let places = geometry.axes().iter().map(|axis| axis.n_windows);
+    let apart: Shape = [n_images, groups * n_channels].into_iter().chain(windows).chain(places).collect();
+    let pairs = (0..n_axes as i32).flat_map(|i| [2 + n_axes as i32 + i, 2 + i]);
+    let order: SmallVec<[i32; 8]> = [0, 1].into_iter().chain(pairs).collect();
+    rows.reshape(apart).permute(&order).reshape(geometry.input_shape())
 }
 
 /// The gradient of a convolution by its weights: `dw[o, c, q] = Σ_{n, p} g[n, o, p] · x[n, c, p·stride + q·dilation − padding]`.

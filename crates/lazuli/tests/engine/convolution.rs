@@ -176,6 +176,30 @@ fn every_combination_of_options_is_its_definition() {
 }
 
 #[test]
+fn windows_side_by_side_are_put_back_by_a_product_without_zeros_between() {
+    let _shared = shared();
+    let of = |n: &[usize], groups| Case {
+        n: 2,
+        c: 4,
+        o: 6,
+        sizes: n.iter().map(|n| 3 * n).collect(),
+        windows: n.to_vec(),
+        stride: n.to_vec(),
+        padding: vec![0; n.len()],
+        dilation: vec![1; n.len()],
+        groups,
+    };
+    for windows in [&[2][..], &[2, 3], &[1, 2], &[3, 1, 2]] {
+        of(windows, 1).check();
+        of(windows, 2).check();
+    }
+    let options = Conv { stride: 2.into(), ..Conv::default() };
+    let y = numbers(&[1, 4, 5, 6], 1).conv_transpose(&numbers(&[4, 3, 2, 2], 2), None, options);
+    let (texts, _) = kernels(&[&y]);
+    assert!(texts.iter().all(|text| !text.contains("inside")), "{texts:?}");
+}
+
+#[test]
 fn windows_that_see_only_padding_are_zero() {
     let _shared = shared();
     let one = |sizes: usize, windows: usize, stride: usize, padding: usize| Case {
