@@ -58,7 +58,7 @@ pub use norm::{BatchNorm, LayerNorm, RmsNorm};
 pub use optimizer::{Clip, Optimizer};
 pub use pool::{AvgPool2d, MaxPool2d};
 pub use projection::{Adapter, Projection};
-pub use recurrent::{Gru, Lstm};
+pub use recurrent::{Gru, Lstm, Rnn};
 pub use rotary::{Rotary, RotaryPairs, RotaryScaling};
 pub use rules::{Adam, AdamW, Lion, RmsProp, Rule, Sgd, Update};
 pub use sequential::{Flatten, Gelu, Relu, Sequential, Tanh};

@@ -142,6 +142,70 @@ impl Layer for Gru {
     }
 }
 
+/// A recurrent layer without gates over `[batch, length, features]`: `h = act(W·x + b + U·h)`.
+///
+/// ```
+/// # use lazuli::{Device, Tensor};
+/// # use lazuli_nn::{Layer, Rnn};
+/// let cpu = Device::cpu();
+/// assert_eq!(Rnn::new(3, 4, 1, &cpu).forward(&Tensor::rand([2, 5, 3], 1, &cpu)).shape()?, [2, 5, 4]);
+/// # Ok::<(), lazuli::Error>(())
+/// ```
+pub struct Rnn {
+    /// From the input to the state.
+    pub input: Linear,
+    /// From the state to the next one.
+    pub hidden: Linear,
+    /// What a state goes through; PyTorch knows `tanh`, which is the default, and `relu`.
+    pub activation: fn(&Tensor) -> Tensor,
+}
+
+crate::module!(Rnn { input, hidden });
+
+impl Rnn {
+    /// Weights as [`Linear`] makes them, and `tanh`.
+    #[track_caller]
+    pub fn new(n_in: usize, n_hidden: usize, seed: u64, device: &Device) -> Rnn {
+        let hidden = Linear::new(n_hidden, n_hidden, seed.wrapping_add(1 << 40), device).without_bias();
+        Rnn { input: Linear::new(n_in, n_hidden, seed, device), hidden, activation: Tensor::tanh }
+    }
+
+    /// The output of each step, and the last state.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// # let cpu = Device::cpu();
+    /// let rnn = lazuli_nn::Rnn { activation: Tensor::relu, ..lazuli_nn::Rnn::new(3, 4, 1, &cpu) };
+    /// let (y, h) = rnn.run(&Tensor::rand([2, 5, 3], 1, &cpu), None);
+    /// assert_eq!(y.select_index(1, -1).to_vec::<f32>()?, h.to_vec::<f32>()?);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn run(&self, x: &Tensor, state: Option<Tensor>) -> (Tensor, Tensor) {
+        let _caller = fault::caller();
+        let [n_hidden, batch, length] = match sizes("rnn", &self.hidden, x) {
+            Ok(sizes) => sizes,
+            Err(error) => return (error.clone().into(), error.into()),
+        };
+        let mut h = state.unwrap_or_else(|| start(x, batch, n_hidden));
+        let inputs = self.input.forward(x);
+        let mut steps = Vec::with_capacity(length);
+        for t in 0..length {
+            h = (self.activation)(&inputs.select_index(1, t as isize).add(self.hidden.forward(&h)));
+            steps.push(h.clone());
+        }
+        (stacked(&steps, x), h)
+    }
+}
+
+impl Layer for Rnn {
+    #[track_caller]
+    fn forward(&self, x: &Tensor) -> Tensor {
+        let _caller = fault::caller();
+        self.run(x, None).0
+    }
+}
+
 /// The size of the state, the batch and the number of steps.
 #[track_caller]
 fn sizes(op: &str, hidden: &Linear, x: &Tensor) -> Result<[usize; 3]> {
