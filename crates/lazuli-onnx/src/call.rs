@@ -54,6 +54,8 @@ pub struct Call<'a> {
     pub opset: i64,
     /// Differs from node to node, for random numbers.
     pub seed: u64,
+    /// Whether what is made of constants may be evaluated and kept: not while shapes are inferred.
+    pub may_evaluate: bool,
 }
 
 impl Call<'_> {
@@ -89,7 +91,7 @@ impl Call<'_> {
     /// kept with the node.
     pub fn kept(&self, inputs: &[usize], make: impl FnOnce() -> Result<Tensor, Stop>) -> Result<Tensor, Stop> {
         let is_constant = |i: &usize| !self.has(*i) || self.node.is_constant.get(*i).copied().unwrap_or(false);
-        if !inputs.iter().all(is_constant) {
+        if !self.may_evaluate || !inputs.iter().all(is_constant) {
             return make();
         }
         if let Some(kept) = self.node.kept.get() {

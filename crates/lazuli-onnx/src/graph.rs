@@ -41,10 +41,12 @@ pub struct Node {
     pub opset: i64,
     /// Slots that no later node reads.
     pub dead: Vec<Slot>,
-    /// Per input, whether it is a constant of the model. Filled in by [`Graph::mark_constants`].
+    /// Per input, whether it is the same in every run. Filled in by [`Graph::mark_constants`].
     pub is_constant: Vec<bool>,
     /// What the row has made of constants alone, once for all runs.
     pub kept: OnceLock<Tensor>,
+    /// What the node gives, once for all runs, where all it reads are constants (constant folding).
+    pub folded: OnceLock<Vec<Value>>,
 }
 
 /// What a node does.
@@ -91,6 +93,13 @@ impl Node {
         })
     }
 
+    /// Whether it gives the same in every run: an operator that reads constants alone, and draws no random numbers.
+    pub fn is_fixed(&self) -> bool {
+        let is_fixed = |(slot, is_constant): (&Option<Slot>, &bool)| slot.is_none() || *is_constant;
+        matches!(self.action, Action::Row(row) if !row.is_random())
+            && self.inputs.iter().zip(&self.is_constant).all(is_fixed)
+    }
+
     /// The name of the operator.
     pub fn op(&self) -> &'static str {
         match self.action {
@@ -118,12 +127,8 @@ impl Graph {
         }
         for node in &mut self.nodes {
             node.is_constant = node.inputs.iter().map(|slot| slot.is_some_and(|slot| is_constant[slot])).collect();
-            let gives_constant = match node.op() {
-                "Constant" => true,
-                "Identity" => node.is_constant.iter().all(|is_constant| *is_constant),
-                _ => false,
-            };
-            for slot in node.outputs.iter().flatten().filter(|_| gives_constant) {
+            let is_fixed = node.is_fixed();
+            for slot in node.outputs.iter().flatten().filter(|_| is_fixed) {
                 is_constant[*slot] = true;
             }
             for attr in node.attrs.0.values_mut() {

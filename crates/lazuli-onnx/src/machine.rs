@@ -19,7 +19,7 @@ pub struct Machine<'m> {
     /// The slot of the innermost frame that waits for its elements.
     waiting: Option<Slot>,
     n_run: u64,
-    /// How many nodes are run at most.
+    /// How many nodes are run at most. Where there is a limit, nothing is evaluated.
     n_most: u64,
 }
 
@@ -122,9 +122,14 @@ impl<'m> Machine<'m> {
         if self.n_run > self.n_most {
             return Err((Stop::Failed(fault::unsupported("more nodes are run than allowed")), None));
         }
+        let may_evaluate = self.n_most == u64::MAX;
         let frame = self.frames.last_mut().expect("the node is one of a frame");
+        if let Some(folded) = node.folded.get() {
+            frame.store(node, folded.clone());
+            return Ok(());
+        }
         let inputs = node.inputs.iter().map(|slot| slot.and_then(|slot| frame.slots[slot].clone())).collect();
-        let call = Call { node, inputs, device: self.device, opset: node.opset, seed: self.n_run };
+        let call = Call { node, inputs, device: self.device, opset: node.opset, seed: self.n_run, may_evaluate };
         let with_slot = |stop: Stop| {
             let slot = match stop {
                 Stop::Need(i) => node.inputs.get(i).copied().flatten(),
@@ -135,6 +140,9 @@ impl<'m> Machine<'m> {
         match node.action {
             Action::Row(row) => {
                 let outputs = (row.run)(&call).map_err(with_slot)?;
+                if may_evaluate && node.is_fixed() {
+                    fold(&call, &outputs).map_err(|error| with_slot(Stop::Failed(error)))?;
+                }
                 frame.store(node, outputs);
                 Ok(())
             }
@@ -292,6 +300,30 @@ impl<'m> Machine<'m> {
         self.frames.push(next);
         Ok(())
     }
+}
+
+/// Operators that only look at their input in another way, which costs nothing and would cost memory if it were kept.
+const VIEWS: [&str; 9] =
+    ["Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Split", "Slice", "Identity"];
+
+/// Evaluates what a node made of constants and keeps it for later runs, unless it is a view, or has more elements than what it
+/// was made of: a small file must not take much memory.
+fn fold(call: &Call, outputs: &[Value]) -> Result<()> {
+    let n_elems = |value: &Value| value.shape().map_or(0, |shape| shape.iter().product::<usize>());
+    let n_read: usize = call.inputs.iter().flatten().map(n_elems).sum();
+    let mut tensors = Vec::new();
+    for value in outputs {
+        match &value.0 {
+            Kind::Host(_) => {}
+            Kind::Device(tensor, _) if !VIEWS.contains(&call.node.op()) && n_elems(value) <= n_read => {
+                tensors.push(tensor);
+            }
+            _ => return Ok(()),
+        }
+    }
+    lazuli::compute(&tensors)?;
+    call.node.folded.get_or_init(|| outputs.to_vec());
+    Ok(())
 }
 
 /// The inputs of a loop's body: the number of the round, that it goes on, and what is carried.

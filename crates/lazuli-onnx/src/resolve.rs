@@ -220,8 +220,8 @@ impl<'a> Resolver<'a> {
         }
         match (complaint, action) {
             (None, Some(action)) => {
-                let (dead, is_constant, kept) = Default::default();
-                let node = Node { name, action, inputs, outputs, attrs, opset, dead, is_constant, kept };
+                let (dead, is_constant, kept, folded) = Default::default();
+                let node = Node { name, action, inputs, outputs, attrs, opset, dead, is_constant, kept, folded };
                 self.scope().graph.nodes.push(node);
             }
             (complaint, _) => self.faults.entry(complaint.unwrap_or_default()).or_default().push(name),

@@ -38,6 +38,13 @@ pub struct Row {
     pub run: fn(&Call) -> Outputs,
 }
 
+impl Row {
+    /// Whether a run may give other numbers than the run before.
+    pub fn is_random(&self) -> bool {
+        random::ROWS.iter().any(|row| std::ptr::eq(row, self))
+    }
+}
+
 impl std::fmt::Debug for Row {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name)

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use super::attention::ChainedProductWork;
 use super::interior;
 use super::matmul::{Matmul, MatmulScratch};
+use super::packed::PackedKey;
 use super::program::{Code, CpuProgram};
 use super::revert::reverted;
 use super::routines::{self, Routine};
@@ -17,7 +18,7 @@ use super::schedule::Nest;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{Args, Body, InstOp, Kernel, RoutineArgs};
-use crate::plan::{Launch, Plan, Scratch, scratch, verify_scratch};
+use crate::plan::{Launch, Plan, Scratch, SlotId, SlotKind, scratch, verify_scratch};
 use crate::shape::Shape;
 use crate::target::CpuTarget;
 
@@ -81,6 +82,29 @@ pub enum LaunchSchedule {
 }
 
 impl CpuSchedule {
+    /// Bytes of the inputs of a plan that its products keep packed once they have read them a few times.
+    pub fn packed_bytes(&self, plan: &Plan) -> usize {
+        let mut kept: Vec<(SlotId, &PackedKey)> = Vec::new();
+        let mut n_bytes = 0;
+        for (scheduled, launch) in self.launches.iter().zip(&plan.launches) {
+            let products = match &scheduled.work {
+                LaunchSchedule::Grouped(parts) => parts.iter().zip(&launch.parts).collect(),
+                _ => vec![(scheduled, launch)],
+            };
+            for (scheduled, launch) in products {
+                let LaunchSchedule::Matmul(matmul) = &scheduled.work else { continue };
+                let Some(operand) = &matmul.packable else { continue };
+                let slot = launch.reads[operand.idx];
+                let is_input = matches!(plan.slots[slot.0 as usize].kind, SlotKind::Input { donated: false, .. });
+                if is_input && !kept.contains(&(slot, &operand.key)) {
+                    kept.push((slot, &operand.key));
+                    n_bytes += operand.n_values * 4;
+                }
+            }
+        }
+        n_bytes
+    }
+
     /// Schedules a plan, whose kernels are programs from this source.
     pub fn new(plan: &Plan, programs: &mut ProgramSource, target: &CpuTarget) -> Result<CpuSchedule> {
         let launches = plan.launches.iter().map(|launch| scheduled(launch, programs, target));

@@ -176,6 +176,7 @@ impl Backend for Cpu {
         // What cannot be scheduled is an error of the evaluation.
         let Ok(schedule) = launches::CpuSchedule::new(plan, &mut compiled, &self.target) else { return };
         explain.add_scratch(&schedule.scratch);
+        explain.kept_bytes = schedule.packed_bytes(plan);
         for (kernel, launch) in explain.kernels.iter_mut().zip(&schedule.launches) {
             kernel.schedule = launch.to_string();
         }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Instant;
 
 use smallvec::SmallVec;
 
@@ -165,6 +166,7 @@ impl CpuPlan {
                 _ => pieces.next().expect("a slot for every piece"),
             };
             let running = RunningLaunch { launch, moved: &scheduled.moved, memory, constants, faults, idx };
+            let _timed = LaunchTimer::start(launch);
             if let Some(Reverted { launch, moved, nest }) = scheduled.reverted.as_ref().filter(|_| faults.any()) {
                 run_loop(&RunningLaunch { launch, moved, ..running }, nest, piece(nest.sums_bytes()));
                 continue;
@@ -325,6 +327,26 @@ impl Runnable for CpuPlan {
         };
         let failed = faults.panicked().map(custom).or(faults.failed().map(Failure::Index));
         Ok(Outcome { outputs, failed })
+    }
+}
+
+/// Says how long a launch took when it is dropped.
+struct LaunchTimer<'a> {
+    launch: &'a Launch,
+    start: Instant,
+}
+
+impl LaunchTimer<'_> {
+    /// A timer, if `LAZULI_LOG=time` asks for times.
+    fn start(launch: &Launch) -> Option<LaunchTimer<'_>> {
+        log::wants(Topic::Time).then(|| LaunchTimer { launch, start: Instant::now() })
+    }
+}
+
+impl Drop for LaunchTimer<'_> {
+    fn drop(&mut self) {
+        let micros = self.start.elapsed().as_secs_f64() * 1e6;
+        log::show(Topic::Time, || format!("{micros:>10.1} µs  {}", self.launch.text()));
     }
 }
 

@@ -32,6 +32,9 @@ pub struct Explain {
     /// Bytes held only while it runs, beside inputs and outputs: values between kernels, and what kernels need as scratch
     /// memory (packed operands, sums of parts). Threads of the CPU have a few KiB each for tiles, which are not counted.
     pub peak_temp_bytes: usize,
+    /// Bytes that a device keeps beside them, once it has run this a few times: inputs of products, packed, so that they need
+    /// not be packed again. [`Device::trim`](crate::Device::trim) lets go of them, as does running out of memory.
+    pub kept_bytes: usize,
     /// The least that these kernels in this order need.
     pub peak_temp_lower_bound: usize,
     /// How many separate temporaries there are.
@@ -125,6 +128,7 @@ impl Explain {
             submits: plan.n_submits(),
             stages: plan.stages.iter().map(|end| end.launches).collect(),
             peak_temp_bytes: plan.slots.iter().filter(is_temp).map(|s| s.size_bytes).sum(),
+            kept_bytes: 0,
             peak_temp_lower_bound: plan.temp_lower_bound,
             temp_slots: plan.slots.iter().filter(is_temp).count(),
             bytes_moved: kernels.iter().map(|k| k.bytes_read + k.bytes_written).sum(),
@@ -149,12 +153,13 @@ impl Explain {
             |b: &Boundary| format!("{{\"before\":{},\"after\":{},\"why\":{}}}", b.before, b.after, quoted(&b.why));
         let boundaries: Vec<String> = self.boundaries.iter().map(boundary).collect();
         format!(
-            "{{\"dispatches\":{},\"submits\":{},\"peak_temp_bytes\":{},\"peak_temp_lower_bound\":{},\"temp_slots\":{},\
-             \"bytes_moved\":{},\"bytes_moved_lower_bound\":{},\"kernels\":[{}],\"boundaries\":[{}],\"edges\":[{}],\
+            "{{\"dispatches\":{},\"submits\":{},\"peak_temp_bytes\":{},\"kept_bytes\":{},\
+             \"peak_temp_lower_bound\":{},\"temp_slots\":{},\"bytes_moved\":{},\"bytes_moved_lower_bound\":{},\"kernels\":[{}],\"boundaries\":[{}],\"edges\":[{}],\
              \"stages\":{:?}}}",
             self.dispatches,
             self.submits,
             self.peak_temp_bytes,
+            self.kept_bytes,
             self.peak_temp_lower_bound,
             self.temp_slots,
             self.bytes_moved,
