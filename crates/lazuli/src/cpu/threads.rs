@@ -216,7 +216,9 @@ mod tests {
             Workers::with(n_threads).enter(|| {
                 for_each_range(n, grain, &|range| {
                     assert!(range.len() <= grain || n_threads == 1);
-                    taken[range].iter().for_each(|taken| drop(taken.fetch_add(1, Ordering::Relaxed)));
+                    for taken in &taken[range] {
+                        taken.fetch_add(1, Ordering::Relaxed);
+                    }
                 });
             });
             assert!(
