@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-use lazuli::{DType, Device, Result, Tensor};
+use lazuli::{BlockFormat, DType, Device, Result, Tensor};
 use lazuli_nn::{Conv2d, Layer, Window};
 
 /// A computation by name.
@@ -48,16 +48,33 @@ const CASES: &[Case] = &[
     case("1024³, aᵀ", |d| vec![zeros(&[1024, 1024], d).t().matmul(&zeros(&[1024, 1024], d))]),
     case("2048³", |d| vec![product(2048, 2048, 2048, d)]),
     case("1×1536²", |d| vec![product(1, 1536, 1536, d)]),
+    case("1×1536², f16", |d| vec![product_of_halves(1, 1536, 1536, d)]),
     case("1×1536², W [n, k]", |d| vec![by_weight(1, 1536, 1536, DType::F32, d)]),
+    case("1×1536², W [n, k] f16", |d| vec![by_weight(1, 1536, 1536, DType::F16, d)]),
+    case("1×1536², W Q4_1", |d| in_blocks(1, 1536, 1536, "Q4_1", d)),
+    case("1×1536², W Q8_0", |d| in_blocks(1, 1536, 1536, "Q8_0", d)),
     case("1×4096²", |d| vec![product(1, 4096, 4096, d)]),
+    case("1×4096², f16", |d| vec![product_of_halves(1, 4096, 4096, d)]),
     case("1×4096², W [n, k]", |d| vec![by_weight(1, 4096, 4096, DType::F32, d)]),
     case("1×4096², W [n, k] f16", |d| vec![by_weight(1, 4096, 4096, DType::F16, d)]),
+    case("1×4096², W Q4_1", |d| in_blocks(1, 4096, 4096, "Q4_1", d)),
+    case("1×4096², W Q8_0", |d| in_blocks(1, 4096, 4096, "Q8_0", d)),
+    case("1×4096², W Q6_K", |d| in_blocks(1, 4096, 4096, "Q6_K", d)),
     case("8×1536²", |d| vec![product(8, 1536, 1536, d)]),
+    case("8×1536², f16", |d| vec![product_of_halves(8, 1536, 1536, d)]),
     case("8×1536², W [n, k]", |d| vec![by_weight(8, 1536, 1536, DType::F32, d)]),
+    case("8×1536², W [n, k] f16", |d| vec![by_weight(8, 1536, 1536, DType::F16, d)]),
+    case("8×1536², W Q4_1", |d| in_blocks(8, 1536, 1536, "Q4_1", d)),
+    case("8×1536², W Q8_0", |d| in_blocks(8, 1536, 1536, "Q8_0", d)),
     case("64×1536²", |d| vec![product(64, 1536, 1536, d)]),
+    case("64×1536², f16", |d| vec![product_of_halves(64, 1536, 1536, d)]),
     case("64×1536², W [n, k]", |d| vec![by_weight(64, 1536, 1536, DType::F32, d)]),
+    case("64×1536², W [n, k] f16", |d| vec![by_weight(64, 1536, 1536, DType::F16, d)]),
+    case("64×1536², W Q4_1", |d| in_blocks(64, 1536, 1536, "Q4_1", d)),
+    case("64×1536², W Q8_0", |d| in_blocks(64, 1536, 1536, "Q8_0", d)),
     case("attention 12×512×64", |d| vec![attention(12, 512, 64, Mask::None, d)]),
     case("attention 12×512×64, causal", |d| vec![attention(12, 512, 64, Mask::Causal, d)]),
+    case("encoder, 6 layers of 128×384", |d| vec![encoder(6, d)]),
     case("conv 3×224² → 64 k7 s2", |d| vec![convolution([1, 3, 224], 64, 7, 2, d)]),
     case("conv 64×56² → 64 k3", |d| vec![convolution([1, 64, 56], 64, 3, 1, d)]),
     case("conv 64×56² → 256 k1", |d| vec![convolution([1, 64, 56], 256, 1, 1, d)]),
@@ -163,6 +180,17 @@ fn product(m: usize, k: usize, n: usize, device: &Device) -> Tensor {
     zeros(&[m, k], device).matmul(&zeros(&[k, n], device))
 }
 
+fn product_of_halves(m: usize, k: usize, n: usize, device: &Device) -> Tensor {
+    halves(&[m, k], device).matmul(&halves(&[k, n], device))
+}
+
+/// A product with a weight in blocks of a format; nothing, if there is no such format, which `rows` then reports.
+fn in_blocks(m: usize, k: usize, n: usize, format: &str, device: &Device) -> Vec<Tensor> {
+    let Ok(format) = BlockFormat::named(format) else { return Vec::new() };
+    let bytes = vec![0; n * k / format.block_len() * format.block_bytes()];
+    vec![zeros(&[m, k], device).matmul(&Tensor::from_blocks(format, &bytes, [n, k], device).t())]
+}
+
 /// A product with a weight as models store it, a row for each output.
 fn by_weight(m: usize, k: usize, n: usize, dtype: DType, device: &Device) -> Tensor {
     let memory = if dtype == DType::F16 { halves } else { zeros };
@@ -186,6 +214,21 @@ fn attention(heads: usize, length: usize, size: usize, mask: Mask, device: &Devi
         }
     };
     scores.softmax(-1).matmul(&v)
+}
+
+/// An encoder: layers of attention (12 heads) and an MLP of four times the width, each with a norm before it.
+fn encoder(n_layers: usize, device: &Device) -> Tensor {
+    let norm = |x: &Tensor| x.layer_norm(-1, Some(&zeros(&[384], device)), Some(&zeros(&[384], device)), 1e-5);
+    (0..n_layers).fold(zeros(&[128, 384], device), |x, _| {
+        let normed = norm(&x);
+        let heads = |w: Tensor| normed.matmul(&w).reshape([128, 12, 32]).permute(&[1, 0, 2]);
+        let [q, k, v] = [(); 3].map(|()| heads(zeros(&[384, 384], device)));
+        let scores = q.matmul(&k.transpose(-1, -2)).mul(1.0 / 32f32.sqrt()).softmax(-1);
+        let mixed = scores.matmul(&v).permute(&[1, 0, 2]).reshape([128, 384]);
+        let x = x.add(&mixed.matmul(&zeros(&[384, 384], device)));
+        let hidden = norm(&x).matmul(&zeros(&[384, 1536], device)).add(&zeros(&[1536], device)).gelu();
+        x.add(&hidden.matmul(&zeros(&[1536, 384], device))).add(&zeros(&[384], device))
+    })
 }
 
 /// A convolution of square windows with bias and activation, padded so that a stride of one keeps the size.

@@ -99,34 +99,68 @@ const MIN_FMA_PERCENT: &[(&str, u64)] = &[
     ("conv 512×7² → 512 k3", 68),
 ];
 
-/// The least workgroups of a case's largest dispatch, so that a large GPU is busy: 64 invocations each, unless it is said
-/// how many.
+/// The least workgroups of a case's largest dispatch, so that a large GPU is busy: 500, or 16,384 invocations of them all, which
+/// is what the numbers below come to. 64 invocations each, unless it is said how many.
 const MIN_GROUPS: &[(&str, u64)] = &[
     // 256 invocations each.
     ("1024³", 128),
     ("2048³", 512),
     ("1×1536²", 64),
+    ("1×1536², f16", 64),
+    ("1×1536², W Q4_1", 64),
+    ("1×1536², W Q8_0", 64),
     ("1×4096²", 64),
+    ("1×4096², f16", 64),
+    ("1×4096², W Q4_1", 64),
+    ("1×4096², W Q8_0", 64),
+    ("1×4096², W Q6_K", 64),
     ("8×1536²", 64),
+    ("8×1536², f16", 64),
+    ("8×1536², W Q4_1", 64),
+    ("8×1536², W Q8_0", 64),
     ("1×1536², W [n, k]", 256),
+    ("1×1536², W [n, k] f16", 256),
     ("1×4096², W [n, k]", 500),
+    ("1×4096², W [n, k] f16", 500),
     ("8×1536², W [n, k]", 256),
+    ("8×1536², W [n, k] f16", 256),
     // 128 invocations each.
     ("64×1536²", 200),
+    ("64×1536², f16", 200),
     ("64×1536², W [n, k]", 200),
+    ("64×1536², W [n, k] f16", 200),
+    ("64×1536², W Q4_1", 200),
+    ("64×1536², W Q8_0", 200),
 ];
 
-/// Cases all of whose loads bring vectors of four numbers: few rows, which read a weight once.
+/// Cases all of whose loads bring vectors of 16 bytes: few rows, which read a weight once. That neighbouring invocations read
+/// neighbouring vectors is a test of the simulator in `wgsl/tests`.
 const WHOLE_LOADS: &[&str] = &[
     "1×1536²",
+    "1×1536², f16",
     "1×1536², W [n, k]",
+    "1×1536², W [n, k] f16",
+    "1×1536², W Q4_1",
+    "1×1536², W Q8_0",
     "1×4096²",
+    "1×4096², f16",
     "1×4096², W [n, k]",
     "1×4096², W [n, k] f16",
+    "1×4096², W Q4_1",
+    "1×4096², W Q8_0",
+    "1×4096², W Q6_K",
     "8×1536²",
+    "8×1536², f16",
     "8×1536², W [n, k]",
+    "8×1536², W [n, k] f16",
+    "8×1536², W Q4_1",
+    "8×1536², W Q8_0",
     "64×1536²",
+    "64×1536², f16",
     "64×1536², W [n, k]",
+    "64×1536², W [n, k] f16",
+    "64×1536², W Q4_1",
+    "64×1536², W Q8_0",
 ];
 
 /// Everything that breaks a bound.

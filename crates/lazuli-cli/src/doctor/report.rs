@@ -177,6 +177,7 @@ fn speeds_json(speeds: &Speeds) -> Json {
     };
     Json::Object(vec![
         ("latency_seconds", Json::Number(speeds.latency)),
+        ("full_workgroups", speeds.full_groups.map_or(Json::Null, |n| Json::Whole(n as u64))),
         ("peak_bytes_per_second", Json::Number(speeds.peak_bytes)),
         ("peak_flops_per_second", Json::Number(speeds.peak_flops)),
         ("work", Json::list(&speeds.lines, line)),
@@ -305,6 +306,12 @@ fn write_speeds(speeds: &Speeds, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         peak_flops / 1e9,
         latency * 1e3
     )?;
+    if let Some(n_groups) = speeds.full_groups {
+        writeln!(
+            f,
+            "     {n_groups} workgroups of 64 invocations keep it busy; products that start fewer are cut further"
+        )?;
+    }
     writeln!(f, "     {:<44} {:>9} {:>9} {:>8} {:>8}", "work", "ms", "GFLOP/s", "GB/s", "of peak")?;
     for line in &speeds.lines {
         let gflops = if line.flops > 0.0 { format!("{:.1}", line.flops / line.seconds / 1e9) } else { String::new() };

@@ -15,6 +15,8 @@ pub struct Speeds {
     pub peak_flops: f64,
     /// How long it takes to run the smallest kernel and wait for it, in seconds.
     pub latency: f64,
+    /// Workgroups of 64 invocations that keep a GPU busy. It is kept for later programs.
+    pub full_groups: Option<usize>,
     /// Each with its time.
     pub lines: Vec<Speed>,
 }
@@ -41,7 +43,7 @@ impl Speeds {
 }
 
 /// How often `progress` is called.
-pub const N_STEPS: u64 = 3 + WORK.len() as u64;
+pub const N_STEPS: u64 = 4 + WORK.len() as u64;
 
 /// Work that models do: a name, operations, and the expression over fresh inputs.
 struct Work {
@@ -120,10 +122,13 @@ pub fn measure(device: &Device, progress: impl Fn(&str)) -> Result<Speeds> {
     progress("latency");
     let one = Tensor::zeros([1], DType::F32, device).compute()?;
     let latency = best(device, || one.add(1.0).compute())?.as_secs_f64();
+    progress("what fills it");
+    let is_cpu = device.info().kind == DeviceKind::Cpu;
+    let full_groups = if is_cpu { None } else { Some(lazuli::gpu::measure_full_groups(device)?) };
     progress("bandwidth");
     let peak_bytes = peak_bytes(device)?;
     progress("arithmetic");
-    let mut peak_flops: f64 = if device.info().kind == DeviceKind::Cpu { 0.0 } else { arithmetic(device)? };
+    let mut peak_flops: f64 = if is_cpu { 0.0 } else { arithmetic(device)? };
     let mut lines = Vec::new();
     for work in &WORK {
         progress(work.name);
@@ -136,7 +141,7 @@ pub fn measure(device: &Device, progress: impl Fn(&str)) -> Result<Speeds> {
         peak_flops = peak_flops.max(work.flops as f64 / seconds);
         lines.push(Speed { name: work.name, seconds, flops: work.flops as f64, bytes, variant });
     }
-    Ok(Speeds { peak_bytes, peak_flops, latency, lines })
+    Ok(Speeds { peak_bytes, peak_flops, latency, full_groups, lines })
 }
 
 /// Elements that kernels move in measuring how fast they do: more than caches hold.

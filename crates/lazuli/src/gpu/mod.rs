@@ -45,7 +45,7 @@ pub(crate) use adapters::{found, hardware, opengl, software};
 pub use interop::{buffer, compiled_bytes, encode, from_buffer, from_wgpu, handles};
 use open_device::OpenDevice;
 use storage::{Budget, GpuBuffer};
-pub use tune::{TuneStep, tune};
+pub use tune::{TuneStep, measure_full_groups, tune};
 pub use wgpu;
 
 /// A GPU, or what stands in for one.

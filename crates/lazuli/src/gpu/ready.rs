@@ -15,7 +15,6 @@ use crate::error::{Error, Result};
 use crate::kernel::{InstOp, Kernel};
 use crate::log::{self, Topic};
 use crate::plan::{Launch, Plan, Scratch, scratch, verify_scratch};
-use crate::target::GpuTarget;
 use crate::wgsl::{self, Bind, GpuSchedule, Pass, PassMemory, ShaderProgram};
 
 /// Every pass's numbers start at a multiple of this, which every device accepts.
@@ -85,7 +84,7 @@ impl Places<'_> {
 
 /// How each launch of a plan is shared out.
 pub fn schedules(plan: &Plan, live: &OpenDevice) -> Vec<GpuSchedule> {
-    let target = GpuTarget { tuned: live.tuning.tuned(), ..live.target.clone() };
+    let target = live.target.tuned_by(live.tuning.tuned());
     plan.launches.iter().map(|launch| GpuSchedule::new(launch, &target)).collect()
 }
 

@@ -369,6 +369,17 @@ impl AccessForm {
 }
 
 impl InstOp {
+    /// About how many operations it is for one element; a reduction, for each that it takes.
+    pub fn cost(&self) -> usize {
+        match self {
+            InstOp::Unary(row, _) => row.cost as usize,
+            InstOp::Binary(row, ..) => row.cost as usize,
+            InstOp::Select(..) | InstOp::Cast(_) | InstOp::Reduce(..) => 1,
+            InstOp::Custom(..) => 32,
+            _ => 0,
+        }
+    }
+
     /// The same with other registers.
     pub fn with_regs(&self, f: impl Fn(Reg) -> Reg) -> InstOp {
         match self {

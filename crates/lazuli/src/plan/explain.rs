@@ -319,12 +319,8 @@ fn attention_flops(kernel: &AttentionKernel, args: &AttentionArgs) -> usize {
 fn body_flops(body: &Body, outer: &[usize], inner: &[usize]) -> usize {
     let (n_outer, n_inner): (usize, usize) = (outer.iter().product(), inner.iter().product());
     let cost = |op: &InstOp| match op {
-        InstOp::Unary(row, _) => row.cost as usize,
-        InstOp::Binary(row, ..) => row.cost as usize,
-        InstOp::Select(..) | InstOp::Cast(_) => 1,
         InstOp::Reduce(..) => n_inner,
-        InstOp::Custom(..) => 32,
-        _ => 0,
+        op => op.cost(),
     };
     let times = |scope: Scope| match scope {
         Scope::Uniform => 1,

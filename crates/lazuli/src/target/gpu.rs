@@ -24,7 +24,8 @@ pub struct GpuTarget {
     pub max_shared_bytes: usize,
     /// Loop iterations that one invocation may make in all: some drivers end loops silently after that many.
     pub max_iterations: usize,
-    /// Workgroups of 64 invocations that keep all of it busy: a product that starts fewer has its k cut into parts.
+    /// Workgroups of 64 invocations that keep all of it busy: a product that starts fewer has its k cut into parts. Until
+    /// tuning has measured it, what is expected of a device of its kind.
     pub full_groups: usize,
     /// Whether texts that keep much in registers are compiled in good time.
     pub large_shaders: bool,
@@ -53,6 +54,11 @@ pub struct GpuTarget {
 }
 
 impl GpuTarget {
+    /// The same device with what tuning found on it.
+    pub fn tuned_by(&self, tuned: Arc<Tuned>) -> GpuTarget {
+        GpuTarget { full_groups: tuned.full_groups.unwrap_or(self.full_groups), tuned, ..self.clone() }
+    }
+
     /// How many invocations may share a row of a reduction.
     pub fn max_reduce_lanes(&self) -> usize {
         [1, 8, 64, 256].into_iter().rfind(|lanes| *lanes <= self.max_invocations).unwrap_or(1)

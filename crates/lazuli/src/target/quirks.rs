@@ -28,7 +28,7 @@ pub fn quirks(kind: DeviceKind, name: &str, driver: &str, processor: &str) -> Gp
         // does not say which versions do, so every llvmpipe is taken to.
         max_iterations: if is_llvmpipe { 65_535 } else { u32::MAX as usize },
         // A large GPU has 72 to 128 compute units, each with two to four SIMDs that want several waves. One that shares the
-        // CPU's memory has a tenth of that. Nobody has measured either.
+        // CPU's memory has a tenth of that. Tuning replaces both by what it measures.
         full_groups: if kind == DeviceKind::Discrete { 500 } else { 64 },
         // SwiftShader takes minutes and gigabytes to compile sums of eight fours of columns, four exp of a row, or eight rows
         // of a product.

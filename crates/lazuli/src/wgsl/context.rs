@@ -107,7 +107,7 @@ impl<'a> Context<'a> {
         let size_bytes = self.slots[slot.0 as usize].size_bytes;
         let touched = span.map_or((0, 0), |span| self.bytes(idx, span));
         let (writes, place) = (idx >= n_inputs, PassMemory::Slot(slot));
-        Use { place, name, storage, by_one: false, by_four: false, by_eight: false, writes, size_bytes, touched }
+        Use { place, name, storage, by_one: false, by_four: false, by_vector: false, writes, size_bytes, touched }
     }
 
     /// Per input and output, the first and last element that may be touched.

@@ -22,8 +22,8 @@ pub struct Use {
     /// Whether it is read or written one element at a time, and four at a time from a multiple of four on.
     pub by_one: bool,
     pub by_four: bool,
-    /// Whether half floats are read eight at a time, a vector, and in no other way.
-    pub by_eight: bool,
+    /// Whether it is read in vectors of 16 bytes as they lie in memory: eight half floats, or four words of blocks.
+    pub by_vector: bool,
     pub writes: bool,
     /// The bytes there are, and the first and last that are touched.
     pub size_bytes: usize,
@@ -108,7 +108,7 @@ impl LaunchMemory {
     }
 
     fn add(&mut self, one: &Use, target: &GpuTarget) {
-        if !one.by_one && !one.by_four && !one.by_eight {
+        if !one.by_one && !one.by_four && !one.by_vector {
             // Not used after all: bound to nothing, and never asked for.
             self.buffer_of.push(usize::MAX);
             return;
@@ -140,9 +140,10 @@ impl LaunchMemory {
         let buffer = &mut self.buffers[at];
         buffer.word = if buffer.word == word { word } else { Lane::U32 };
         let in_blocks = one.storage.blocks().is_some();
-        buffer.narrow |= one.by_one || in_blocks;
-        buffer.wide |= one.by_four && !in_blocks;
-        buffer.eight |= one.by_eight;
+        // Elements of blocks are found in words, a vector of words is one of any other memory.
+        buffer.narrow |= one.by_one || (one.by_four && in_blocks);
+        buffer.wide |= if in_blocks { one.by_vector } else { one.by_four };
+        buffer.eight |= one.by_vector && !in_blocks;
         buffer.writes |= one.writes;
         // Neighbours in one word may be written by different invocations.
         buffer.atomic |= one.writes && one.by_one && size < 4;
@@ -266,25 +267,36 @@ impl LaunchMemory {
         }
     }
 
-    /// Eight half floats, for an index that counts eights: two fours.
-    pub fn load_eight(&self, shader: &mut Shader, idx: usize, at: ShaderExpr) -> [ShaderExpr; 2] {
-        let (buffer, dtype) = (&self.buffers[self.buffer_of[idx]], self.storages[idx].dtype());
-        if !buffer.eight {
-            return [0, 1].map(|half| self.load_four(shader, idx, (&at * 2).plus(half)));
+    /// The words of a vector of 16 bytes, for an index that counts those.
+    pub fn load_vector(&self, shader: &mut Shader, idx: usize, at: ShaderExpr) -> ShaderExpr {
+        let buffer = &self.buffers[self.buffer_of[idx]];
+        // Bytes of an element are 1 only where nothing is read in vectors.
+        let (per_vector, four) = (16 / buffer.size, ShaderType::four(Lane::U32));
+        if let Some(memory) =
+            buffer.plain(VecAccess(true)).filter(|memory| memory.is_four() && buffer.is_declared(true))
+        {
+            return memory.at(at).reinterpreted(Lane::U32);
         }
-        let (i, four) = (word("i"), ShaderType::four(dtype.lane()));
-        [0, 1].map(|half| {
-            let w = named("w", ShaderType::four(Lane::U32));
-            let words = ShaderType::Vec(2, Lane::U32).make([2 * half, 2 * half + 1].map(|k| w.component(k)));
-            let parts = [0, 1, 2, 3].map(|k| unpack(dtype, part(&words, 2, k)));
-            let body = vec![
-                Statement::Let("w".to_string(), buffer.window(true, 0).at(&i)),
-                Statement::Return(Some(four.make(parts))),
-            ];
-            let name = format!("load8_{}_{dtype}_{half}", buffer.name);
-            accessor(shader, name.clone(), [("i", i.ty())], four, body);
-            call(name, [at.clone()], four)
-        })
+        let at = at * per_vector;
+        let mut read = |wide: bool, n: usize| buffer.read_word(shader, VecAccess(wide), &at.plus(n));
+        match (buffer.is_declared(true), buffer.size) {
+            (true, 2) => {
+                let [low, high] = [read(true, 0), read(true, 4)];
+                four.make([low, high])
+            }
+            (true, _) => read(true, 0).reinterpreted(Lane::U32),
+            (false, size) => four.make([0, 1, 2, 3].map(|k| read(false, k * 4 / size).reinterpreted(Lane::U32))),
+        }
+    }
+
+    /// Eight half floats that lie side by side in a vector of words: two fours.
+    pub fn eight_of(&self, shader: &mut Shader, idx: usize, words: &ShaderExpr) -> [ShaderExpr; 2] {
+        let dtype = self.storages[idx].dtype();
+        let (w, four) = (named("w", ShaderType::Vec(2, Lane::U32)), ShaderType::four(dtype.lane()));
+        let name = format!("four_{dtype}");
+        let parts = [0, 1, 2, 3].map(|k| unpack(dtype, part(&w, 2, k)));
+        accessor(shader, name.clone(), [("w", w.ty())], four, returned(four.make(parts)));
+        [0, 1].map(|half| call(name.clone(), [w.ty().make([2 * half, 2 * half + 1].map(|k| words.component(k)))], four))
     }
 
     /// Writes an element.

@@ -7,7 +7,7 @@ use super::attention::tiles::AttentionTiles;
 use super::matmul::GroupedSchedule;
 use super::matmul::variants::{Cols, K_UNROLL, ProductSchedule, Share};
 use super::schedule::{MapSchedule, ReduceSchedule, VecAxis, map_shape, modes, reduce_shape, turned};
-use crate::dtype::DType;
+use crate::blocks::Storage;
 use crate::kernel::{Args, AxisList, Body, Kernel, MatmulArgs, OperandArgs};
 use crate::plan::Launch;
 use crate::target::GpuTarget;
@@ -32,12 +32,12 @@ impl GpuSchedule {
         if let (Kernel::Attention(kernel), Some(numbers)) = (&launch.kernel, &args.attention) {
             return GpuSchedule::Attention(AttentionTiles::choose(kernel, numbers, target));
         }
-        fn product(launch: &Launch) -> Option<(&MatmulArgs, [DType; 2])> {
+        fn product(launch: &Launch) -> Option<(&MatmulArgs, [Storage; 2])> {
             let (Kernel::Matmul(body), Some(matmul)) = (&launch.kernel, &launch.args.matmul) else { return None };
-            Some((matmul, [body.inputs[0].dtype(), body.inputs[1].dtype()]))
+            Some((matmul, [body.inputs[0], body.inputs[1]]))
         }
         match (&launch.kernel, product(launch)) {
-            (_, Some((matmul, dtypes))) => GpuSchedule::Matmul(ProductSchedule::new(matmul, dtypes, target)),
+            (_, Some((matmul, stored))) => GpuSchedule::Matmul(ProductSchedule::new(matmul, stored, target)),
             (Kernel::Grouped(_), _) => {
                 let products = launch.parts.iter().filter_map(product).collect();
                 GpuSchedule::Grouped(GroupedSchedule::new(products, target))
@@ -110,7 +110,7 @@ fn product_classes(product: &ProductSchedule, launch: &Launch) -> String {
     for (_, shape) in &product.columns {
         let four = VecAxis { axis: launch.args.outer.len() - 1, aligned: true };
         let modes = modes(body, &launch.args, (shape.variant.cols != Cols::One).then_some(four));
-        let step = if let Share::WorkgroupTile { k, .. } = shape.variant.team { k } else { shape.k_trip() };
+        let step = if let Share::WorkgroupTile { k, .. } = shape.variant.team { k } else { shape.k_trip };
         let is_whole = |step: usize| matmul.k.is_multiple_of(step) && shape.k_per_split.is_multiple_of(step);
         classes += &format!(
             "; {} reads {:?} × {:?}{}, sums {:?}{}{}, k in whole fours {}, in whole steps {}/{}, {modes:?}",

@@ -59,6 +59,11 @@ impl Tuning {
         Arc::make_mut(&mut *self.lock()).by_class.insert(class, (variant, day));
     }
 
+    /// Takes so many workgroups to fill the device from now on.
+    pub fn note_full_groups(&self, n_groups: usize) {
+        Arc::make_mut(&mut *self.lock()).full_groups = Some(n_groups);
+    }
+
     /// Writes what was found to disk.
     pub fn save(&self) {
         let Some(path) = &self.path else { return };
@@ -72,10 +77,17 @@ impl Tuning {
     }
 }
 
-/// A head, the adapter, then a line per class: class, variant, day, between tabs.
+/// What the line starts with that says how many workgroups fill the device.
+const FULL_GROUPS: &str = "full groups\t";
+
+/// The most that is believed to fill a device.
+const MOST_FULL_GROUPS: usize = 1 << 16;
+
+/// A head, the adapter, how many workgroups fill it, then a line per class: class, variant, day, between tabs.
 fn text(tuned: &Tuned, key: &str) -> String {
     let line = |(class, (variant, day)): (&Class, &(&Variant, String))| format!("{class}\t{}\t{day}\n", variant.name);
-    format!("{HEAD}\n{key}\n{}", tuned.by_class.iter().map(line).collect::<String>())
+    let full = tuned.full_groups.map_or(String::new(), |n| format!("{FULL_GROUPS}{n}\n"));
+    format!("{HEAD}\n{key}\n{full}{}", tuned.by_class.iter().map(line).collect::<String>())
 }
 
 /// What of a file can be understood.
@@ -87,6 +99,11 @@ fn read(bytes: &[u8], key: &str) -> Tuned {
         return tuned;
     }
     for line in lines {
+        let full = line.strip_prefix(FULL_GROUPS).and_then(|n| n.parse().ok());
+        if let Some(n) = full.filter(|n| (1..=MOST_FULL_GROUPS).contains(n)) {
+            tuned.full_groups = Some(n);
+            continue;
+        }
         match read_line(line) {
             Some((class, variant, day)) => drop(tuned.by_class.insert(class, (variant, day))),
             None => log::show(Topic::Tune, || format!("{line:?} in a tuning file is ignored")),
@@ -139,6 +156,8 @@ mod tests {
             tuned.by_class.insert(Class { m, ..class() }, (variant, "2026-11-16".into()));
         }
         assert_eq!(read(text(&tuned, "gpu").as_bytes(), "gpu"), tuned);
+        tuned.full_groups = Some(640);
+        assert_eq!(read(text(&tuned, "gpu").as_bytes(), "gpu"), tuned);
     }
 
     #[test]
@@ -162,9 +181,13 @@ mod tests {
             format!("{good}\tmore"),
             "\0\0\0".to_string(),
             "1 2 3".repeat(10_000),
+            format!("{FULL_GROUPS}0"),
+            format!("{FULL_GROUPS}99999999999999999999"),
+            format!("{FULL_GROUPS}many"),
         ];
         let file = format!("{HEAD}\ngpu\n{}\n{good}\n", bad.join("\n"));
         let read_back = read(file.as_bytes(), "gpu");
+        assert_eq!(read_back.full_groups, None);
         assert_eq!(
             read_back.by_class.into_iter().collect::<Vec<_>>(),
             [(class(), (named("8x8").unwrap(), "2026-11-16".into()))]

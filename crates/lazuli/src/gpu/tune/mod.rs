@@ -2,6 +2,7 @@
 //! driver. Nothing is measured unless it is asked for, by [`tune`] or by `LAZULI_TUNE`, so that first use takes no longer
 //! than the pipelines it needs; until then products get their default. What is on disk is always used.
 
+mod fill;
 mod kept;
 mod trial;
 
@@ -79,6 +80,10 @@ pub fn tune(device: &Device, budget: Duration, mut reported: impl FnMut(&TuneSte
     let live = gpu_of("tune", device)?.shared.live()?;
     let classes = common_classes();
     let (start, total) = (Instant::now(), classes.len());
+    if !budget.is_zero() {
+        // Defaults depend on it, and variants are compared with defaults.
+        live.tuning.note_full_groups(fill::full_groups(&live)?);
+    }
     for (i, class) in classes.into_iter().enumerate() {
         let mut step =
             TuneStep { total, done: i + 1, class: name_of(&class), variant: None, speedup: 1.0, tried: 0, wrong: 0 };
@@ -101,13 +106,30 @@ pub fn tune(device: &Device, budget: Duration, mut reported: impl FnMut(&TuneSte
     Ok(())
 }
 
+/// Measures how many workgroups of 64 invocations keep a GPU busy, and keeps that on disk as [`tune`] keeps what it finds: a
+/// product that starts fewer has its sums cut into parts from then on. It takes less than a second or two.
+///
+/// ```no_run
+/// let gpu = lazuli::Device::gpu()?;
+/// println!("{} workgroups fill it", lazuli::gpu::measure_full_groups(&gpu)?);
+/// # Ok::<(), lazuli::Error>(())
+/// ```
+#[track_caller]
+pub fn measure_full_groups(device: &Device) -> Result<usize> {
+    let live = gpu_of("measure_full_groups", device)?.shared.live()?;
+    let n_groups = fill::full_groups(&live)?;
+    live.tuning.note_full_groups(n_groups);
+    live.tuning.save();
+    Ok(n_groups)
+}
+
 /// Measures what a plan needs and nobody has measured, if the environment asks for that.
 pub fn first_use(live: &Arc<OpenDevice>, plan: &Plan) {
     let TuneMode::FirstUse(budget) = live.tuning.mode else { return };
     let mut is_new = false;
     for launch in plan.launches.iter().flat_map(Launch::each) {
         let (Kernel::Matmul(body), Some(matmul)) = (&launch.kernel, &launch.args.matmul) else { continue };
-        let Some(class) = Class::of(matmul, [body.inputs[0].dtype(), body.inputs[1].dtype()]) else { continue };
+        let Some(class) = Class::of(matmul, [body.inputs[0], body.inputs[1]]) else { continue };
         if live.tuning.knows(&class) {
             continue;
         }
@@ -178,7 +200,10 @@ mod tests {
     #[test]
     fn common_classes_are_classes_of_their_products() {
         for class in common_classes() {
-            assert_eq!(Class::of(&class.product(), [class.a.dtype, class.b.dtype]).map(|c| c.b), Some(class.b));
+            assert_eq!(
+                Class::of(&class.product(), [class.a.dtype.into(), class.b.dtype.into()]).map(|c| c.b),
+                Some(class.b)
+            );
         }
     }
 }

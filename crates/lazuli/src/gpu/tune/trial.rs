@@ -51,7 +51,7 @@ pub struct TrialResult {
     pub wrong: usize,
 }
 
-/// A candidate that is right, ready to be timed.
+/// A candidate that is right, or whose result nobody asks for, ready to be timed.
 struct Checked {
     built: BuiltPlan,
     /// The trial's, then its own.
@@ -97,9 +97,11 @@ impl Trial {
     /// Every variant that this device can run and that fits the shape, the default first.
     pub fn candidates(&self) -> Vec<Candidate> {
         let launch = &self.plan.launches[0];
-        let Some(matmul) = &launch.args.matmul else { unreachable!("it is a product") };
+        let (Kernel::Matmul(body), Some(matmul)) = (&launch.kernel, &launch.args.matmul) else {
+            unreachable!("bug: it is a product")
+        };
         let target = &self.live.target;
-        let default = default_of(matmul, matmul.n, target);
+        let default = default_of(matmul, matmul.n, [body.inputs[0], body.inputs[1]], target);
         let others = VARIANTS.into_iter().filter(|v| *v != default && v.is_sensible(matmul, matmul.n));
         let fits = |v: &&'static Variant| v.fits(matmul, matmul.n, target);
         let candidate = |variant| Candidate { variant, program: self.program(variant) };
@@ -159,13 +161,26 @@ impl Trial {
 
     /// A candidate compiled and run once; None if its result is wrong.
     fn checked(&self, program: ShaderProgram) -> Result<Option<Checked>> {
-        let built = BuiltPlan::of(&self.live, &self.plan, vec![program])?;
-        let own = built.scratch.iter().map(|n| self.live.take(*n));
-        let slots = self.slots.iter().cloned().map(Ok).chain(own).collect::<Result<Vec<_>>>()?;
-        let checked = Checked { built, slots };
+        let checked = self.built(program)?;
         self.clear();
         self.run(&checked)?;
         Ok(self.is_right()?.then_some(checked))
+    }
+
+    fn built(&self, program: ShaderProgram) -> Result<Checked> {
+        let built = BuiltPlan::of(&self.live, &self.plan, vec![program])?;
+        let own = built.scratch.iter().map(|n| self.live.take(*n));
+        let slots = self.slots.iter().cloned().map(Ok).chain(own).collect::<Result<Vec<_>>>()?;
+        Ok(Checked { built, slots })
+    }
+
+    /// How long it takes to run so many workgroups of a variant, and that so many times: the fastest of several runs.
+    pub fn seconds_of_groups(&self, variant: &'static Variant, n_groups: usize, n_times: usize) -> Result<f64> {
+        let mut program = self.program(variant);
+        program.passes.truncate(1);
+        program.passes.iter_mut().for_each(|pass| pass.n_groups = n_groups);
+        program.passes = std::iter::repeat_n(program.passes, n_times).flatten().collect();
+        Ok(self.fastest(&[&self.built(program)?])?[0])
     }
 
     /// How long each takes: the fastest of several runs, in turns.
@@ -350,7 +365,7 @@ mod tests {
             let trial = Trial::new(&found.live().unwrap(), class(256, 64, 256, [false, false])).unwrap();
             let candidates = trial.candidates();
             let with = |name: &str| candidates.iter().filter(|c| c.variant.name.contains(name)).count();
-            assert!(with("") >= 12 && with("lanes") == 6 && with("deep") == 5);
+            assert!(with("") >= 12 && with("lanes") == 11 && with("deep") == 5);
             let by_subgroup = if trial.live.target.subgroup == Some(8) { 5 } else { 0 };
             assert_eq!(with("by subgroup"), by_subgroup);
             assert_eq!(with("16x8") - by_subgroup / 5, 1);

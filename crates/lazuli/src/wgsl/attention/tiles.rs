@@ -126,7 +126,7 @@ impl AttentionTiles {
         match self.share {
             Share::WorkgroupTile { down, across, .. } => down * across,
             Share::SubgroupBroadcast(n) => n,
-            Share::Alone | Share::SplitK(_) => unreachable!("bug: a chained product is shared"),
+            Share::Alone | Share::SplitK { .. } => unreachable!("bug: a chained product is shared"),
         }
     }
 

@@ -1,9 +1,10 @@
 //! Chooses the variant and the register tile of a product: the ones that tuning found for its class of shapes on this device, or
 //! else a default by kind of device and shape. Knows sizes and strides; writes no shader text.
 
+use super::super::blocks::BlockSteps;
 use super::stride_in_fours;
 use super::variants::*;
-use crate::dtype::DType;
+use crate::blocks::Storage;
 use crate::kernel::{AxisList, MatmulArgs, OperandArgs};
 use crate::target::{GpuTarget, Threads};
 
@@ -31,8 +32,14 @@ static DEFAULTS_ALONE: [(&Variant, usize); 16] = [
 static DEFAULTS_FEW: [(&Variant, usize); 6] = [(&R4X4, 0), (&R2X4, 0), (&R1X4, 0), (&R4X1, 0), (&R2X1, 0), (&R1X1, 0)];
 /// Tiles of a workgroup, the largest first: a larger one reads less for each product.
 static TILES: [&Variant; 5] = [&T128X8, &T128, &T64, &T64X32, &T32];
-/// What few rows get, by how many there are at most: of stored weights, and of others.
-static FEW_ROWS: [(usize, [&Variant; 2]); 3] = [(1, [&L1X4, &L1X4B]), (4, [&L4X4, &L4X4B]), (16, [&L8X4, &L8X4B])];
+/// What few rows get, by how many there are at most: of stored weights, of those in blocks, of others, and of others of which
+/// eight half floats are read at once.
+static FEW_ROWS: [(usize, [&Variant; 4]); 3] = [
+    (1, [&L1X4, &L1X4Q, &L1X4B, &L1X8B]),
+    (4, [&L4X4, &L4X4Q, &L4X4B, &L4X8B]),
+    // Eight rows of eight columns of half floats would take so many registers that few waves fit.
+    (16, [&L8X4, &L8X4Q, &L8X4B, &L4X8B]),
+];
 
 /// Up to here a run of sums of `K_UNROLL` products takes no blocks: it adds up 512 of them at most. llvmpipe reads memory a
 /// tenth slower in a loop within a loop.
@@ -46,25 +53,27 @@ const MIN_PART: usize = 64;
 const MIN_LANE_PART: usize = 32;
 /// Invocations that count as one workgroup when it is asked whether there are enough to fill a device.
 const GROUP: usize = 64;
+/// Elements of the shortest blocks: a multiple of the steps that any vector of codes has.
+const MIN_BLOCK: isize = 32;
 /// Sums of parts of k that are worth a run for each part.
 const FEW_SUMS: usize = 1 << 18;
 
 /// The shape of a product, of those columns that are taken four at a time or of those left over; and why.
-pub fn choose(matmul: &MatmulArgs, n: usize, dtypes: [DType; 2], target: &GpuTarget) -> (MatmulShape, Why) {
-    let (variant, why) = variant_of(matmul, n, dtypes, target);
-    (shape(variant, matmul, n, dtypes, target), why)
+pub fn choose(matmul: &MatmulArgs, n: usize, stored: [Storage; 2], target: &GpuTarget) -> (MatmulShape, Why) {
+    let (variant, why) = variant_of(matmul, n, stored, target);
+    (shape(variant, matmul, n, stored, target), why)
 }
 
-fn variant_of(matmul: &MatmulArgs, n: usize, dtypes: [DType; 2], target: &GpuTarget) -> (&'static Variant, Why) {
+fn variant_of(matmul: &MatmulArgs, n: usize, stored: [Storage; 2], target: &GpuTarget) -> (&'static Variant, Why) {
     let fits = |variant: &&'static Variant| variant.fits(matmul, n, target);
     if let Some(variant) = target.tuned.forced.filter(fits) {
         return (variant, Why::Forced);
     }
-    let tuned = Class::of(matmul, dtypes).and_then(|class| target.tuned.by_class.get(&class));
+    let tuned = Class::of(matmul, stored).and_then(|class| target.tuned.by_class.get(&class));
     if let Some((variant, day)) = tuned.filter(|(variant, _)| fits(variant)) {
         return (variant, Why::Tuned(day.clone()));
     }
-    (default_of(matmul, n, target), Why::Default(target.style))
+    (default_of(matmul, n, stored, target), Why::Default(target.style))
 }
 
 /// With a matrix this small on the right a product is done before it matters how: it gets the same variant for any number
@@ -75,7 +84,7 @@ const SMALL: usize = 64 * 64;
 const SHORT_TILE: usize = 16;
 
 /// What a product gets before anything was tuned.
-pub fn default_of(matmul: &MatmulArgs, n: usize, target: &GpuTarget) -> &'static Variant {
+pub fn default_of(matmul: &MatmulArgs, n: usize, stored: [Storage; 2], target: &GpuTarget) -> &'static Variant {
     if matmul.k * matmul.n <= SMALL {
         return match target.style {
             _ if !n.is_multiple_of(4) => &R4X1,
@@ -87,7 +96,7 @@ pub fn default_of(matmul: &MatmulArgs, n: usize, target: &GpuTarget) -> &'static
     }
     let defaults: &[(&'static Variant, usize)] = match target.style {
         Threads::Independent => &DEFAULTS_ALONE,
-        Threads::Cooperative => match few_rows(matmul, n, target).or(workgroup_tile(matmul, n, target)) {
+        Threads::Cooperative => match few_rows(matmul, n, stored, target).or(workgroup_tile(matmul, n, target)) {
             Some(variant) => return variant,
             None => &DEFAULTS_FEW,
         },
@@ -96,11 +105,11 @@ pub fn default_of(matmul: &MatmulArgs, n: usize, target: &GpuTarget) -> &'static
         let is_for = match variant.team {
             // Many rows of stored weights at once are too many for a cache.
             Share::Alone if variant.rows == 1 && variant.cols.n_values() > 1 => {
-                b_read(matmul, n) != Read::AlongK && variant.suits(matmul, n, target)
+                matches!(b_read(matmul, n, stored[1]), Read::Across | Read::Each) && variant.suits(matmul, n, target)
             }
             Share::Alone => matmul.m > variant.rows / 2,
             Share::SubgroupBroadcast(_) => variant.is_sensible(matmul, n) && variant.suits(matmul, n, target),
-            Share::WorkgroupTile { .. } | Share::SplitK(_) => false,
+            Share::WorkgroupTile { .. } | Share::SplitK { .. } => false,
         };
         let (rows, cols) = variant.tile();
         let is_short = target.large_shaders || rows * cols <= SHORT_TILE;
@@ -111,11 +120,14 @@ pub fn default_of(matmul: &MatmulArgs, n: usize, target: &GpuTarget) -> &'static
 }
 
 /// What hardware takes for few rows of a long sum, if vectors of the right matrix lie side by side.
-fn few_rows(matmul: &MatmulArgs, n: usize, target: &GpuTarget) -> Option<&'static Variant> {
+fn few_rows(matmul: &MatmulArgs, n: usize, stored: [Storage; 2], target: &GpuTarget) -> Option<&'static Variant> {
     let (_, variants) = FEW_ROWS.iter().find(|(most, _)| matmul.m <= *most)?;
-    let variant = match b_read(matmul, n) {
+    let b = b_read(matmul, n, stored[1]);
+    let variant = match b {
         Read::AlongK => variants[0],
-        Read::Across => variants[1],
+        Read::Blocks => variants[1],
+        Read::Across if eights_of_b(matmul, n, b, stored[1]) => variants[3],
+        Read::Across => variants[2],
         Read::Each => return None,
     };
     (matmul.k >= K_BLOCK && variant.fits(matmul, n, target)).then_some(variant)
@@ -152,7 +164,7 @@ fn n_groups(variant: &Variant, matmul: &MatmulArgs, n: usize, target: &GpuTarget
     let (n_tiles, group) = (n_tiles(variant, matmul, n), variant.group(target));
     match variant.team {
         Share::Alone => n_tiles.div_ceil(GROUP),
-        Share::SplitK(lanes) => (n_tiles * lanes).div_ceil(GROUP),
+        Share::SplitK { lanes, .. } => (n_tiles * lanes).div_ceil(GROUP),
         Share::WorkgroupTile { .. } | Share::SubgroupBroadcast(_) => n_tiles * group.div_ceil(GROUP),
     }
     .max(1)
@@ -165,7 +177,7 @@ fn parts_to_fill(variant: &Variant, matmul: &MatmulArgs, n: usize, target: &GpuT
     let wanted = target.full_groups / n_groups(variant, matmul, n, target);
     let shortest = match variant.team {
         Share::WorkgroupTile { .. } => MIN_PART,
-        Share::SplitK(lanes) => MIN_LANE_PART * lanes,
+        Share::SplitK { lanes, .. } => MIN_LANE_PART * lanes / variant.cols.n_values(),
         Share::Alone | Share::SubgroupBroadcast(_) => K_BLOCK,
     };
     let worth = (m * k + k * n) / (2 * m * n).max(1);
@@ -185,10 +197,28 @@ fn starts_at_multiples(lies: &OperandArgs, along: &AxisList, other: &AxisList) -
     lies.offset % 4 == 0 && all(other) && slower.iter().all(|(_, by)| by % 4 == 0) && lies.batch.iter().all(all)
 }
 
-/// Whether eights along k start at multiples of eight, wherever the `other` index and the batch are.
-fn starts_at_eights(lies: &OperandArgs, other: &AxisList, k: usize) -> bool {
+/// Whether eights along one index, which has so many values, start at multiples of eight, wherever the `other` index and the
+/// batch are.
+fn starts_at_eights(lies: &OperandArgs, other: &AxisList, n: usize) -> bool {
     let all = |list: &AxisList| list.axes().iter().all(|(_, stride)| stride % 8 == 0);
-    k.is_multiple_of(8) && lies.offset % 8 == 0 && all(other) && lies.batch.iter().all(all)
+    n.is_multiple_of(8) && lies.offset % 8 == 0 && all(other) && lies.batch.iter().all(all)
+}
+
+/// Whether eights of half floats are read of an operand, which is read along k or across, from plain strides.
+fn in_eights(read: Read, stored: Storage, lies: &OperandArgs, [along, across]: [(&AxisList, usize); 2]) -> bool {
+    let is_half = stored.plain().is_some_and(|dtype| dtype.size() == 2);
+    let is_plain = along.0.stride().is_some() && across.0.stride().is_some();
+    is_half
+        && is_plain
+        && match read {
+            Read::AlongK => starts_at_eights(lies, across.0, along.1),
+            Read::Across => starts_at_eights(lies, along.0, across.1),
+            Read::Each | Read::Blocks => false,
+        }
+}
+
+fn eights_of_b(matmul: &MatmulArgs, n: usize, read: Read, stored: Storage) -> bool {
+    in_eights(read, stored, &matmul.b, [(&matmul.b.rows, matmul.k), (&matmul.b.cols, n)])
 }
 
 /// Whether an index runs densely in fours.
@@ -206,9 +236,24 @@ fn a_read(matmul: &MatmulArgs, rows: usize) -> Read {
     }
 }
 
-fn b_read(matmul: &MatmulArgs, n: usize) -> Read {
+/// Whether an operand is a part of a weight in blocks whose rows and steps start where vectors do.
+fn is_in_vectors(lies: &OperandArgs, stored: Storage, k: usize) -> bool {
+    let Some(blocks) = stored.blocks() else { return false };
+    let (row_len, four_rows) = (blocks.row_len, 4 * blocks.row_len as isize);
+    let (row, column) =
+        (lies.offset.div_euclid(row_len.max(1) as isize), lies.offset.rem_euclid(row_len.max(1) as isize));
+    let starts = |list: &AxisList| list.axes().iter().all(|(_, stride)| stride % four_rows == 0);
+    (lies.rows.stride(), lies.cols.stride()) == (Some(1), Some(row_len as isize))
+        && (row % 4, column % MIN_BLOCK) == (0, 0)
+        && k.is_multiple_of(MIN_BLOCK as usize)
+        && column + k as isize <= row_len as isize
+        && lies.batch.iter().all(starts)
+}
+
+fn b_read(matmul: &MatmulArgs, n: usize, stored: Storage) -> Read {
     let &MatmulArgs { k, ref b, .. } = matmul;
     match () {
+        _ if k > 0 && n.is_multiple_of(4) && is_in_vectors(b, stored, k) => Read::Blocks,
         _ if k > 0 && n.is_multiple_of(4) && is_dense(&b.cols) && starts_at_multiples(b, &b.cols, &b.rows) => {
             Read::Across
         }
@@ -222,12 +267,12 @@ fn shape(
     variant: &'static Variant,
     matmul: &MatmulArgs,
     n: usize,
-    dtypes: [DType; 2],
+    stored: [Storage; 2],
     target: &GpuTarget,
 ) -> MatmulShape {
     let k = matmul.k;
-    let (mut a, mut b) = (a_read(matmul, variant.rows), b_read(matmul, n));
-    if let (Share::SubgroupBroadcast(_) | Share::SplitK(_), Read::Across) = (variant.team, a) {
+    let (mut a, mut b) = (a_read(matmul, variant.rows), b_read(matmul, n, stored[1]));
+    if let (Share::SubgroupBroadcast(_) | Share::SplitK { .. }, Read::Across) = (variant.team, a) {
         // Each reads rows of its own, wherever they lie.
         a = Read::Each;
     }
@@ -236,13 +281,26 @@ fn shape(
         let whole = |read: Read| if read == Read::AlongK && !k.is_multiple_of(4) { Read::Each } else { read };
         (a, b) = (whole(a), whole(b));
     }
-    let eights = match variant.team {
-        Share::SplitK(_) => [
-            a == Read::AlongK && dtypes[0].size() == 2 && starts_at_eights(&matmul.a, &matmul.a.rows, k),
-            b == Read::AlongK && dtypes[1].size() == 2 && starts_at_eights(&matmul.b, &matmul.b.cols, k),
-        ],
-        _ => [false; 2],
-    };
+    let mut eights = [
+        in_eights(a, stored[0], &matmul.a, [(&matmul.a.cols, k), (&matmul.a.rows, matmul.m)]),
+        eights_of_b(matmul, n, b, stored[1]),
+    ];
+    let mut k_trip = K_UNROLL;
+    match (variant.team, stored[1].blocks()) {
+        (Share::WorkgroupTile { .. }, _) => {}
+        (Share::SplitK { .. }, Some(blocks)) if b == Read::Blocks => {
+            k_trip = BlockSteps::of_vector(blocks).n_steps;
+            eights[0] &= k_trip.is_multiple_of(8);
+        }
+        (Share::SplitK { .. }, _) => {
+            // Across, an invocation reads the columns of its own tile.
+            eights[1] &= b == Read::AlongK || variant.cols == Cols::Fours(2);
+            if eights[0] || (eights[1] && b == Read::AlongK) {
+                k_trip = 2 * K_UNROLL;
+            }
+        }
+        (Share::Alone | Share::SubgroupBroadcast(_), _) => eights = [false; 2],
+    }
     // Trips of an invocation per element of k, in quarters.
     let trips_of_four = if let Share::WorkgroupTile { .. } = variant.team { 8 } else { 1 };
     // Trips over k, over blocks, over what is left, and over the tile.
@@ -253,24 +311,24 @@ fn shape(
         Threads::Cooperative => part_of(variant, matmul, n, target),
     };
     let longest_run = match (variant.team, target.style) {
-        (Share::SplitK(lanes), _) => lanes * K_PRODUCTS,
+        (Share::SplitK { lanes, .. }, _) => lanes * K_PRODUCTS,
         _ => usize::MAX,
     };
     let k_per_split = part.min(longest).min(longest_run).max(K_UNROLL);
     let run = match (variant.team, target.style) {
         (Share::SubgroupBroadcast(_), _) if k_per_split <= K_RUN => SumRun::Fours,
         (Share::Alone, Threads::Independent) if runs_alone(variant, b) && k_per_split <= K_RUN => SumRun::Fours,
-        (Share::SplitK(_), _) => SumRun::Products,
+        (Share::SplitK { .. }, _) => SumRun::Products,
         (_, Threads::Cooperative) if k_per_split <= K_PRODUCTS => SumRun::Products,
         _ => SumRun::Blocks,
     };
     let written_out = target.style == Threads::Cooperative;
-    MatmulShape { variant, a, b, splits: k.div_ceil(k_per_split).max(1), k_per_split, run, eights, written_out }
+    MatmulShape { variant, a, b, splits: k.div_ceil(k_per_split).max(1), k_per_split, run, eights, k_trip, written_out }
 }
 
 /// Whether an invocation that works alone takes no blocks where k is not too long.
 fn runs_alone(variant: &Variant, b: Read) -> bool {
-    b == Read::AlongK || variant.rows == 1
+    matches!(b, Read::AlongK | Read::Blocks) || variant.rows == 1
 }
 
 /// Elements of k that a driver takes at a time which runs on the CPU.
@@ -279,7 +337,7 @@ fn alone_part(variant: &Variant, matmul: &MatmulArgs, n: usize, b: Read) -> usiz
     // Tiles that keep a device busy.
     let wanted = match variant.team {
         Share::WorkgroupTile { .. } | Share::Alone => 64,
-        Share::SplitK(n) => 4096 / n,
+        Share::SplitK { lanes, .. } => 4096 / lanes,
         Share::SubgroupBroadcast(n) => 64 / n,
     };
     let n_alone = n_tiles(variant, matmul, n).max(1);
@@ -287,7 +345,7 @@ fn alone_part(variant: &Variant, matmul: &MatmulArgs, n: usize, b: Read) -> usiz
     let runs = match variant.team {
         Share::SubgroupBroadcast(_) => true,
         Share::Alone => runs_alone(variant, b),
-        Share::WorkgroupTile { .. } | Share::SplitK(_) => false,
+        Share::WorkgroupTile { .. } | Share::SplitK { .. } => false,
     };
     let n_sums = matmul.batch.iter().product::<usize>() * matmul.m * n * k.div_ceil(K_RUN);
     if runs && side_by_side == 1 && n_sums <= FEW_SUMS {

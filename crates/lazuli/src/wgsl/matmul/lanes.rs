@@ -2,16 +2,18 @@
 //! and they add up what they have through workgroup memory. Neighbours read vectors that lie side by side: along a column
 //! of stored weights, or along a row of others.
 
+use super::super::blocks::BlockCodes;
 use super::super::shader::Shader;
 use super::super::tree::{ShaderExpr, ShaderType, named, word};
-use super::variants::{Read, Variant};
+use super::variants::Read;
 use super::{MatmulShader, stride_in_fours};
+use crate::dtype::Lane;
 
 impl MatmulShader<'_> {
     /// Sums of products along k: `all0_0`, `all1_0`, …, complete where `k_lane` is 0.
     pub fn write_lane_sums(&self, shader: &mut Shader, lanes: usize) {
         let [start, end] = self.write_range(shader);
-        let trip = self.shape.k_trip();
+        let trip = self.shape.k_trip;
         let rest = !self.matmul.k.is_multiple_of(trip);
         let whole = match rest {
             true => &start + (&end - &start) / trip * trip,
@@ -27,15 +29,20 @@ impl MatmulShader<'_> {
         shader.close();
         if rest {
             let k = shader.open_for("k", whole + k_lane, end, lanes, (trip - 1).div_ceil(lanes));
-            let y = self.columns(shader, &k);
-            let y = shader.define("y", y);
+            let ys = self.write_columns(shader, &k, "y");
             for r in 0..self.shape.variant.rows {
                 let x = self.a_element(shader, r, &k);
-                shader.add_to(&self.value("all", r, 0), x * &y);
+                let x = if ys.len() > 1 { shader.define(format!("x{r}"), x) } else { x };
+                ys.iter().enumerate().for_each(|(c, y)| shader.add_to(&self.value("all", r, c), &x * y));
             }
             shader.close();
         }
         self.write_tree(shader, lanes);
+    }
+
+    /// Fours of columns of a tile.
+    fn n_fours(&self) -> usize {
+        self.shape.variant.cols.n_values()
     }
 
     /// Where vectors lie, counted in vectors: rows of `a` and columns of `b` along k, or rows of `b`.
@@ -45,19 +52,21 @@ impl MatmulShader<'_> {
                 shader.define(format!("a_from{r}"), word(format!("a{r}")) >> self.log_vector(0));
             }
         }
-        match self.shape.b {
-            Read::AlongK => {
-                for j in 0..4 {
-                    let column = self.beside(shader, &word("b0"), j);
-                    shader.define(format!("b_from{j}"), column >> self.log_vector(1));
+        for c in 0..self.n_fours() {
+            match self.shape.b {
+                Read::AlongK => {
+                    for j in 0..4 {
+                        let column = self.beside(shader, c, &word(format!("b{c}")), j);
+                        shader.define(of_four(c, &format!("b_from{j}")), column >> self.log_vector(1));
+                    }
                 }
+                Read::Across => {
+                    shader.define(of_four(c, "b_from"), word(format!("b{c}")) >> self.log_vector(1));
+                    let by = self.matmul.b.rows.stride().unwrap_or(0);
+                    shader.signed_param("b_row_vectors", by >> self.log_vector(1));
+                }
+                Read::Blocks | Read::Each => {}
             }
-            Read::Across => {
-                shader.define("b_from", word("b0") >> 2);
-                let by = self.matmul.b.rows.stride().unwrap_or(0);
-                shader.signed_param("b_row_fours", by / 4);
-            }
-            Read::Each => {}
         }
     }
 
@@ -66,62 +75,161 @@ impl MatmulShader<'_> {
         if self.shape.eights[input] { 3 } else { 2 }
     }
 
-    /// The products of one trip, all of whose loads come first.
+    /// The products of one trip. Loads come first, but what is packed is unpacked, and what a vector of `b` has many steps for is
+    /// loaded of `a`, four steps at a time: so many registers there are.
     fn write_trip(&self, shader: &mut Shader) {
-        let &Variant { rows, .. } = self.shape.variant;
-        let (k, n_fours) = (word("k"), self.shape.k_trip() / 4);
+        let (k, n_steps) = (word("k"), self.shape.k_trip);
         shader.define("k_four", &k >> 2);
-        if self.shape.b == Read::AlongK {
-            for j in 0..4 {
-                self.write_along_k(shader, 1, &format!("b_from{j}"), &[format!("w0_{j}"), format!("w1_{j}")]);
+        match self.shape.b {
+            Read::Blocks => (0..self.n_fours()).for_each(|c| self.read_blocks(shader, c)),
+            Read::AlongK => {
+                for (c, j) in (0..self.n_fours()).flat_map(|c| (0..4).map(move |j| (c, j))) {
+                    self.read_along_k(shader, 1, &of_four(c, &format!("b_from{j}")));
+                }
             }
-        } else {
-            for i in 0..self.shape.k_trip() {
-                let value = self.columns(shader, &k.plus(i));
-                shader.define(format!("y{}_{}", i / 4, i % 4), value);
+            Read::Across if self.shape.eights[1] => {
+                (0..n_steps).for_each(|i| self.read_eight_columns(shader, &k.plus(i), i))
+            }
+            Read::Across | Read::Each => {
+                for i in 0..n_steps {
+                    self.write_columns(shader, &k.plus(i), &format!("y{}_{}", i / 4, i % 4));
+                }
             }
         }
+        if self.shape.eights[0] {
+            (0..self.shape.variant.rows).for_each(|r| self.read_along_k(shader, 0, &format!("a_from{r}")));
+        }
+        let codes: Vec<BlockCodes> = match self.shape.b {
+            Read::Blocks => (0..self.n_fours()).map(|c| self.widen_scales(shader, c)).collect(),
+            _ => Vec::new(),
+        };
+        (0..n_steps / 4).for_each(|f| self.write_four_steps(shader, f, &codes));
+    }
+
+    /// The products of four steps of a trip.
+    fn write_four_steps(&self, shader: &mut Shader, f: usize, codes: &[BlockCodes]) {
+        let rows = self.shape.variant.rows;
+        let x = |r: usize| named(format!("x{f}_{r}"), ShaderType::four(self.lane));
         for r in 0..rows {
-            if self.shape.a == Read::AlongK {
-                self.write_along_k(shader, 0, &format!("a_from{r}"), &[format!("x0_{r}"), format!("x1_{r}")]);
-                continue;
-            }
-            for f in 0..n_fours {
-                let each = [0, 1, 2, 3].map(|i| self.a_element(shader, r, &k.plus(4 * f + i)));
-                shader.define(format!("x{f}_{r}"), ShaderType::four(self.lane).make(each));
-            }
+            let value = match self.shape.a {
+                Read::AlongK => self.four_along_k(shader, 0, &format!("a_from{r}"), f),
+                _ => {
+                    let each = [0, 1, 2, 3].map(|i| self.a_element(shader, r, &word("k").plus(4 * f + i)));
+                    ShaderType::four(self.lane).make(each)
+                }
+            };
+            shader.define(x(r).to_string(), value);
         }
-        let four = |name: String| named(name, ShaderType::four(self.lane));
-        for f in 0..n_fours {
-            for i in 0..4 {
-                let y = match self.shape.b {
-                    Read::AlongK => {
-                        let each = [0, 1, 2, 3].map(|j| four(format!("w{f}_{j}")).component(i));
-                        shader.define(format!("y{f}_{i}"), ShaderType::four(self.lane).make(each))
-                    }
-                    _ => four(format!("y{f}_{i}")),
-                };
+        for c in 0..self.n_fours() {
+            for (i, y) in self.columns_of_four(shader, f, c, codes).into_iter().enumerate() {
+                let y = y(shader);
                 for r in 0..rows {
-                    shader.add_to(&self.value("all", r, 0), four(format!("x{f}_{r}")).component(i) * &y);
+                    shader.add_to(&self.value("all", r, c), x(r).component(i) * &y);
                 }
             }
         }
     }
 
-    /// Reads the fours of one trip from where they start, counted in vectors, to these names.
-    fn write_along_k(&self, shader: &mut Shader, input: usize, from: &str, names: &[String; 2]) {
-        let from = word(from);
-        if self.shape.eights[input] {
-            let halves = self.memory.load_eight(shader, input, from + (word("k") >> 3));
-            for (name, four) in names.iter().zip(halves) {
-                shader.define(name, four.reinterpreted(self.lane));
+    /// A four of columns of `b` at each of four steps of a trip, each written where it is used.
+    fn columns_of_four<'s>(
+        &'s self,
+        shader: &mut Shader,
+        f: usize,
+        c: usize,
+        codes: &[BlockCodes],
+    ) -> [Box<dyn Fn(&mut Shader) -> ShaderExpr + 's>; 4] {
+        let four = ShaderType::four(self.lane);
+        match self.shape.b {
+            Read::Blocks => {
+                let steps = self.block_steps(self.shape.k_trip);
+                let widened = steps.widen_four(shader, &of_four(c, "y"), &codes[c], f);
+                widened.map(|y| Box::new(move |_: &mut Shader| y.clone()) as Box<dyn Fn(&mut Shader) -> ShaderExpr>)
             }
-            return;
+            Read::AlongK => {
+                let columns = [0, 1, 2, 3].map(|j| {
+                    let value = self.four_along_k(shader, 1, &of_four(c, &format!("b_from{j}")), f);
+                    shader.define(of_four(c, &format!("w{f}_{j}")), value)
+                });
+                [0, 1, 2, 3].map(|i| {
+                    let y = four.make(columns.each_ref().map(|column| column.component(i)));
+                    let name = of_four(c, &format!("y{f}_{i}"));
+                    Box::new(move |shader: &mut Shader| shader.define(name.clone(), y.clone())) as Box<_>
+                })
+            }
+            Read::Across if self.shape.eights[1] => [0, 1, 2, 3].map(|i| {
+                Box::new(move |shader: &mut Shader| {
+                    let words = named(format!("y{f}_{i}_words"), ShaderType::four(Lane::U32));
+                    let value = self.memory.eight_of(shader, 1, &words)[c].reinterpreted(self.lane);
+                    shader.define(of_four(c, &format!("y{f}_{i}")), value)
+                }) as Box<_>
+            }),
+            Read::Across | Read::Each => [0, 1, 2, 3].map(|i| {
+                let y = named(of_four(c, &format!("y{f}_{i}")), four);
+                Box::new(move |_: &mut Shader| y.clone()) as Box<_>
+            }),
         }
-        for (f, name) in names.iter().enumerate().take(self.shape.k_trip() / 4) {
-            let four = self.memory.load_four(shader, input, &from + word("k_four").plus(f));
-            shader.define(name, four.reinterpreted(self.lane));
+    }
+
+    /// Reads the vectors of one trip of a weight in blocks.
+    fn read_blocks(&self, shader: &mut Shader, c: usize) {
+        let raw = self.block_steps(self.shape.k_trip).read(shader, &self.memory, 1, &format!("b{c}"), &word("k"));
+        raw.into_iter().enumerate().for_each(|(i, raw)| drop(shader.define(format!("b{c}_raw{i}"), raw)));
+    }
+
+    /// Widens their scales.
+    fn widen_scales(&self, shader: &mut Shader, c: usize) -> BlockCodes {
+        let steps = self.block_steps(self.shape.k_trip);
+        let types = steps.raw_types().into_iter().enumerate();
+        let raw: Vec<ShaderExpr> = types.map(|(i, ty)| named(format!("b{c}_raw{i}"), ty)).collect();
+        steps.widen_scales(shader, &of_four(c, "y"), &raw)
+    }
+
+    /// Reads the vectors along k of one trip from where they start, counted in vectors.
+    fn read_along_k(&self, shader: &mut Shader, input: usize, from: &str) {
+        for v in 0..self.shape.k_trip >> self.log_vector(input) {
+            let vector = match self.shape.eights[input] {
+                true => self.memory.load_vector(shader, input, word(from) + (word("k") >> 3).plus(v)),
+                false => self.vector_along_k(shader, input, from, v),
+            };
+            shader.define(format!("{from}_words{v}"), vector);
         }
+    }
+
+    /// A vector of four elements along k.
+    fn vector_along_k(&self, shader: &mut Shader, input: usize, from: &str, v: usize) -> ShaderExpr {
+        let four = self.memory.load_four(shader, input, word(from) + word("k_four").plus(v));
+        four.reinterpreted(self.lane)
+    }
+
+    /// Four elements along k of a trip: of vectors that were read, or read now.
+    fn four_along_k(&self, shader: &mut Shader, input: usize, from: &str, f: usize) -> ShaderExpr {
+        let words = |v: usize, lane: Lane| named(format!("{from}_words{v}"), ShaderType::four(lane));
+        match (self.shape.eights[input], input) {
+            (true, _) => self.memory.eight_of(shader, input, &words(f / 2, Lane::U32))[f % 2].reinterpreted(self.lane),
+            (false, 0) => self.vector_along_k(shader, input, from, f),
+            (false, _) => words(f, self.lane),
+        }
+    }
+
+    /// Reads eight columns at one step, the `i`th of a trip.
+    fn read_eight_columns(&self, shader: &mut Shader, k: &ShaderExpr, i: usize) {
+        let at = word("b_from") + k * self.number("b_row_vectors");
+        let words = self.memory.load_vector(shader, 1, at);
+        shader.define(format!("y{}_{}_words", i / 4, i % 4), words);
+    }
+
+    /// Reads the columns of the tile at one step: `{name}`, `{name}_c1`, ….
+    fn write_columns(&self, shader: &mut Shader, k: &ShaderExpr, name: &str) -> Vec<ShaderExpr> {
+        let values = match self.shape.b == Read::Across && self.shape.eights[1] {
+            true => {
+                let at = word("b_from") + k * self.number("b_row_vectors");
+                let words = self.memory.load_vector(shader, 1, at);
+                let words = shader.define(format!("{name}_words"), words);
+                self.memory.eight_of(shader, 1, &words).map(|four| four.reinterpreted(self.lane)).to_vec()
+            }
+            false => (0..self.n_fours()).map(|c| self.columns(shader, k, c)).collect(),
+        };
+        values.into_iter().enumerate().map(|(c, value)| shader.define(of_four(c, name), value)).collect()
     }
 
     /// An element of a row of `a`.
@@ -131,27 +239,27 @@ impl MatmulShader<'_> {
         self.memory.load(shader, 0, at).reinterpreted(self.lane)
     }
 
-    /// Four columns of `b` at one step.
-    fn columns(&self, shader: &mut Shader, k: &ShaderExpr) -> ShaderExpr {
+    /// A four of columns of `b` at one step.
+    fn columns(&self, shader: &mut Shader, k: &ShaderExpr, c: usize) -> ShaderExpr {
         if self.shape.b == Read::Across {
-            let at = word("b_from") + k * self.number("b_row_fours");
+            let at = word(of_four(c, "b_from")) + k * self.number("b_row_vectors");
             return self.memory.load_four(shader, 1, at).reinterpreted(self.lane);
         }
         let by = self.matmul.b.rows.stride().unwrap_or(1);
-        let first = word("b0") + k * shader.signed_param("b_row", by);
+        let first = word(format!("b{c}")) + k * shader.signed_param("b_row", by);
         let each = [0, 1, 2, 3].map(|j| {
-            let at = self.beside(shader, &first, j);
+            let at = self.beside(shader, c, &first, j);
             self.memory.load(shader, 1, at).reinterpreted(self.lane)
         });
         ShaderType::four(self.lane).make(each)
     }
 
     /// Where column `j` of a four is, whose first is here.
-    fn beside(&self, shader: &mut Shader, first: &ShaderExpr, j: usize) -> ShaderExpr {
+    fn beside(&self, shader: &mut Shader, c: usize, first: &ShaderExpr, j: usize) -> ShaderExpr {
         match (j, stride_in_fours(&self.matmul.b.cols)) {
             (0, _) => first.clone(),
             (_, Some(by)) => first + shader.signed_param("b_col", by).times(j),
-            (_, None) => first + word(format!("b0_side{j}")),
+            (_, None) => first + word(format!("b{c}_side{j}")),
         }
     }
 
@@ -183,4 +291,9 @@ impl MatmulShader<'_> {
             values.iter().enumerate().for_each(|(v, value)| shader.assign(value, shared.at(v).at(&lane)));
         }
     }
+}
+
+/// A name of the fours of columns of a tile, of which most have one.
+fn of_four(c: usize, name: &str) -> String {
+    if c == 0 { name.to_string() } else { format!("{name}_c{c}") }
 }

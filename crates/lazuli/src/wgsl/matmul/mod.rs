@@ -11,6 +11,7 @@ mod subgroup;
 mod team;
 pub mod variants;
 
+use super::blocks::BlockSteps;
 use super::context::Context;
 use super::eval::Eval;
 use super::index::{Accesses, Spot, split};
@@ -25,9 +26,9 @@ use crate::kernel::{Args, AxisList, InstOp, MatmulArgs, OperandArgs, Reg, Scope}
 pub use grouped::{GroupedSchedule, grouped};
 use variants::{Cols, K_UNROLL, MatmulShape, ProductSchedule, Read, Share};
 
-/// Instructions up to which what follows the sums is written out for each value of a tile; beyond, it is a loop. A loop
-/// counts through a variable array, which llvmpipe takes long to compile: of 32 × 8 sums and a bias 3.0 s, written out 0.3.
-const WRITTEN_OUT: usize = 2048;
+/// Operations up to which what follows the sums is written out for each value of a tile; beyond, it is a loop. With a GELU,
+/// 32 × 8 sums took llvmpipe 2.2 s to compile written out, 0.3 s as a loop.
+const WRITTEN_OUT: usize = 1024;
 
 /// The passes of a matmul.
 pub fn program(context: &Context, args: &Args, schedule: &ProductSchedule) -> ShaderProgram {
@@ -107,8 +108,9 @@ impl<'a> MatmulShader<'a> {
             let rest = !self.matmul.k.is_multiple_of(K_UNROLL);
             let reads = [self.shape.a, self.shape.b].into_iter().zip(self.shape.eights);
             for (one, (read, by_eight)) in uses.iter_mut().zip(reads) {
-                one.by_eight |= by_eight;
-                one.by_four |= read != Read::Each && !by_eight;
+                let by_vector = by_eight || read == Read::Blocks;
+                one.by_vector |= by_vector;
+                one.by_four |= read != Read::Each && !by_vector;
                 // What is left over of k is read one by one.
                 one.by_one |= read == Read::Each || (read == Read::AlongK && rest);
             }
@@ -117,6 +119,12 @@ impl<'a> MatmulShader<'a> {
             uses.push(scratch(self.args, &self.shape, self.lane));
         }
         uses
+    }
+
+    /// How a weight in blocks is read, at most so many steps at a time.
+    fn block_steps(&self, n_steps: usize) -> BlockSteps {
+        let Some(blocks) = self.context.body.inputs[1].blocks() else { unreachable!("bug: it is no weight in blocks") };
+        BlockSteps::of_vector(blocks).at_most(n_steps)
     }
 
     /// A number of the launch that is known already.
@@ -140,7 +148,7 @@ impl<'a> MatmulShader<'a> {
         match (self.sums, self.shape.variant.team) {
             (DispatchSums::Added, _) => self.write_added(shader),
             (_, Share::WorkgroupTile { k, .. }) => self.write_team_sums(shader, k),
-            (_, Share::SplitK(lanes)) => {
+            (_, Share::SplitK { lanes, .. }) => {
                 self.write_operands(shader);
                 self.write_lane_sums(shader, lanes);
             }
@@ -151,7 +159,7 @@ impl<'a> MatmulShader<'a> {
         }
         match self.shape.variant.team {
             // Of those that share a tile the first goes on.
-            Share::SplitK(_) => {
+            Share::SplitK { .. } => {
                 shader.open_if(word("k_lane").equals(0).and(named("is_there", ShaderType::Bool)));
                 self.write_rest(shader);
                 shader.close();
@@ -184,7 +192,7 @@ impl<'a> MatmulShader<'a> {
         match self.shape.variant.team {
             Share::Alone => group,
             Share::WorkgroupTile { .. } | Share::SubgroupBroadcast(_) => 1,
-            Share::SplitK(n) => group / n,
+            Share::SplitK { lanes, .. } => group / lanes,
         }
     }
 
@@ -237,7 +245,7 @@ impl<'a> MatmulShader<'a> {
                 shader.define("col", start_col + lane * self.shape.variant.cols.n_cols());
                 shader.define("row", start_row);
             }
-            Share::Alone | Share::SplitK(_) => {
+            Share::Alone | Share::SplitK { .. } => {
                 shader.define("col", start_col);
                 shader.define("row", start_row);
             }
@@ -257,9 +265,9 @@ impl<'a> MatmulShader<'a> {
                 let number = shader.define(number, group_idx);
                 shader.return_if(number.at_least(tiles));
             }
-            Share::SplitK(n) => {
+            Share::SplitK { lanes, .. } => {
                 // All stay until the last barrier, those beyond the end at the last tile.
-                let n_beside = group / n;
+                let n_beside = group / lanes;
                 let (k_lane, beside) = match n_beside {
                     1 => (lane, 0.into()),
                     _ => (&lane / n_beside, lane % n_beside),
@@ -360,21 +368,21 @@ impl<'a> MatmulShader<'a> {
         let (apart, may_miss) = match self.shape.variant.team {
             Share::WorkgroupTile { across, .. } => (4 * across, [true, true]),
             Share::SubgroupBroadcast(_) => (4, [false, true]),
-            Share::Alone | Share::SplitK(_) => (4, [false, false]),
+            Share::Alone | Share::SplitK { .. } => (4, [false, false]),
         };
         let (row, col) = (word("row"), word("col"));
         let is_row = |row: &ShaderExpr| row.less(self.number("m"));
         let is_col = |col: &ShaderExpr| col.less(self.number("col_end"));
-        if values.len() > 1 && values.len() * body.insts.len() > WRITTEN_OUT {
+        let n_operations: usize = body.insts.iter().map(|inst| inst.op.cost().max(1)).sum();
+        if values.len() > 1 && self.sums != DispatchSums::Parts && values.len() * n_operations > WRITTEN_OUT {
             // In memory, to be counted through: what follows is long, and should be compiled once.
             let n = values.len();
-            let array = call(format!("array<{}, {n}>", self.value_type()), values, self.value_type());
-            let values = shader.variable("all", array);
+            let value_at = self.keep_values(shader, values);
             let v = shader.open_for("v", 0, n, 1, n);
             let row = shader.define("row_v", row + &v / n_cols);
             let col = shader.define("col_v", col + &v % n_cols * apart);
             shader.open_if(is_row(&row).and(is_col(&col)));
-            self.write_value(shader, &eval, values.at(v), [row, col], "_v");
+            self.write_value(shader, &eval, value_at(v), [row, col], "_v");
             shader.close();
             shader.close();
             return;
@@ -393,6 +401,24 @@ impl<'a> MatmulShader<'a> {
                 shader.close();
             }
         }
+    }
+
+    /// Puts the values of a tile into memory where a loop finds them: workgroup memory, of which each invocation has a part of
+    /// its own, if there is enough; else an array, through which llvmpipe takes long to compile a loop (of 32 × 8 sums and a bias
+    /// 3.0 s).
+    fn keep_values(&self, shader: &mut Shader, values: Vec<ShaderExpr>) -> Box<dyn Fn(ShaderExpr) -> ShaderExpr> {
+        let (variant, target, n) = (self.shape.variant, self.context.target, values.len());
+        let group = variant.group(target);
+        if n * group * 16 + variant.shared_bytes(target) > target.max_shared_bytes {
+            let array = call(format!("array<{}, {n}>", self.value_type()), values, self.value_type());
+            let values = shader.variable("all", array);
+            return Box::new(move |v| values.at(v));
+        }
+        let shared = shader.shared_rows("sh_tile", [n, group], self.value_type());
+        for (v, value) in values.into_iter().enumerate() {
+            shader.assign(&shared.at(v).at(word("lane")), value);
+        }
+        Box::new(move |v| shared.at(v).at(word("lane")))
     }
 
     /// Writes what becomes of one value of the tile.
@@ -449,7 +475,7 @@ fn scratch(args: &Args, shape: &MatmulShape, lane: Lane) -> Use {
         storage: dtype.into(),
         by_one: !by_four,
         by_four,
-        by_eight: false,
+        by_vector: false,
         writes: true,
         size_bytes,
         touched: (0, size_bytes.saturating_sub(1)),

@@ -23,11 +23,15 @@ impl MatmulShader<'_> {
         let b_start = shader.define("b_start", b_start);
         for c in 0..cols.n_values() {
             let col = match (c, team) {
-                (0, Share::Alone | Share::SplitK(_) | Share::WorkgroupTile { .. }) => word("col"),
+                (0, Share::Alone | Share::SplitK { .. } | Share::WorkgroupTile { .. }) => word("col"),
                 _ => min(word("col") + 4 * c, self.number("col_end") - 4),
             };
             let at = place(shader, "b", "col", &b.cols, &col);
             let first = shader.define(format!("b{c}"), &b_start + at);
+            if self.shape.b == Read::Blocks {
+                self.block_steps(K_UNROLL).write_rows(shader, &format!("b{c}"), first);
+                continue;
+            }
             if stride_in_fours(&b.cols).is_none() {
                 // Columns of a four that lie on different lines of an image.
                 for j in 1..cols.per_value() {
@@ -40,7 +44,7 @@ impl MatmulShader<'_> {
         // would multiply for every lane.
         match (self.shape.b, stride_in_fours(&b.cols), b.rows.stride()) {
             (Read::AlongK, Some(by), _) => self.write_multiples(shader, "b_across", ("b_col", by), cols.per_value()),
-            (Read::AlongK, None, _) => {}
+            (Read::AlongK, None, _) | (Read::Blocks, ..) => {}
             (_, _, Some(by)) => self.write_multiples(shader, "b_down", ("b_row", by), K_UNROLL),
             _ => {}
         }
@@ -148,6 +152,13 @@ impl MatmulShader<'_> {
 
     /// The tile's part of the row of `b` at step `i` of `n`.
     pub fn write_row_of_b(&self, shader: &mut Shader, n: usize, i: usize) {
+        if self.shape.b == Read::Blocks {
+            // All steps of a trip come with the first.
+            if i == 0 {
+                self.write_block_rows(shader, n);
+            }
+            return;
+        }
         let down = self.matmul.b.rows.stride().map(|by| shader.signed_param("b_row", by));
         for c in 0..self.shape.variant.cols.n_values() {
             if let Some(down) = down.as_ref().filter(|_| i == 0 && (self.shape.b != Read::AlongK || n == 1)) {
@@ -155,6 +166,21 @@ impl MatmulShader<'_> {
             }
             let value = self.value_of_b(shader, n, i, c);
             shader.define(format!("y{c}_{i}"), value);
+        }
+    }
+
+    /// The tile's part of `n` rows of `b`, a weight in blocks.
+    fn write_block_rows(&self, shader: &mut Shader, n: usize) {
+        let steps = self.block_steps(n);
+        for c in 0..self.shape.variant.cols.n_values() {
+            let raw = steps.read(shader, &self.memory, 1, &format!("b{c}"), &word("k"));
+            let name = |i: usize| format!("b{c}_raw{i}");
+            let raw: Vec<ShaderExpr> =
+                raw.into_iter().enumerate().map(|(i, raw)| shader.define(name(i), raw)).collect();
+            let codes = steps.widen_scales(shader, &format!("b{c}"), &raw);
+            for (i, y) in steps.widen_four(shader, &format!("b{c}_y"), &codes, 0).into_iter().enumerate() {
+                shader.define(format!("y{c}_{i}"), y);
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use std::fmt;
 use smallvec::SmallVec;
 
 use super::choose::choose;
+use crate::blocks::Storage;
 use crate::dtype::DType;
 use crate::kernel::{MatmulArgs, OperandArgs};
 use crate::target::{GpuTarget, Threads};
@@ -31,9 +32,10 @@ pub enum Share {
     Alone,
     /// A workgroup of `down` × `across` invocations brings `k` steps of both matrices to workgroup memory at a time.
     WorkgroupTile { down: usize, across: usize, k: usize },
-    /// So many invocations share the sums of one tile, each taking every so-manieth four of k. Neighbours have tiles side by
-    /// side if the workgroup has several, else fours of k side by side.
-    SplitK(usize),
+    /// So many `lanes` share the sums of one tile, each taking every so-manieth vector of k. The workgroup makes so many tiles
+    /// `beside` each other (fewer where it would be too large): neighbours have neighbouring tiles, then neighbouring vectors
+    /// of k.
+    SplitK { lanes: usize, beside: usize },
     /// A subgroup of so many makes tiles side by side: each reads its part of the rows of `a`, which are the same for
     /// all of them, and hands it to the others.
     SubgroupBroadcast(usize),
@@ -78,8 +80,8 @@ const fn tile(name: &'static str, [rows, fours]: [usize; 2], [down, across, k]: 
     Variant { name, rows, cols: Cols::Fours(fours), team: Share::WorkgroupTile { down, across, k } }
 }
 
-const fn lanes(name: &'static str, rows: usize, n: usize) -> Variant {
-    Variant { name, rows, cols: Cols::Fours(1), team: Share::SplitK(n) }
+const fn lanes(name: &'static str, [rows, fours]: [usize; 2], [lanes, beside]: [usize; 2]) -> Variant {
+    Variant { name, rows, cols: Cols::Fours(fours), team: Share::SplitK { lanes, beside } }
 }
 
 const fn subgroup(name: &'static str, rows: usize, fours: usize) -> Variant {
@@ -105,14 +107,21 @@ pub static T64X32: Variant = tile("8x4 of 64x32, 16 deep", [8, 1], [8, 8, 16]);
 pub static T64: Variant = tile("8x4 of 64x64, 16 deep", [8, 1], [8, 16, 16]);
 pub static T128: Variant = tile("8x4 of 128x64, 16 deep", [8, 1], [16, 16, 16]);
 pub static T128X8: Variant = tile("8x8 of 128x64, 8 deep", [8, 2], [16, 8, 8]);
-// Few rows, whose sums several invocations share. Stored weights, of which a column lies side by side along k, are read by
-// 64 invocations along k; others by 16 along a row, and 16 rows at a time.
-pub static L1X4: Variant = lanes("1x4 by 64 lanes", 1, 64);
-pub static L4X4: Variant = lanes("4x4 by 64 lanes", 4, 64);
-pub static L8X4: Variant = lanes("8x4 by 64 lanes", 8, 64);
-pub static L1X4B: Variant = lanes("1x4 by 16 lanes", 1, 16);
-pub static L4X4B: Variant = lanes("4x4 by 16 lanes", 4, 16);
-pub static L8X4B: Variant = lanes("8x4 by 16 lanes", 8, 16);
+// Few rows, whose sums several invocations share, and how the right matrix lies. Stored weights, of which a column lies side by
+// side along k, are read by 64 invocations along k.
+pub static L1X4: Variant = lanes("1x4 by 64 lanes", [1, 1], [64, 1]);
+pub static L4X4: Variant = lanes("4x4 by 64 lanes", [4, 1], [64, 1]);
+pub static L8X4: Variant = lanes("8x4 by 64 lanes", [8, 1], [64, 1]);
+// Weights in blocks, of which 16 columns lie side by side and then k, are read by four invocations across and 64 along k.
+pub static L1X4Q: Variant = lanes("1x4 by 4x64 lanes", [1, 1], [64, 4]);
+pub static L4X4Q: Variant = lanes("4x4 by 4x64 lanes", [4, 1], [64, 4]);
+pub static L8X4Q: Variant = lanes("8x4 by 4x64 lanes", [8, 1], [64, 4]);
+// Others are read by 16 invocations along a row, and 16 rows at a time; half floats eight columns at a time.
+pub static L1X4B: Variant = lanes("1x4 by 16 lanes", [1, 1], [16, 16]);
+pub static L4X4B: Variant = lanes("4x4 by 16 lanes", [4, 1], [16, 16]);
+pub static L8X4B: Variant = lanes("8x4 by 16 lanes", [8, 1], [16, 16]);
+pub static L1X8B: Variant = lanes("1x8 by 16 lanes", [1, 2], [16, 16]);
+pub static L4X8B: Variant = lanes("4x8 by 16 lanes", [4, 2], [16, 16]);
 // Rows that a subgroup reads together. Its size is that of llvmpipe's on every processor with AVX.
 pub static S32X8: Variant = subgroup("32x8 by subgroup", 32, 2);
 pub static S32X4: Variant = subgroup("32x4 by subgroup", 32, 1);
@@ -121,9 +130,10 @@ pub static S8X16: Variant = subgroup("8x16 by subgroup", 8, 4);
 pub static S8X8: Variant = subgroup("8x8 by subgroup", 8, 2);
 
 /// The table. Tuning tries those that fit; nothing outside it is ever run.
-pub static VARIANTS: [&Variant; 27] = [
+pub static VARIANTS: [&Variant; 32] = [
     &R16X8, &R8X8, &R8X4, &R4X4, &R2X4, &R1X16, &R1X8, &R1X4, &R4X1, &R2X1, &R1X1, &T32, &T64X32, &T64, &T128, &T128X8,
-    &L1X4, &L4X4, &L8X4, &L1X4B, &L4X4B, &L8X4B, &S32X8, &S32X4, &S16X8, &S8X16, &S8X8,
+    &L1X4, &L4X4, &L8X4, &L1X4Q, &L4X4Q, &L8X4Q, &L1X4B, &L4X4B, &L8X4B, &L1X8B, &L4X8B, &S32X8, &S32X4, &S16X8,
+    &S8X16, &S8X8,
 ];
 
 /// How a product is shared out: the columns that are taken four at a time, then those left over; and why.
@@ -135,12 +145,12 @@ pub struct ProductSchedule {
 }
 
 impl ProductSchedule {
-    /// The schedule of a product of these dtypes.
-    pub fn new(matmul: &MatmulArgs, dtypes: [DType; 2], target: &GpuTarget) -> ProductSchedule {
+    /// The schedule of a product of operands that are stored so.
+    pub fn new(matmul: &MatmulArgs, stored: [Storage; 2], target: &GpuTarget) -> ProductSchedule {
         let by_four = matmul.n / 4 * 4;
         let mut schedule = ProductSchedule { columns: SmallVec::new(), why: Why::Default(target.style) };
         for columns in [(0, by_four), (by_four, matmul.n)].into_iter().filter(|(start, end)| start < end) {
-            let (shape, why) = choose(matmul, columns.1 - columns.0, dtypes, target);
+            let (shape, why) = choose(matmul, columns.1 - columns.0, stored, target);
             if schedule.columns.is_empty() {
                 schedule.why = why;
             }
@@ -174,9 +184,10 @@ pub struct MatmulShape {
     pub k_per_split: usize,
     /// How a part is summed up.
     pub run: SumRun,
-    /// Whether operands of half floats are read eight at once along k, where invocations share sums: as much as a vector
-    /// holds.
+    /// Whether operands of half floats are read eight at once, as many as a vector holds.
     pub eights: [bool; 2],
+    /// Steps of k that one trip of an invocation takes where several share sums: all that the vectors hold which it reads.
+    pub k_trip: usize,
     /// Whether the steps that a workgroup brings at a time are written out: a loop costs hardware a compare, a branch and
     /// clamped indices at every step.
     pub written_out: bool,
@@ -194,11 +205,6 @@ pub enum SumRun {
 }
 
 impl MatmulShape {
-    /// Steps that one trip of an invocation takes which shares its sums with others.
-    pub fn k_trip(&self) -> usize {
-        if self.eights.contains(&true) { 2 * K_UNROLL } else { K_UNROLL }
-    }
-
     /// The same with the smallest tiles.
     pub fn smallest(self) -> MatmulShape {
         MatmulShape { variant: if self.variant.cols == Cols::One { &R1X1 } else { &R1X4 }, ..self }
@@ -212,6 +218,8 @@ pub enum Read {
     AlongK,
     /// Four at once along the axis that the result has too.
     Across,
+    /// Four at once along that axis, for several steps of k: vectors of a weight in blocks.
+    Blocks,
     /// One by one.
     Each,
 }
@@ -247,6 +255,8 @@ pub struct Tuned {
     pub by_class: BTreeMap<Class, (&'static Variant, String)>,
     /// Taken wherever it fits, whatever the class.
     pub forced: Option<&'static Variant>,
+    /// Workgroups of 64 invocations that keep the device busy, if that was measured.
+    pub full_groups: Option<usize>,
 }
 
 /// Products that are tuned together: sizes up to the same bounds, and operands of the same layout and dtype.
@@ -277,10 +287,11 @@ fn bound(bounds: &[usize], size: usize) -> usize {
 }
 
 impl Class {
-    /// The class of a product of these dtypes; None if it is never tuned: integers, or operands that lie neither way.
-    pub fn of(matmul: &MatmulArgs, dtypes: [DType; 2]) -> Option<Class> {
-        let operand = |lies: &OperandArgs, dtype: DType, cols: usize, rows: usize| {
-            let steps = lies.steps()?;
+    /// The class of a product of operands that are stored so; None if it is never tuned: integers, weights in blocks, or
+    /// operands that lie neither way.
+    pub fn of(matmul: &MatmulArgs, stored: [Storage; 2]) -> Option<Class> {
+        let operand = |lies: &OperandArgs, stored: Storage, cols: usize, rows: usize| {
+            let (steps, dtype) = (lies.steps()?, stored.plain()?);
             let transposed = match () {
                 _ if !dtype.is_float() => return None,
                 _ if steps.1 == 1 || cols == 1 => false,
@@ -294,8 +305,8 @@ impl Class {
             m: bound(&ROWS, matmul.m),
             k: bound(&SIZES, matmul.k),
             n: bound(&SIZES, matmul.n),
-            a: operand(&matmul.a, dtypes[0], matmul.k, matmul.m)?,
-            b: operand(&matmul.b, dtypes[1], matmul.n, matmul.k)?,
+            a: operand(&matmul.a, stored[0], matmul.k, matmul.m)?,
+            b: operand(&matmul.b, stored[1], matmul.n, matmul.k)?,
         })
     }
 
@@ -354,8 +365,7 @@ impl Variant {
     pub fn group(&self, target: &GpuTarget) -> usize {
         match (self.team, target.style) {
             (Share::WorkgroupTile { down, across, .. }, _) => down * across,
-            (Share::SplitK(64), _) => 64,
-            (Share::SplitK(n), _) => n.max(256.min(target.max_invocations) / n * n),
+            (Share::SplitK { lanes, beside }, _) => lanes * beside.min(target.max_invocations / lanes).max(1),
             (Share::SubgroupBroadcast(n), _) => n,
             (Share::Alone, Threads::Independent) => 8.min(target.max_invocations),
             (Share::Alone, Threads::Cooperative) => 64.min(target.max_invocations),
@@ -368,7 +378,7 @@ impl Variant {
         match self.team {
             Share::WorkgroupTile { down, across, .. } => (rows * down, cols * across),
             Share::SubgroupBroadcast(n) => (rows, cols * n),
-            Share::Alone | Share::SplitK(_) => (rows, cols),
+            Share::Alone | Share::SplitK { .. } => (rows, cols),
         }
     }
 
@@ -376,7 +386,8 @@ impl Variant {
     pub fn whole_k(&self) -> usize {
         match self.team {
             Share::WorkgroupTile { k, .. } => k,
-            Share::SplitK(_) => 2 * K_UNROLL,
+            // The longest trip.
+            Share::SplitK { .. } => 4 * K_UNROLL,
             Share::Alone | Share::SubgroupBroadcast(_) => K_UNROLL,
         }
     }
@@ -386,23 +397,23 @@ impl Variant {
         match self.team {
             Share::Alone => group,
             Share::SubgroupBroadcast(_) => 1,
-            Share::SplitK(n) => (group / n).max(8),
+            Share::SplitK { lanes, .. } => (group / lanes).max(8),
             Share::WorkgroupTile { .. } => 8,
         }
     }
 
     /// Bytes of workgroup memory.
-    fn shared_bytes(&self, target: &GpuTarget) -> usize {
+    pub fn shared_bytes(&self, target: &GpuTarget) -> usize {
         match self.team {
             Share::Alone | Share::SubgroupBroadcast(_) => 0,
             Share::WorkgroupTile { k, .. } => (self.tile().0 + self.tile().1) * k * 4,
-            Share::SplitK(_) => self.group(target) * self.values_at_once(target) * 16,
+            Share::SplitK { .. } => self.group(target) * self.values_at_once(target) * 16,
         }
     }
 
     /// Values of its tile that invocations which share sums exchange at once: as many as 16 KiB hold.
     pub fn values_at_once(&self, target: &GpuTarget) -> usize {
-        self.rows.min((1024 / self.group(target)).max(1))
+        (self.rows * self.cols.n_values()).min((1024 / self.group(target)).max(1))
     }
 
     /// Whether a device can run it for these columns of a product.
@@ -413,7 +424,7 @@ impl Variant {
             && self.shared_bytes(target) <= target.max_shared_bytes
             && !matches!(self.team, Share::SubgroupBroadcast(n) if target.subgroup != Some(n))
             // Invocations that share k by turns would have to divide at every step to find their place in a list of axes.
-            && !matches!(self.team, Share::SplitK(_) if [&matmul.a.cols, &matmul.b.rows].iter().any(|k| k.stride().is_none()))
+            && !matches!(self.team, Share::SplitK { .. } if [&matmul.a.cols, &matmul.b.rows].iter().any(|k| k.stride().is_none()))
             // A team has nothing to do where there is nothing to sum up.
             && (self.team == Share::Alone || matmul.k > 0)
     }

@@ -81,7 +81,7 @@ fn whole(place: PassMemory, name: &str, dtype: DType, n: usize, writes: bool) ->
         storage: dtype.into(),
         by_one: true,
         by_four: false,
-        by_eight: false,
+        by_vector: false,
         writes,
         size_bytes,
         touched: (0, size_bytes.saturating_sub(1)),

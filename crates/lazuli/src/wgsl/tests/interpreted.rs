@@ -9,6 +9,7 @@ use crate::blocks::BlockFormat;
 use crate::graph::Op;
 use crate::keep;
 use crate::plan::SlotKind;
+use crate::wgsl::matmul::variants::Cols;
 
 /// Devices by name. The last one takes few elements of anything.
 fn devices() -> [(&'static str, GpuTarget); 4] {
@@ -268,20 +269,70 @@ fn matmuls_compute_what_the_cpu_computes() {
 fn blocks_are_widened_as_the_cpu_widens_them() {
     for format in BlockFormat::all() {
         let dims = [19, format.block_len()];
-        let mut bytes: Vec<u8> =
-            (0..19 * format.block_bytes() as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-        for block in bytes.chunks_mut(format.block_bytes()) {
-            for at in [Some(format.scale_at()), format.offset_at()].into_iter().flatten() {
-                block[at..at + 2].copy_from_slice(&f16::from_f32(0.01).to_le_bytes());
-            }
-        }
-        let w = Tensor::from_blocks(format, &bytes, dims, &Device::cpu());
+        let w = blocks(format, dims);
         check_run(&[&w.add(1.0), &w.narrow(0, 2, 5).t().mul(2.0)]);
         check_run(&[&w.index_select(0, &Tensor::from_slice(&[17u32, 3], [2], &Device::cpu()))]);
-        // Products load as maps do: two formats are enough.
-        if ["Q4_1", "Q8_0"].contains(&format.name()) {
-            check_run(&[&random(&[2, dims[1]], 1).matmul(&w.t())]);
-            check_run(&[&random(&[3, dims[0]], 1).matmul(&w).relu()]);
+        // Fours of columns are read in vectors, those left over and transposed weights as maps read them.
+        check_run(&[&random(&[2, dims[1]], 1).matmul(&w.t())]);
+        check_run(&[&random(&[3, dims[0]], 1).matmul(&w).relu()]);
+    }
+}
+
+/// Weights of random codes, with scales that are not all the same.
+fn blocks(format: &'static BlockFormat, dims: [usize; 2]) -> Tensor {
+    let n_bytes = dims[0] * dims[1] / format.block_len() * format.block_bytes();
+    let mut bytes: Vec<u8> = (0..n_bytes as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    for (i, block) in bytes.chunks_mut(format.block_bytes()).enumerate() {
+        for at in [Some(format.scale_at()), format.offset_at()].into_iter().flatten() {
+            // Integers of sub-blocks multiply it.
+            let unit = if format.block_len() == 32 { 1e-3 } else { 1e-5 };
+            let scale = f16::from_f32(unit * (1 + (i + at) % 7) as f32);
+            block[at..at + 2].copy_from_slice(&scale.to_le_bytes());
+        }
+    }
+    Tensor::from_blocks(format, &bytes, dims, &Device::cpu())
+}
+
+/// In vectors or not: a part that starts within a block, or at a row that is no multiple of four, is read otherwise.
+#[test]
+fn every_variant_reads_every_block_format() {
+    for format in BlockFormat::all() {
+        let w = blocks(format, [44, 256]);
+        let x = random(&[17, 256], 1);
+        let parts = [
+            x.matmul(&w.t()),
+            random(&[9, 256], 2).matmul(&w.narrow(0, 4, 37).t()),
+            x.narrow(1, 0, 128).matmul(&w.narrow(1, 128, 128).t()),
+            x.narrow(0, 0, 5).narrow(1, 0, 64).matmul(&w.narrow(0, 3, 20).narrow(1, 16, 64).t()),
+            random(&[2, 3, 256], 3).matmul(&w.narrow(0, 0, 40).reshape([2, 20, 256]).transpose(1, 2)),
+        ];
+        let is_odd = |variant: &&Variant| variant.cols == Cols::One;
+        for (i, variant) in VARIANTS.into_iter().filter(|variant| !is_odd(variant)).enumerate() {
+            let tuned = Arc::new(Tuned { forced: Some(variant), ..Tuned::default() });
+            let style = if i % 2 == 0 { Threads::Cooperative } else { Threads::Independent };
+            let target = GpuTarget { tuned, subgroup: Some(8), ..target(style) };
+            // Formats differ in how they are widened, parts in how they are read: one of each is enough.
+            let y = &parts[i % parts.len()];
+            check_run_on(&[y], &[(&format!("{format}, {}, part {}", variant.name, i % parts.len()), target)]);
+        }
+    }
+}
+
+/// Half floats in all four layouts, of which vectors hold eight.
+#[test]
+fn every_variant_reads_half_floats() {
+    for (m, k, n) in [(17, 64, 40), (9, 70, 36)] {
+        // Others read them as they read floats.
+        for variant in VARIANTS.into_iter().filter(|v| v.name.contains("deep") || v.name.contains("lanes")) {
+            let tuned = Arc::new(Tuned { forced: Some(variant), ..Tuned::default() });
+            let target = GpuTarget { tuned, subgroup: Some(8), ..target(Threads::Cooperative) };
+            let half =
+                |shape: &[usize], seed: u64| random(shape, seed).to_dtype(DType::F16).compute().expect("computed");
+            let [a, b] = [half(&[m, k], 1), half(&[k, n], 2)];
+            let [at, bt] = [half(&[k, m], 1).t(), half(&[n, k], 2).t()];
+            for y in [a.matmul(&b), a.matmul(&bt), at.matmul(&b), at.matmul(&bt)] {
+                check_run_on(&[&y], &[(variant.name, target.clone())]);
+            }
         }
     }
 }
@@ -426,4 +477,66 @@ fn how_large_subgroups_turn_out_to_be_changes_no_bit() {
         interpret(&plan, &constants, &inputs, &target)
     };
     assert_eq!(made(32), made(64));
+}
+
+/// What hardware brings with one load: vectors of 16 bytes that lie side by side, or in the same 64 bytes, for as many
+/// invocations as is said. Of a tile of a workgroup, a few steps of each column are brought at a time.
+#[test]
+fn neighbours_read_neighbouring_vectors_of_a_weight() {
+    let large = GpuTarget { full_groups: 500, max_invocations: 256, ..target(Threads::Cooperative) };
+    let half = |shape: [usize; 2]| data(shape, DType::F16);
+    let stored = |name: &str, [n, k]: [usize; 2]| {
+        let format = BlockFormat::named(name).expect("it is known");
+        let bytes = vec![0; n * k / format.block_len() * format.block_bytes()];
+        Tensor::from_blocks(format, &bytes, [n, k], &Device::cpu()).t()
+    };
+    for m in [1, 8, 64] {
+        for size in [1536, 4096].into_iter().filter(|size| m == 1 || *size == 1536) {
+            let x = data([m, size], DType::F32);
+            let dims = [size, size];
+            let mut cases = vec![
+                ("f32 [k, n]", x.matmul(&data(dims, DType::F32)), [16, 8]),
+                ("f32 [n, k]", x.matmul(&data(dims, DType::F32).t()), [64, 4]),
+                ("f16 [k, n]", half([m, size]).matmul(&half(dims)), [16, 8]),
+                ("f16 [n, k]", half([m, size]).matmul(&half(dims).t()), [64, 2]),
+            ];
+            // As many as vectors of codes that a tile of 16 rows has; of a workgroup's tile, of its 16 steps.
+            let of_blocks = [("Q8_0", [32, 16]), ("Q4_1", [16, 8]), ("Q6_K", [128, 8]), ("Q2_K", [64, 4])];
+            cases.extend(of_blocks.map(|(name, side_by_side)| (name, x.matmul(&stored(name, dims)), side_by_side)));
+            for (what, y, [of_few, of_tile]) in cases {
+                let plan = plan_on(&[&y], &large);
+                let launch = &plan.launches[0];
+                let program = program(launch, &plan.slots, &large);
+                let pass = &program.passes[0];
+                let workgroup: usize = pass
+                    .text
+                    .split("@workgroup_size(")
+                    .nth(1)
+                    .and_then(|text| text.split(')').next())
+                    .and_then(|n| n.parse().ok())
+                    .expect("a number");
+                let n_invocations = workgroup * pass.n_groups;
+                assert!(pass.n_groups >= 500 || n_invocations >= 16_384, "{m}×{size}², {what}: {n_invocations}");
+                let mut pieces: Vec<Piece> = pass.binds.iter().map(|bind| Piece::of(vec![0; bind.len / 4])).collect();
+                let bindings: Vec<(usize, usize, usize)> =
+                    pass.binds.iter().enumerate().map(|(i, bind)| (i, 0, bind.len / 4)).collect();
+                let constants = vec![0; pass.consts.iter().map(|c| *c as usize + 1).max().unwrap_or(0)];
+                let reads = simulator::run_groups(pass, &constants, &bindings, &mut pieces, 1, 0..1);
+                let weight = || reads.iter().filter(|read| read.name == "in1");
+                assert!(weight().next().is_some(), "{m}×{size}², {what}: no weight is read");
+                let side_by_side = if m <= 8 { of_few } else { of_tile };
+                for read in weight() {
+                    assert_eq!(read.n_words, 4, "{m}×{size}², {what}: a load of {} words", read.n_words);
+                    let is_far = |pair: &&[u32]| pair[0].abs_diff(pair[1]) > 16;
+                    let n_far = read.at.windows(2).filter(is_far).count();
+                    assert!(
+                        n_far <= read.at.len() / side_by_side,
+                        "{m}×{size}², {what}: {} invocations read {} pieces",
+                        read.at.len(),
+                        n_far + 1
+                    );
+                }
+            }
+        }
+    }
 }

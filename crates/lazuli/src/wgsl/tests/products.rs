@@ -139,7 +139,7 @@ fn what_tuning_found_is_used_where_it_fits() {
     let reported = |name: &str, n: usize| {
         let plan = plan(&[&product(8, 64, n, (false, true), DType::F32)]);
         let matmul = plan.launches[0].args.matmul.as_ref().expect("a product");
-        let class = Class::of(matmul, [DType::F32; 2]).expect("it is tuned");
+        let class = Class::of(matmul, [DType::F32.into(); 2]).expect("it is tuned");
         let mut tuned = Tuned::default();
         tuned.by_class.insert(class, (named(name).expect("it is in the table"), "2026-11-16".to_string()));
         let target = GpuTarget { tuned: Arc::new(tuned), ..target(Threads::Independent) };

@@ -228,3 +228,14 @@ fn blocks_are_widened_by_what_loads_them() {
     let w = Tensor::from_blocks(format, &vec![0; 64 * 2 * format.block_bytes()], [64, 512], &Device::cpu());
     insta::assert_snapshot!(text(&w.neg(), Threads::Independent));
 }
+
+#[test]
+fn more_workgroup_memory_than_a_device_has_is_refused() {
+    let large = GpuTarget { max_shared_bytes: 32 << 10, ..target(Threads::Cooperative) };
+    let y = data([1024, 512], DType::F32).matmul(&data([512, 1024], DType::F32));
+    let plan = plan_on(&[&y], &large);
+    let pass = program(&plan.launches[0], &plan.slots, &large).passes.remove(0);
+    assert_eq!(verify(&pass, &large), Ok(()));
+    let fault = verify(&pass, &GpuTarget { max_shared_bytes: 1 << 10, ..large }).expect_err("it needs more");
+    assert!(fault.contains("bytes of workgroup memory, of which this device has 1024"), "{fault}");
+}

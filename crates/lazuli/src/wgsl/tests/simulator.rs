@@ -106,10 +106,32 @@ pub struct Simulator<'m> {
     /// Invocations that have read what another writes, and those that have stored something.
     raced: BTreeSet<u32>,
     stored: BTreeSet<u32>,
+    reads: Vec<StorageRead>,
+}
+
+/// A load from storage memory that is never written: the name of its binding, how many words each invocation reads, and of
+/// those that do, the first word.
+pub struct StorageRead {
+    pub name: String,
+    pub n_words: usize,
+    pub at: Vec<u32>,
 }
 
 /// Runs a pass whose bindings are these parts of `pieces`. The dispatch is a box of two rows, a little larger than need be.
 pub fn run(pass: &Pass, constants: &[u32], bindings: &[(usize, usize, usize)], pieces: &mut [Piece], subgroup: usize) {
+    let n_groups = 2 * pass.n_groups.div_ceil(2);
+    run_groups(pass, constants, bindings, pieces, subgroup, 0..n_groups);
+}
+
+/// Runs some workgroups of it. Gives what they read, in order.
+pub fn run_groups(
+    pass: &Pass,
+    constants: &[u32],
+    bindings: &[(usize, usize, usize)],
+    pieces: &mut [Piece],
+    subgroup: usize,
+    groups: std::ops::Range<usize>,
+) -> Vec<StorageRead> {
     let module =
         naga::front::wgsl::parse_str(&pass.text).unwrap_or_else(|e| panic!("{}", e.emit_to_string(&pass.text)));
     let capabilities = naga::valid::Capabilities::default() | naga::valid::Capabilities::SUBGROUP;
@@ -134,15 +156,17 @@ pub fn run(pass: &Pass, constants: &[u32], bindings: &[(usize, usize, usize)], p
         iterations: vec![0; n_lanes],
         raced: BTreeSet::new(),
         stored: BTreeSet::new(),
+        reads: Vec::new(),
     };
     let n_groups = [pass.n_groups.div_ceil(2) as u32, 2, 1];
-    for group in 0..2 * pass.n_groups.div_ceil(2) {
+    for group in groups {
         simulator.run_group(group, n_groups);
         let most = simulator.iterations.iter().max().copied().unwrap_or(0);
         assert!(most <= pass.iterations, "{}: {most} loop iterations, {} announced", pass.label, pass.iterations);
     }
     let raced: Vec<&u32> = simulator.raced.intersection(&simulator.stored).collect();
     assert!(raced.is_empty(), "{}: invocations {raced:?} store after they have read what others write", pass.label);
+    simulator.reads
 }
 
 impl<'m> Simulator<'m> {
@@ -462,6 +486,7 @@ impl<'m> Simulator<'m> {
                 let n_words = self.n_words_of(&self.pointee(frame, *pointer));
                 let is_atomic = self.is_atomic(frame, *pointer);
                 let mut values = vec![Words::new(); n];
+                self.note_read(root, n_words, (0..n).filter(|l| mask[*l]).map(|l| at[l]));
                 for l in (0..n).filter(|l| mask[*l]) {
                     values[l] = self.read(frame, root, at[l] as usize, l, n_words, is_atomic);
                 }
@@ -587,6 +612,17 @@ impl<'m> Simulator<'m> {
         }
         assert!(!is_shared || raced.is_empty(), "{label}: invocations race for word {word} of {name}");
         self.raced.extend(raced);
+    }
+
+    /// Notes a load, if it is from memory that is only read.
+    fn note_read(&mut self, root: Root, n_words: usize, at: impl Iterator<Item = u32>) {
+        let Root::Global(global) = root else { return };
+        let variable = &self.module.global_variables[global];
+        let AddressSpace::Storage { access } = variable.space else { return };
+        if !access.contains(naga::StorageAccess::STORE) {
+            let name = variable.name.clone().unwrap_or_default();
+            self.reads.push(StorageRead { name, n_words, at: at.collect() });
+        }
     }
 
     fn read(&mut self, frame: &Frame<'m>, root: Root, at: usize, lane: usize, n: usize, is_atomic: bool) -> Words {
