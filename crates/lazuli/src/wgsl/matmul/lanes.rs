@@ -9,6 +9,9 @@ use super::variants::Read;
 use super::{MatmulShader, stride_in_fours};
 use crate::dtype::Lane;
 
+/// Writes a four of columns where it is used, and gives it.
+type WriteColumns<'s> = Box<dyn Fn(&mut Shader) -> ShaderExpr + 's>;
+
 impl MatmulShader<'_> {
     /// Sums of products along k: `all0_0`, `all1_0`, …, complete where `k_lane` is 0.
     pub fn write_lane_sums(&self, shader: &mut Shader, lanes: usize) {
@@ -137,13 +140,13 @@ impl MatmulShader<'_> {
         f: usize,
         c: usize,
         codes: &[BlockCodes],
-    ) -> [Box<dyn Fn(&mut Shader) -> ShaderExpr + 's>; 4] {
+    ) -> [WriteColumns<'s>; 4] {
         let four = ShaderType::four(self.lane);
         match self.shape.b {
             Read::Blocks => {
                 let steps = self.block_steps(self.shape.k_trip);
                 let widened = steps.widen_four(shader, &of_four(c, "y"), &codes[c], f);
-                widened.map(|y| Box::new(move |_: &mut Shader| y.clone()) as Box<dyn Fn(&mut Shader) -> ShaderExpr>)
+                widened.map(|y| Box::new(move |_: &mut Shader| y.clone()) as WriteColumns<'_>)
             }
             Read::AlongK => {
                 let columns = [0, 1, 2, 3].map(|j| {
