@@ -121,7 +121,7 @@ fn gpu_tests(options: &Options) -> Result<(), String> {
             println!("\n{}: GPU {gpu}", driver.name);
             let on_gpu =
                 |mut command: Command| succeed_without_complaint(command.env("LAZULI_TEST_DEVICE", gpu.to_string()));
-            on_gpu(test(&driver, &["engine", "random", "layers", "step", "kept", "families"]))?;
+            on_gpu(test(&driver, &["engine", "random", "layers", "step", "kept", "families", "steady"]))?;
             let mut gradients = Command::new(cargo());
             gradients.args(["test", "--workspace", "--lib", "autograd"]).envs(driver.environment.clone());
             on_gpu(gradients)?;
