@@ -6,9 +6,12 @@ use lazuli_onnx::Model;
 
 fn main() -> Result<()> {
     let device = Device::best();
-    let (encoder, decoder) = (load("encoder_model.onnx", &device)?, load("decoder_model_merged.onnx", &device)?);
-    let samples =
-        samples(&std::fs::read("data/moonshine/beckett.wav").expect("`cargo xtask data moonshine` fetches it"));
+    let load = |name: &str| Model::load(format!("data/moonshine/{name}.onnx"), &device);
+    let (encoder, decoder) = (load("encoder_model")?, load("decoder_model_merged")?);
+    // 16-bit samples after a header of 44 bytes.
+    let wav = std::fs::read("data/moonshine/beckett.wav").expect("`cargo xtask data moonshine` fetches it");
+    let sample = |pair: &[u8]| i16::from_le_bytes([pair[0], pair[1]]) as f32 / 32768.0;
+    let samples: Vec<f32> = wav[44..].chunks_exact(2).map(sample).collect();
     let sound = Tensor::from_slice(&samples, [1, samples.len()], &device);
     let heard = encoder.run(&[("input_values", &sound)])?.tensor("last_hidden_state")?.compute()?;
 
@@ -17,8 +20,8 @@ fn main() -> Result<()> {
     let mut tokens = vec![1];
     while tokens.last() != Some(&2) && tokens.len() < 60 {
         let is_first = tokens.len() == 1;
-        let (last, cached) = (tokens[tokens.len() - 1], Tensor::from_slice(&[!is_first], [1], &device));
-        let last = Tensor::from_slice(&[last], [1, 1], &device);
+        let last = Tensor::from_slice(&tokens[tokens.len() - 1..], [1, 1], &device);
+        let cached = Tensor::from_slice(&[!is_first], [1], &device);
         let mut inputs = vec![("input_ids", &last), ("encoder_hidden_states", &heard), ("use_cache_branch", &cached)];
         inputs.extend(past.iter().map(|(key, tensor)| (key.as_str(), tensor)));
         let given = decoder.run(&inputs)?;
@@ -33,13 +36,4 @@ fn main() -> Result<()> {
     println!("{} s of sound, {} tokens: {tokens:?}", samples.len() / 16_000, tokens.len());
     assert_eq!(tokens.len(), 19);
     Ok(())
-}
-
-fn load(name: &str, device: &Device) -> Result<Model> {
-    Model::load(format!("data/moonshine/{name}"), device)
-}
-
-/// 16-bit samples after a header of 44 bytes.
-fn samples(wav: &[u8]) -> Vec<f32> {
-    wav[44..].chunks_exact(2).map(|pair| i16::from_le_bytes([pair[0], pair[1]]) as f32 / 32768.0).collect()
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use job::*;
 use lazuli::{DType, Device, Tensor};
-use lazuli_mpi::{Distributed, Reduce, Wire};
+use lazuli_mpi::{Distributed, Reduce, Wire, World};
 use lazuli_nn::{Clip, Linear, Optimizer, Sequential, parameters};
 
 #[test]
@@ -96,7 +96,8 @@ fn losses_are_those_of_one_rank() {
 
 #[test]
 fn all_ranks_have_the_same_bits_and_so_have_two_runs() {
-    holds("all_ranks_have_the_same_bits_and_so_have_two_runs", &[3], |world| {
+    let test = "all_ranks_have_the_same_bits_and_so_have_two_runs";
+    let program = |world: &World| {
         let run = |wire, buckets| -> Result<Vec<f32>, lazuli::Error> {
             let mut model = mlp(3);
             let mut many = Distributed::new(optimizer(true), world).wire(wire).buckets(buckets);
@@ -115,8 +116,17 @@ fn all_ranks_have_the_same_bits_and_so_have_two_runs() {
         assert_eq!(half, run(Wire::Bf16, 256)?);
         assert!(half != first && apart(&half, &first) < 1e-2);
         let bits = |v: &[f32]| v.iter().fold(0u32, |h, x| h.rotate_left(5) ^ x.to_bits());
-        Ok(world.agree("the parameters", &format!("{} {}", bits(&first), bits(&half)))?)
-    });
+        let bits = format!("bits {} {}", bits(&first), bits(&half));
+        println!("{bits};");
+        Ok(world.agree("the parameters", &bits)?)
+    };
+    let jobs = [(); 2].map(|()| on_ranks(test, 3, 100, program));
+    let bits = |job: &Job| {
+        let all: Vec<&str> = job.text.split("bits ").skip(1).filter_map(|rest| rest.split(';').next()).collect();
+        assert!(job.succeeded && all.len() == 3, "{}", job.text);
+        all[0].to_string()
+    };
+    assert_eq!(bits(&jobs[0]), bits(&jobs[1]));
 }
 
 #[test]

@@ -180,3 +180,37 @@ fn shapes_that_are_not_declared_follow_from_symbols() {
         vec![node("NonZero", &["x"], &["n"], Vec::new()), node("Cast", &["n"], &["y"], vec![number("to", 1)])];
     assert_eq!(declared(counted, Vec::new()), "y: float");
 }
+
+/// Weights that a model widens and turns are widened in the first run. Random numbers are no constants.
+#[test]
+fn what_follows_from_constants_is_computed_once() {
+    let n = 2048;
+    let bytes = TensorProto {
+        name: "w".into(),
+        dims: vec![2, n],
+        data_type: 2,
+        raw_data: (0..2 * n).map(|i| i as u8).collect(),
+        ..TensorProto::default()
+    };
+    let scale = TensorProto { name: "s".into(), data_type: 1, float_data: vec![0.5], ..TensorProto::default() };
+    let nodes = vec![
+        node("DequantizeLinear", &["w", "s"], &["wide"], Vec::new()),
+        node("Transpose", &["wide"], &["turned"], Vec::new()),
+        node("RandomUniformLike", &["s"], &["chance"], Vec::new()),
+        node("MatMul", &["turned", "x"], &["product"], Vec::new()),
+        node("Add", &["product", "chance"], &["y"], Vec::new()),
+    ];
+    let cpu = Device::cpu();
+    let model = Model::from_bytes(&model(nodes, vec![bytes, scale], 1).encode_to_vec(), &cpu).unwrap();
+    let x = Tensor::from_slice(&[1.0f32, 1.0], [2], &cpu);
+    let run = || model.run(&[("x", &x)]).unwrap().tensor("y").unwrap();
+    let (first, second) = (run(), run());
+    for y in [&first, &second] {
+        let ops: Vec<String> = y.explain().unwrap().kernels.into_iter().flat_map(|kernel| kernel.ops).collect();
+        assert!(ops.iter().any(|op| op == "matmul") && !ops.iter().any(|op| op == "cast"), "{ops:?}");
+    }
+    // Both rows of the weights have the same bytes, so a sum is twice half a byte.
+    for (i, y) in first.to_vec::<f32>().unwrap().iter().enumerate() {
+        assert!((0.0..=1.0).contains(&(y - (i % 256) as f32)), "{i}: {y}");
+    }
+}

@@ -6,7 +6,7 @@ mod checkpoint;
 mod rules;
 mod views;
 #[cfg(test)]
-mod tests;
+pub mod tests;
 
 pub use checkpoint::checkpoint;
 

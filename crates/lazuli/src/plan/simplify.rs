@@ -145,7 +145,7 @@ impl GraphBuilder {
 
     fn share(&mut self, node: GraphNode) -> NodeIdx {
         let idx = self.nodes.len() as NodeIdx;
-        // A number stays a node of its own, and is compared where it is read (`Operand`): numbers that happen to be equal at
+        // A number stays a node of its own, and is compared where it is read (`InputKey`): numbers that happen to be equal at
         // some sizes, such as the counts of two means, must not make another structure.
         if !matches!(node.op, Op::Const(_)) {
             let known = self.known.entry(hash(&self.nodes, &node)).or_insert(idx);
@@ -163,18 +163,18 @@ impl GraphBuilder {
 
 /// What a node reads, as equal nodes are found by it: a number by its parameter of the plan, anything else by its node.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Operand {
+enum InputKey {
     Node(NodeIdx),
     Number(u32),
 }
 
 /// Inputs in an order that does not tell `a + b` from `b + a`.
-fn operands<'a>(nodes: &'a [GraphNode], node: &'a GraphNode) -> impl Iterator<Item = (Operand, &'a GraphNode)> {
+fn operands<'a>(nodes: &'a [GraphNode], node: &'a GraphNode) -> impl Iterator<Item = (InputKey, &'a GraphNode)> {
     let operand = move |i: usize| {
         let input = &nodes[node.inputs[i] as usize];
         match input.op {
-            Op::Const(_) => (Operand::Number(input.slot), input),
-            _ => (Operand::Node(node.inputs[i]), input),
+            Op::Const(_) => (InputKey::Number(input.slot), input),
+            _ => (InputKey::Node(node.inputs[i]), input),
         }
     };
     let last = node.inputs.len().saturating_sub(1);
@@ -219,7 +219,7 @@ fn equal(nodes: &[GraphNode], a: &GraphNode, b: &GraphNode) -> bool {
         _ => false,
     };
     let same_inputs = || {
-        let seen = |(operand, input): (Operand, &GraphNode)| (operand, input.shape, input.dtype);
+        let seen = |(operand, input): (InputKey, &GraphNode)| (operand, input.shape, input.dtype);
         operands(nodes, a).map(seen).eq(operands(nodes, b).map(seen))
     };
     same_op && (a.shape, a.dtype, a.slot) == (b.shape, b.dtype, b.slot) && same_inputs()

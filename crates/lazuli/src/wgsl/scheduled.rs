@@ -101,7 +101,8 @@ fn product_classes(product: &ProductSchedule, launch: &Launch) -> String {
     let (Kernel::Matmul(body), Some(matmul)) = (&launch.kernel, &launch.args.matmul) else { return String::new() };
     let lists = |lies: &OperandArgs| {
         let class = |list: &AxisList| {
-            let by_four = list.axes().last().is_some_and(|axis| axis.0.is_multiple_of(4)) && list.start().is_multiple_of(4);
+            let by_four =
+                list.axes().last().is_some_and(|axis| axis.0.is_multiple_of(4)) && list.start().is_multiple_of(4);
             (list.axes().len(), list.stride() == Some(1), list.axes().len() > 1 && by_four)
         };
         lies.batch.iter().chain([&lies.rows, &lies.cols]).map(class).collect::<Vec<_>>()

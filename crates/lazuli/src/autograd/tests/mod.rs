@@ -5,7 +5,7 @@
 mod checkpoints;
 mod history;
 mod ops;
-mod oracle;
+pub mod oracle;
 mod random;
 mod released;
 

@@ -1,10 +1,12 @@
 //! Every form of kernel, run by an interpreter instead of a driver and compared with what the CPU makes of the same
-//! expression: on devices of several kinds, and on one whose limits are so tiny that all that is cut is cut.
+//! expression and, where it is floats, with the f64 oracle of the graph: on devices of several kinds, and on one whose limits
+//! are so tiny that all that is cut is cut.
 
 use half::{bf16, f16};
 
 use super::simulator::{self, Piece};
 use super::*;
+use crate::autograd::tests::oracle;
 use crate::blocks::BlockFormat;
 use crate::graph::Op;
 use crate::keep;
@@ -39,6 +41,34 @@ fn check_run(outputs: &[&Tensor]) {
 
 #[track_caller]
 fn check_run_on(outputs: &[&Tensor], devices: &[(&str, GpuTarget)]) {
+    let exact = outputs.iter().map(|output| exact(output)).collect();
+    check_run_with(outputs, devices, exact);
+}
+
+/// What the f64 oracle makes of a tensor of floats, rounded to what it is stored as; None for integers, which it does not wrap, and for what depends on a hash,
+/// which is made of integers that do.
+fn exact(output: &Tensor) -> Option<Vec<f64>> {
+    let node = output.node().expect("a good tensor");
+    let lock = node.device.cache().lock();
+    let captured = capture(&[node], &[]);
+    let is_hash = |node: &NodeRef| {
+        let computes = node.with_expr(|expr| matches!(expr.op, Op::Binary(_) | Op::Unary(_))).unwrap_or(false);
+        computes && matches!(node.dtype, DType::U32 | DType::U8)
+    };
+    let is_exact = node.dtype.is_float() && !captured.nodes.iter().any(is_hash);
+    captured.recycle();
+    drop(lock);
+    let stored = |x: f64| match node.dtype {
+        DType::F16 => f16::from_f64(x).to_f64(),
+        DType::BF16 => bf16::from_f64(x).to_f64(),
+        _ => x as f32 as f64,
+    };
+    is_exact.then(|| oracle::with_leaves(&[], |_, _| ()).value(output).into_iter().map(stored).collect())
+}
+
+/// The same beside what is known of each output.
+#[track_caller]
+fn check_run_with(outputs: &[&Tensor], devices: &[(&str, GpuTarget)], exact: Vec<Option<Vec<f64>>>) {
     let nodes: Vec<&NodeRef> = outputs.iter().map(|t| t.node().expect("a good tensor")).collect();
     let cpu = nodes[0].device.clone();
     let (graph, constants, inputs) = {
@@ -59,8 +89,11 @@ fn check_run_on(outputs: &[&Tensor], devices: &[(&str, GpuTarget)]) {
     for (idx, output) in outputs.iter().enumerate() {
         let output = output.compute().expect("computed on the CPU");
         let node = output.node().expect("a good tensor");
-        let want = numbers(node.dtype, &bytes(node));
-        for (name, results) in &runs {
+        let on_cpu = numbers(node.dtype, &bytes(node));
+        let wanted = [("on the CPU", Some(&on_cpu)), ("exactly", exact[idx].as_ref())];
+        let each = runs.iter().flat_map(|run| wanted.map(|(by, want)| (run, by, want)));
+        for ((name, results), by, want) in each {
+            let Some(want) = want else { continue };
             let got = numbers(node.dtype, &results[idx]);
             let tolerance = match node.dtype {
                 DType::F32 => 1e-5,
@@ -71,7 +104,7 @@ fn check_run_on(outputs: &[&Tensor], devices: &[(&str, GpuTarget)]) {
             for (i, (want, got)) in want.iter().zip(&got).enumerate() {
                 let is_same = want == got || (want.is_nan() && got.is_nan());
                 let is_near = (want - got).abs() <= tolerance * want.abs().max(1.0);
-                assert!(is_same || is_near, "{name}: output {idx}, element {i}: {got}, on the CPU {want}");
+                assert!(is_same || is_near, "{name}: output {idx}, element {i}: {got}, {by} {want}");
             }
         }
     }
@@ -176,7 +209,8 @@ fn maps_compute_what_the_cpu_computes() {
     check_run(&[&random_of(&[9, 20], DType::F16).mul(2.0), &random_of(&[99], DType::BF16).exp()]);
     check_run(&[&a.gt(&b).select(a.to_dtype(DType::I32), 7)]);
     check_run(&[&Tensor::arange(0, 100, 1, &Device::cpu()).mul(3)]);
-    check_run(&[&a.add(1e8).sub(1e8).mul(&b).add(&a)]);
+    // Of what was added little is left: the oracle does not round.
+    check_run_with(&[&a.add(1e8).sub(1e8).mul(&b).add(&a)], &devices(), vec![None]);
     check_run(&[&a.add(&b), &a.sub(&b)]);
 }
 
@@ -370,6 +404,29 @@ fn every_tile_of_windows_computes_what_the_cpu_computes() {
     }
 }
 
+#[test]
+fn windows_compute_what_the_cpu_computes_on_every_device() {
+    let options = crate::Conv { stride: [2, 1].into(), padding: 1.into(), ..crate::Conv::default() };
+    check_run(&[&random(&[2, 3, 6, 7], 1).conv(&random(&[5, 3, 3, 2], 2), Some(&random(&[5], 3)), options).relu()]);
+}
+
+#[test]
+fn commits_compute_what_the_cpu_computes() {
+    let (old, table) = (random(&[6, 9], 1), random(&[20, 9], 2));
+    let rows = table.index_select(0, &indices(&[6], 20));
+    check_run(&[&rows.mul(2.0), &old.add(&rows).unless_failed(&old)]);
+    let sums = old.matmul(&random(&[9, 9], 3)).unless_failed(&old);
+    check_run(&[&sums, &rows.sum(-1)]);
+}
+
+#[test]
+fn custom_ops_compute_what_the_cpu_computes() {
+    let cpu = |x: &[f32]| x[0] * x[0] + x[1];
+    let op = crate::CustomOp { name: "bent".into(), wgsl: "($0 * $0 + $1)".into(), cpu: Arc::new(cpu), grad: None };
+    let bent = Tensor::map_custom(&op, &[&random(&[7, 12], 1).add(1.0), &random(&[12], 2)]);
+    check_run(&[&bent.mul(0.5), &bent.sum(-1)]);
+}
+
 /// Plain, masked, biased, capped, with heads that share keys, of many shapes; and the gradients, whose scores are turned and
 /// made of two products.
 #[test]
@@ -428,7 +485,8 @@ fn attention_of_many_rows_hides_values_that_are_not_finite() {
     let options = crate::Attention { causal: true, ..crate::Attention::default() };
     let hardware = [("hardware", target(Threads::Cooperative))];
     for v in [random(&[65, 4], 3), Tensor::cat(&[&random(&[64, 4], 3), &last], 0).compute().unwrap()] {
-        check_run_on(&[&q.attention(&k, &v, options)], &hardware);
+        // As a product the oracle makes NaN of 0 · NaN.
+        check_run_with(&[&q.attention(&k, &v, options)], &hardware, vec![None]);
     }
 }
 
