@@ -1,6 +1,6 @@
 //! Losses: how far a prediction is from what was wanted, as one number, the mean over all elements or rows. Each loss has a
 //! twin whose name ends in `_with` and which takes options: weights, what is made of the losses of all elements
-//! ([`Reduction`]), and for labels one that does not count. Weights and reductions are applied in one place, [`reduced`].
+//! ([`Reduction`]), and for labels one that does not count. Weights and reductions are applied in one place, `reduced`.
 
 use lazuli::{DType, Result, Tensor};
 
