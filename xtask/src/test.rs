@@ -38,7 +38,7 @@ const STEPS: &[Step] = &[
     Step { name: "language model", run: |_| language_model() },
     Step { name: "isa", run: |_| isa::check() },
     Step { name: "without gpu", run: |_| without_gpu() },
-    Step { name: "browser", run: |_| browser() },
+    Step { name: "other systems", run: |_| other_systems() },
     Step { name: "examples", run: |_| examples() },
     Step { name: "tour", run: |_| tour() },
     Step { name: "many machines", run: |_| many_machines() },
@@ -204,13 +204,15 @@ fn without_gpu() -> Result<(), String> {
     succeed(Command::new(cargo()).args(package).args(["--", "--deny", "warnings"]))
 }
 
-/// All library crates are right for browsers, GPUs included. Nothing runs there: that needs a browser.
-fn browser() -> Result<(), String> {
-    const TARGET: &str = "wasm32-unknown-unknown";
-    succeed(Command::new("rustup").args(["target", "add", TARGET]))?;
-    let mut command = Command::new(cargo());
-    command.args(["check", "--target", TARGET]).args(LIBRARIES.iter().flat_map(|name| ["--package", name]));
-    succeed(command.env("RUSTFLAGS", "--deny warnings"))
+/// All library crates are right for browsers, Windows and macOS on ARM, GPUs included. Nothing is linked or run there.
+fn other_systems() -> Result<(), String> {
+    for target in ["wasm32-unknown-unknown", "x86_64-pc-windows-msvc", "aarch64-apple-darwin"] {
+        succeed(Command::new("rustup").args(["target", "add", target]))?;
+        let mut command = Command::new(cargo());
+        command.args(["check", "--target", target]).args(LIBRARIES.iter().flat_map(|name| ["--package", name]));
+        succeed(command.env("RUSTFLAGS", "--deny warnings"))?;
+    }
+    Ok(())
 }
 
 /// Each example asserts what it shows.
