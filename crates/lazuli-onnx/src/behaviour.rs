@@ -207,7 +207,9 @@ fn what_follows_from_constants_is_computed_once() {
     let (first, second) = (run(), run());
     for y in [&first, &second] {
         let ops: Vec<String> = y.explain().unwrap().kernels.into_iter().flat_map(|kernel| kernel.ops).collect();
-        assert!(ops.iter().any(|op| op == "matmul") && !ops.iter().any(|op| op == "cast"), "{ops:?}");
+        // Drawing a random number casts once; widening the weights would cast a second time.
+        let n_casts = ops.iter().filter(|op| *op == "cast").count();
+        assert!(ops.iter().any(|op| op == "matmul") && n_casts == 1, "{ops:?}");
     }
     // Both rows of the weights have the same bytes, so a sum is twice half a byte.
     for (i, y) in first.to_vec::<f32>().unwrap().iter().enumerate() {

@@ -36,7 +36,7 @@ macro_rules! enums {
         /// ```
         /// use lazuli_io::GgufValue;
         /// assert_eq!(GgufValue::from(3u32), GgufValue::U32(3));
-        /// assert_eq!(GgufValue::from("three").to_string(), "a string");
+        /// assert_eq!(GgufValue::from("three").to_string(), "three");
         /// assert_eq!(GgufValue::from(vec![1.0f32, 2.0]).to_string(), "an array of 2 × f32");
         /// ```
         #[derive(Clone, Debug, PartialEq)]
