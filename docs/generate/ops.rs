@@ -140,7 +140,7 @@ fn methods(text: &str) -> Vec<(String, String)> {
 fn shortened(signature: &str) -> String {
     let name: String = signature.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
     let inside = signature.find('(').map_or("", |open| &signature[open + 1..closing(signature, open)]);
-    // The arrow of a function's type closes nothing.
+    // The `>` of an arrow (`Fn(f32) -> f32`) would be taken for the end of a list of type arguments.
     let inside = inside.replace("->", "");
     let mut depth = 0;
     let parameters = inside.split(|c: char| {

@@ -207,7 +207,7 @@ fn a_rank_that_never_joins_ends_the_job() {
     let job = on_ranks(test, 3, 8, |_| Ok(()));
     let expect = " has waited 6 seconds for all ranks to join";
     assert!(!job.succeeded, "{}", job.text);
-    // Who is missing is who does not say so.
+    // Every rank that waits names itself; the rank that never joined does not.
     let complains = |rank: usize| job.text.contains(&format!("rank {rank} of 3{expect}"));
     assert_eq!([0, 1, 2].map(complains), [true, false, true], "{}", job.text);
 }

@@ -32,9 +32,9 @@ pub enum Share {
     Alone,
     /// A workgroup of `down` × `across` invocations brings `k` steps of both matrices to workgroup memory at a time.
     WorkgroupTile { down: usize, across: usize, k: usize },
-    /// So many `lanes` share the sums of one tile, each taking every so-manieth vector of k. The workgroup makes so many tiles
-    /// `beside` each other (fewer where it would be too large): neighbours have neighbouring tiles, then neighbouring vectors
-    /// of k.
+    /// Split-k inside a workgroup: `lanes` invocations share the sums of one tile, and lane i takes vectors i, i + `lanes`, … of
+    /// k. The workgroup makes `beside` tiles next to each other (fewer where it would be too large): neighbouring invocations
+    /// have neighbouring tiles, then neighbouring vectors of k.
     SplitK { lanes: usize, beside: usize },
     /// A subgroup of so many makes tiles side by side: each reads its part of the rows of `a`, which are the same for
     /// all of them, and hands it to the others.
