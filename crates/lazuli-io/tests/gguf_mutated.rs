@@ -130,7 +130,7 @@ fn mutated_files_are_opened_or_refused() {
         Err(_) => 20_000,
     };
     let (cpu, mut random) = (Device::cpu(), Random(17));
-    // Half of them are small, so that most changes hit something.
+    // Half of the originals are small files, in which most changed bytes are part of a header or a tensor.
     let (small, large) = (original(), written_by_others());
     assert_eq!((Gguf::from_bytes(small.clone()).unwrap().tensors().len(), large.len()), (5, 9));
     let (mut n_opened, mut n_refused, mut n_loaded) = (0, 0, 0);

@@ -9,10 +9,10 @@ use crate::fault;
 /// What is made of the losses of all elements or rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reduction {
-    /// Their mean; with weights the mean by those weights, which is the weighed sum over the sum of weights.
+    /// The mean of the losses; with weights the weighted mean, Σ w·loss / Σ w.
     #[default]
     Mean,
-    /// Their sum.
+    /// The sum of the losses, each times its weight.
     Sum,
     /// All of them, each by its weight.
     None,
@@ -327,7 +327,7 @@ fn paired(
     }
 }
 
-/// Weights that broadcast to the losses without making more of them.
+/// Weights, broadcast to the shape of the losses; an error if the losses would have to be broadcast as well.
 #[track_caller]
 fn fit_weights(op: &str, losses: &Tensor, weight: &Tensor) -> Result<Tensor> {
     let (seen, given) = (losses.shape()?, weight.shape()?);
@@ -338,7 +338,7 @@ fn fit_weights(op: &str, losses: &Tensor, weight: &Tensor) -> Result<Tensor> {
     }
 }
 
-/// A loss of integer labels under log-probabilities, which are made of the predictions.
+/// The part that losses of integer labels share: the loss of each label, given the logarithms of the classes' probabilities.
 #[track_caller]
 fn labelled(
     op: &str,

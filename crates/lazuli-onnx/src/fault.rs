@@ -47,7 +47,7 @@ pub fn of_node(node: &str, error: &Error) -> Error {
     retold(error, fault)
 }
 
-/// An error of what is in a file, with the file's path. Its kind stays.
+/// An error about the contents of a file, with the file's path before its message. The variant of [`Error`] stays what it was.
 pub fn of_file(path: &Path, error: &Error) -> Error {
     let inner = error.fault();
     let mut fault = Fault::new(OP, format!("{}: {}", path.display(), inner.message));

@@ -302,7 +302,8 @@ impl<'m> Machine<'m> {
     }
 }
 
-/// Operators that only look at their input in another way, which costs nothing and would cost memory if it were kept.
+/// Operators that make views. Constant folding leaves them out: a view costs nothing to make in every run, and folding would keep
+/// a copy in memory.
 const VIEWS: [&str; 9] =
     ["Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Split", "Slice", "Identity"];
 

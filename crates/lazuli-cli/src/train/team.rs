@@ -36,7 +36,7 @@ pub trait Team {
         1
     }
 
-    /// Gives everybody the model of number 0.
+    /// Broadcasts the model of rank 0 to all ranks.
     fn share_model(&self, _: &mut Sequential) -> Result<()> {
         Ok(())
     }
@@ -62,7 +62,7 @@ pub trait Team {
     }
 }
 
-/// One process, with an optimiser of its own.
+/// Training in one process, without MPI.
 pub struct Alone(pub Optimizer);
 
 impl Team for Alone {

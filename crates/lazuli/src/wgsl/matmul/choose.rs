@@ -236,7 +236,7 @@ fn a_read(matmul: &MatmulArgs, rows: usize) -> Read {
     }
 }
 
-/// Whether an operand is a part of a weight in blocks whose rows and steps start where vectors do.
+/// Whether an operand is stored in blocks and its first row and first step of k are aligned to the 16-byte vectors of codes.
 fn is_in_vectors(lies: &OperandArgs, stored: Storage, k: usize) -> bool {
     let Some(blocks) = stored.blocks() else { return false };
     let (row_len, four_rows) = (blocks.row_len, 4 * blocks.row_len as isize);

@@ -69,7 +69,7 @@ impl Reduction<'_> {
         shader.define(format!("r{fold}{suffix}"), all)
     }
 
-    /// Folds a variable over so many invocations that follow each other, a butterfly: all of them have the result.
+    /// Butterfly reduction: folds a variable over `n` neighbouring invocations by shuffles, after which each of them has the result.
     fn exchange(&self, shader: &mut Shader, fold: Reg, all: &ShaderExpr, n: usize) {
         for mask in (0..n.ilog2()).rev().map(|bit| 1usize << bit) {
             let other = call("subgroupShuffleXor", [all.clone(), mask.into()], all.ty());
