@@ -29,9 +29,10 @@ pub struct Piece {
 const FEWEST_BUCKETS: usize = 4;
 
 impl Buckets {
-    /// Of parameters with so many elements, which travel as f32.
-    pub fn new(sizes: Vec<usize>, bucket_bytes: usize, n_ranks: usize) -> Buckets {
-        Buckets { each: cut(&sizes, bucket_bytes / 4), sizes, n_ranks }
+    /// Of parameters by name and number of elements, which travel as f32.
+    pub fn new(parameters: &[(&str, usize)], bucket_bytes: usize, n_ranks: usize) -> Buckets {
+        let sizes = parameters.iter().map(|(_, n_elems)| *n_elems).collect();
+        Buckets { each: cut(parameters, bucket_bytes / 4), sizes, n_ranks }
     }
 
     /// How many elements a bucket has.
@@ -107,22 +108,39 @@ pub fn clip<E>(
     Ok(())
 }
 
-/// Parameters by number of elements, the last first, so many elements at once.
-fn cut(sizes: &[usize], most: usize) -> Vec<Vec<usize>> {
-    let most = most.min(sizes.iter().sum::<usize>().div_ceil(FEWEST_BUCKETS));
+/// Parameters in buckets of so many elements, the last first. A layer's parameters stay together where they can: a bucket that
+/// took the bias of the layer before along would have to wait for that layer's gradient, with the rest of it ready to leave.
+fn cut(parameters: &[(&str, usize)], most: usize) -> Vec<Vec<usize>> {
+    let n_elems = |range: Range<usize>| parameters[range].iter().map(|(_, n)| n).sum::<usize>();
+    let most = most.min(n_elems(0..parameters.len()).div_ceil(FEWEST_BUCKETS));
     let mut buckets: Vec<Vec<usize>> = Vec::new();
     let mut filled = usize::MAX;
-    for at in (0..sizes.len()).rev() {
-        if filled.saturating_add(sizes[at]) > most {
+    let mut end = parameters.len();
+    while end > 0 {
+        let start = unit_start(parameters, end, most);
+        if filled.saturating_add(n_elems(start..end)) > most {
             buckets.push(Vec::new());
             filled = 0;
         }
-        filled += sizes[at];
+        filled += n_elems(start..end);
         if let Some(bucket) = buckets.last_mut() {
-            bucket.push(at);
+            bucket.extend((start..end).rev());
         }
+        end = start;
     }
     buckets
+}
+
+/// The first parameter that must share a bucket with parameter `end - 1`. Parameters of one layer stay together while their sum
+/// is at most 9/8 of `most`, or of the layer's largest parameter where that alone exceeds `most`: so a bias goes with a weight
+/// that fills a bucket. Otherwise parameter `end - 1` is on its own.
+fn unit_start(parameters: &[(&str, usize)], end: usize, most: usize) -> usize {
+    let layer = |at: usize| parameters[at].0.rsplit_once('.').map(|(layer, _)| layer);
+    let start = (0..end).rev().take_while(|at| layer(*at).is_some() && layer(*at) == layer(end - 1)).last();
+    let start = start.unwrap_or(end - 1);
+    let sizes = || parameters[start..end].iter().map(|(_, n_elems)| *n_elems);
+    let most = sizes().max().unwrap_or(0).max(most);
+    if sizes().sum::<usize>() <= most + most / 8 { start } else { end - 1 }
 }
 
 #[cfg(test)]
@@ -131,17 +149,38 @@ mod tests {
 
     #[test]
     fn buckets_begin_with_the_last_parameters() {
-        assert_eq!(cut(&[1, 1, 1, 1], 25), [[3], [2], [1], [0]]);
-        assert_eq!(cut(&[10, 1, 1, 1, 1, 10], 12), [vec![5], vec![4, 3, 2, 1], vec![0]]);
-        assert_eq!(cut(&[100, 1, 1], 2), [vec![2, 1], vec![0]]);
-        assert_eq!(cut(&[], 2), Vec::<Vec<usize>>::new());
+        let cut_sizes = |sizes: &[usize], most| cut(&sizes.iter().map(|n| ("w", *n)).collect::<Vec<_>>(), most);
+        assert_eq!(cut_sizes(&[1, 1, 1, 1], 25), [[3], [2], [1], [0]]);
+        assert_eq!(cut_sizes(&[10, 1, 1, 1, 1, 10], 12), [vec![5], vec![4, 3, 2, 1], vec![0]]);
+        assert_eq!(cut_sizes(&[100, 1, 1], 2), [vec![2, 1], vec![0]]);
+        assert_eq!(cut_sizes(&[], 2), Vec::<Vec<usize>>::new());
+    }
+
+    #[test]
+    fn a_bucket_does_not_wait_for_the_bias_of_the_layer_before() {
+        let layers = |weight: usize, bias: usize| {
+            let names =
+                ["0.weight", "0.bias", "1.weight", "1.bias", "2.a.weight", "2.a.bias", "2.b.weight", "2.b.bias"];
+            let names = names.into_iter().chain(["3.weight", "3.bias"]);
+            names.map(|name| (name, if name.ends_with("bias") { bias } else { weight })).collect::<Vec<_>>()
+        };
+        let by_layer = [[9, 8], [7, 6], [5, 4], [3, 2], [1, 0]];
+        // There is room for one more bias; weights alone fill a bucket; weights are larger than a bucket.
+        for (weight, bias) in [(90, 4), (100, 10), (1000, 10)] {
+            assert_eq!(cut(&layers(weight, bias), 100), by_layer, "{weight} and {bias}");
+        }
+        // Small layers share a bucket, and a layer that is much larger than one is cut.
+        let small: Vec<(&str, usize)> = layers(10, 1).into_iter().chain([("4.weight", 100)]).collect();
+        assert_eq!(cut(&small, 25), [vec![10], vec![9, 8, 7, 6], vec![5, 4, 3, 2], vec![1, 0]]);
+        assert_eq!(cut(&layers(90, 80), 100)[..2], [[9], [8]]);
     }
 
     #[test]
     fn pieces_of_all_ranks_are_every_parameter_once() {
         for n_ranks in [1, 2, 3, 7, 50] {
-            let sizes = vec![10, 0, 3, 1, 40, 7];
-            let buckets = Buckets::new(sizes.clone(), 48, n_ranks);
+            let sizes = [10, 0, 3, 1, 40, 7];
+            let named: Vec<(&str, usize)> = sizes.iter().map(|n| ("w", *n)).collect();
+            let buckets = Buckets::new(&named, 48, n_ranks);
             let mut seen: Vec<Vec<usize>> = sizes.iter().map(|n| vec![0; *n]).collect();
             for rank in 0..n_ranks {
                 let pieces = buckets.pieces(rank);
@@ -156,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_norm_is_the_same_from_the_whole_and_from_chunks() {
-        let buckets = Buckets::new(vec![5, 8], 1 << 20, 3);
+        let buckets = Buckets::new(&[("a", 5), ("b", 8)], 1 << 20, 3);
         let means = vec![vec![0.1f32; 8], vec![0.7; 5]];
         let whole = buckets.squares(&means);
         let chunk =

@@ -7,7 +7,7 @@ use lazuli::{DType, Device, Result, Tensor};
 use lazuli_nn::{Clip, Item, Module, Optimizer, buffers, parameters};
 
 use crate::buckets::{self, Buckets};
-use crate::progress::{Give, Task};
+use crate::collectives::{Give, Task};
 use crate::reduce::{Reduce, Reduction, Values, Wire};
 use crate::sharded::{self, Shard};
 use crate::world::{Wait, World, bytes_of, fault, of_words, words, words_of};
@@ -102,7 +102,7 @@ impl<'w> Distributed<'w> {
         }
     }
 
-    /// With buckets of at most so many bytes, where no single parameter is larger.
+    /// With buckets of at most so many bytes, where no single parameter is larger; an eighth more if a layer fits into that.
     pub fn buckets(self, bucket_bytes: usize) -> Distributed<'w> {
         Distributed { bucket_bytes: bucket_bytes.max(4), ..self }
     }
@@ -444,10 +444,10 @@ impl<'w> Distributed<'w> {
 
     fn cut(&self, parameters: &[(String, Tensor)]) -> Result<Buckets> {
         let mut sizes = Vec::new();
-        for (_, w) in parameters {
-            sizes.push(w.shape()?.iter().product());
+        for (name, w) in parameters {
+            sizes.push((name.as_str(), w.shape()?.iter().product()));
         }
-        Ok(Buckets::new(sizes, self.bucket_bytes, self.world.size()))
+        Ok(Buckets::new(&sizes, self.bucket_bytes, self.world.size()))
     }
 }
 

@@ -21,6 +21,7 @@ mod reduce;
 mod clock;
 mod signs;
 mod notice;
+mod collectives;
 mod progress;
 mod devices;
 mod world;

@@ -2,20 +2,14 @@
 //! whoever wants a collective hands it over through a channel and is answered through another. While something is under way
 //! the thread polls it, so that transfers go on while the program computes; otherwise it sleeps, and looks every few
 //! milliseconds for signs of life and word of errors.
-//!
-//! Collectives of one communicator must begin in the same order on all ranks. Exchanges begin in the order in which the program
-//! asks for them. The second half of an all-reduce begins when the first has ended, which is at another moment on each rank:
-//! it goes over a communicator of its own, and there in the order of asking, too.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use crate::clock::AwakeClock;
+use crate::collectives::{Collectives, Reply, Task};
 use crate::notice::Notice;
 use crate::raw::{Comm, Pending, RawResult, exit_now};
-use crate::reduce::{Reduction, Values};
 use crate::signs::Signs;
 
 /// What the thread is asked for.
@@ -31,45 +25,6 @@ pub enum Command {
     Close,
 }
 
-/// A collective.
-pub enum Task {
-    Barrier,
-    Broadcast {
-        bytes: Vec<u8>,
-        root: usize,
-    },
-    /// The bytes of all ranks, of which each has so many.
-    Gather {
-        bytes: Vec<u8>,
-        counts: Vec<usize>,
-    },
-    /// Everything on all ranks, or on each its chunk.
-    Reduce(Reduction, Give),
-}
-
-/// How much of a reduction a rank gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Give {
-    Whole,
-    OwnChunk,
-}
-
-/// What comes of a collective.
-pub enum Done {
-    Bytes(Vec<u8>),
-    Values(Values),
-}
-
-/// An error is one that another rank met, or this one.
-pub type Reply = Result<Done, String>;
-
-/// What is counted for whoever asks.
-#[derive(Default)]
-pub struct Counts {
-    pub sent_bytes: AtomicU64,
-    pub n_collectives: AtomicU64,
-}
-
 /// Who this rank is, as far as the thread must know.
 #[derive(Clone)]
 pub struct Place {
@@ -77,13 +32,6 @@ pub struct Place {
     pub n_ranks: usize,
     pub host: String,
     pub timeout: Duration,
-}
-
-/// Communicators: for exchanges, for the second halves of all-reduces, and for notices.
-pub struct Comms {
-    pub exchange: Comm,
-    pub gather: Comm,
-    pub notices: Comm,
 }
 
 /// How the thread ends.
@@ -96,18 +44,15 @@ enum End {
 
 pub struct Progress {
     place: Place,
-    comms: Comms,
+    notices: Comm,
     clock: AwakeClock,
     signs: Signs,
     beat_at: Duration,
     /// The receive that is always open, and messages on their way, with whom they go to.
     open: Option<Pending>,
     sending: Vec<(usize, Pending)>,
-    running: Vec<Running>,
+    running: Collectives,
     n_begun: u64,
-    /// Second halves that were asked for, and that have begun.
-    n_halves: u64,
-    n_halves_begun: u64,
     /// Why nothing goes on.
     failed: Option<String>,
     /// A rank that is done although others are not.
@@ -115,7 +60,6 @@ pub struct Progress {
     /// Since when this rank is done, whether the others were told, and who else has said so after a failure.
     closing: Option<Closing>,
     has_closed: Vec<bool>,
-    counts: Arc<Counts>,
 }
 
 struct Closing {
@@ -123,34 +67,16 @@ struct Closing {
     is_told: bool,
 }
 
-struct Running {
-    name: String,
-    number: u64,
-    since: Duration,
-    state: State,
-    reply: Option<Sender<Reply>>,
-}
-
-enum State {
-    /// A single collective, and what is made of its bytes.
-    Simple(Pending),
-    Exchange(Pending, Reduction, Give, u64),
-    /// Waits for its turn on the second communicator.
-    Reduced(Vec<u8>, Reduction, u64),
-    Gather(Pending, Reduction),
-    Over,
-}
-
 /// What is left of the timeout after silence was noticed is for ending the job.
 pub const NOTICED: f64 = 0.8;
 /// How often the thread looks for notices while nothing is under way.
 const IDLE: Duration = Duration::from_millis(5);
-/// Polls in a row without a pause; then the core is left to who computes.
-const EAGER_POLLS: u32 = 20;
-/// A pause between polls is this part of the time since something has last ended, within bounds. Every poll takes a core from who
-/// computes: a transfer that takes long is polled seldom, and its end is still noticed with little delay.
+/// How long something is polled without a pause: small messages arrive within that.
+const EAGER: Duration = Duration::from_micros(300);
+/// A pause between polls is this part of the time since the oldest of what is under way was asked for, within bounds. Every poll
+/// takes a core from who computes: what takes long is polled seldom, and its end is still noticed with little delay.
 const PAUSE_PART: u32 = 32;
-const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(1));
+const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_micros(500));
 /// How long ranks wait for each other after a failure, so that each can say what it met.
 const GRACE: Duration = Duration::from_secs(20);
 /// How long after that the job is ended: the launcher loses what it has not yet read of the ranks' output.
@@ -159,73 +85,69 @@ const FORWARDED_WITHIN: Duration = Duration::from_millis(700);
 const ABORTS_WITHIN: Duration = Duration::from_secs(2);
 
 impl Progress {
-    pub fn new(place: Place, comms: Comms, counts: Arc<Counts>) -> RawResult<Progress> {
+    pub fn new(place: Place, running: Collectives, notices: Comm) -> RawResult<Progress> {
         let mut clock = AwakeClock::new();
         let now = clock.now();
         let signs = Signs::new(place.rank, place.n_ranks, now);
-        let open = Some(comms.notices.receive(Notice::most_bytes(place.n_ranks))?);
+        let open = Some(notices.receive(Notice::most_bytes(place.n_ranks))?);
         let has_closed = vec![false; place.n_ranks];
         Ok(Progress {
             place,
-            comms,
+            notices,
             clock,
             signs,
             beat_at: now,
             open,
             sending: Vec::new(),
-            running: Vec::new(),
+            running,
             n_begun: 0,
-            n_halves: 0,
-            n_halves_begun: 0,
             failed: None,
             left: None,
             closing: None,
             has_closed,
-            counts,
         })
     }
 
     /// Serves until this rank is done and the others are, too. Whoever is not heard of in time ends the whole job.
     pub fn serve(mut self, commands: Receiver<Command>) {
-        let (mut n_polls, mut changed_at) = (0, Duration::ZERO);
         loop {
-            let is_idle = self.running.is_empty() && self.closing.is_none();
-            let patience = match n_polls {
-                _ if is_idle => IDLE,
-                0..EAGER_POLLS => Duration::ZERO,
-                _ => ((self.clock.now() - changed_at) / PAUSE_PART).clamp(PAUSES.0, PAUSES.1),
-            };
-            let command = next(&commands, patience);
+            let command = next(&commands, self.patience());
             let now = self.clock.now();
-            if is_idle || command.is_ok() {
-                (n_polls, changed_at) = (0, now);
-            }
             let obeyed = match command {
                 Ok(command) => self.obey(command, now),
                 // Nobody is left to ask: the handle is gone.
                 Err(true) if self.closing.is_none() => self.obey(Command::Close, now),
                 Err(_) => Ok(()),
             };
-            let step = obeyed.and_then(|()| self.look(now)).and_then(|()| self.advance());
-            match step {
-                Ok(true) => (n_polls, changed_at) = (0, now),
-                Ok(false) => n_polls += 1,
-                Err(message) => self.end_job(&format!("MPI says: {message}")),
+            let step = obeyed.and_then(|()| self.look(now)).and_then(|()| self.running.advance());
+            if let Err(message) = step {
+                self.end_job(&format!("MPI says: {message}"));
             }
             match self.over(now) {
                 Some(End::Finished) => return,
                 Some(End::Failed) => {
                     std::thread::sleep(FORWARDED_WITHIN);
-                    abort(&self.comms.notices)
+                    abort(&self.notices)
                 }
                 None => {}
             }
         }
     }
 
+    /// How long the thread sleeps now, unless a command wakes it.
+    fn patience(&mut self) -> Duration {
+        let begun = self.running.oldest().map(|oldest| oldest.since);
+        let Some(since) = begun.or(self.closing.as_ref().map(|closing| closing.since)) else { return IDLE };
+        let age = self.clock.now().saturating_sub(since);
+        if age < EAGER { Duration::ZERO } else { (age / PAUSE_PART).clamp(PAUSES.0, PAUSES.1) }
+    }
+
     fn obey(&mut self, command: Command, now: Duration) -> RawResult<()> {
         match command {
-            Command::Begin { name, task, reply } => self.begin(name, task, reply, now),
+            Command::Begin { name, task, reply } => {
+                self.begin(name, task, reply, now);
+                Ok(())
+            }
             Command::Fail(text) => {
                 if self.failed.is_none() {
                     self.tell_all(&Notice::Failed { rank: self.place.rank, text: text.clone() })?;
@@ -238,10 +160,8 @@ impl Progress {
                     self.has_closed[self.place.rank] = true;
                     self.tell_all(&Notice::Closed { rank: self.place.rank })?;
                 } else {
-                    let state = State::Simple(self.comms.exchange.barrier()?);
-                    let (name, number) = ("the end of the job".into(), self.n_begun + 1);
-                    self.n_begun = number;
-                    self.running.push(Running { name, number, since: now, state, reply: None });
+                    self.n_begun += 1;
+                    self.running.ask("the end of the job".into(), self.n_begun, now, Task::Barrier, None);
                 }
                 self.closing = Some(Closing { since: now, is_told: self.failed.is_some() });
                 Ok(())
@@ -249,91 +169,17 @@ impl Progress {
         }
     }
 
-    fn begin(&mut self, name: String, task: Task, reply: Sender<Reply>, now: Duration) -> RawResult<()> {
+    fn begin(&mut self, name: String, task: Task, reply: Sender<Reply>, now: Duration) {
         if let Some(text) = &self.failed {
             // Nobody may listen any more.
             let _ = reply.send(Err(text.clone()));
-            return Ok(());
+            return;
         }
         self.n_begun += 1;
-        let (rank, n) = (self.place.rank, self.place.n_ranks);
-        let own = |counts: &[usize]| counts.iter().sum::<usize>() - counts[rank];
-        let mut n_sent = 0;
-        let state = match task {
-            Task::Barrier => State::Simple(self.comms.exchange.barrier()?),
-            Task::Broadcast { bytes, root } => {
-                n_sent = if rank == root { bytes.len() } else { 0 };
-                State::Simple(self.comms.exchange.broadcast(bytes, root)?)
-            }
-            Task::Gather { bytes, counts } => {
-                n_sent = bytes.len() * (n - 1);
-                State::Simple(self.comms.exchange.all_gather(bytes, &counts)?)
-            }
-            Task::Reduce(reduction, give) => {
-                let (bytes, counts) = reduction.parts(n);
-                n_sent = own(&counts);
-                let pending = self.comms.exchange.all_to_all(bytes, &counts, &reduction.received_bytes(rank, n))?;
-                let turn = self.n_halves;
-                self.n_halves += (give == Give::Whole) as u64;
-                State::Exchange(pending, reduction, give, turn)
-            }
-        };
-        self.counts.sent_bytes.fetch_add(n_sent as u64, Ordering::Relaxed);
-        self.counts.n_collectives.fetch_add(1, Ordering::Relaxed);
-        self.running.push(Running { name, number: self.n_begun, since: now, state, reply: Some(reply) });
+        self.running.ask(name, self.n_begun, now, task, Some(reply));
         if let Some(rank) = self.left {
             self.fail(left_early(rank));
         }
-        Ok(())
-    }
-
-    /// Moves everything on that can be. Whether something has changed.
-    fn advance(&mut self) -> RawResult<bool> {
-        let mut has_changed = false;
-        let (rank, n) = (self.place.rank, self.place.n_ranks);
-        for i in 0..self.running.len() {
-            let state = std::mem::replace(&mut self.running[i].state, State::Over);
-            let (state, done) = match state {
-                State::Simple(mut pending) => match pending.test()? {
-                    true => (State::Over, Some(Done::Bytes(pending.received()))),
-                    false => (State::Simple(pending), None),
-                },
-                State::Exchange(mut pending, reduction, give, turn) => match (pending.test()?, give) {
-                    (false, _) => (State::Exchange(pending, reduction, give, turn), None),
-                    (true, Give::OwnChunk) => {
-                        let chunk = reduction.reduced(&pending.received(), n);
-                        (State::Over, Some(Done::Values(reduction.result(&chunk))))
-                    }
-                    (true, Give::Whole) => {
-                        has_changed = true;
-                        (State::Reduced(reduction.reduced(&pending.received(), n), reduction, turn), None)
-                    }
-                },
-                State::Reduced(chunk, reduction, turn) if turn == self.n_halves_begun => {
-                    let counts = reduction.gathered_bytes(n);
-                    let n_sent = counts[rank] * (n - 1);
-                    self.counts.sent_bytes.fetch_add(n_sent as u64, Ordering::Relaxed);
-                    self.n_halves_begun += 1;
-                    has_changed = true;
-                    (State::Gather(self.comms.gather.all_gather(chunk, &counts)?, reduction), None)
-                }
-                State::Gather(mut pending, reduction) => match pending.test()? {
-                    true => (State::Over, Some(Done::Values(reduction.result(&pending.received())))),
-                    false => (State::Gather(pending, reduction), None),
-                },
-                waits => (waits, None),
-            };
-            self.running[i].state = state;
-            if let Some(done) = done {
-                has_changed = true;
-                if let Some(reply) = self.running[i].reply.take() {
-                    // Who asked may have given up after an error.
-                    let _ = reply.send(Ok(done));
-                }
-            }
-        }
-        self.running.retain(|running| !matches!(running.state, State::Over));
-        Ok(has_changed)
     }
 
     /// Signs of life, notices, deadlines.
@@ -349,7 +195,7 @@ impl Progress {
             // One message at most waits for a rank that does not take any.
             if !self.sending.iter().any(|(rank, _)| *rank == to) {
                 let bytes = Notice::Signs(self.signs.bytes()).bytes();
-                self.sending.push((to, self.comms.notices.send(bytes, to)?));
+                self.sending.push((to, self.notices.send(bytes, to)?));
             }
         }
         while let Some(mut open) = self.open.take() {
@@ -358,7 +204,7 @@ impl Progress {
                 break;
             }
             let notice = Notice::read(&open.received());
-            self.open = Some(self.comms.notices.receive(Notice::most_bytes(self.place.n_ranks))?);
+            self.open = Some(self.notices.receive(Notice::most_bytes(self.place.n_ranks))?);
             self.take_in(notice, now);
         }
         if self.failed.is_none() {
@@ -389,11 +235,12 @@ impl Progress {
 
     fn check_deadlines(&mut self, now: Duration) {
         let limit = self.place.timeout.mul_f64(NOTICED);
-        let late = self.running.iter().find(|running| now.saturating_sub(running.since) > limit);
+        let oldest = self.running.oldest();
+        let late = oldest.filter(|oldest| now.saturating_sub(oldest.since) > limit);
         // Whoever stops in the middle of a collective was heard of a little later than the collective began: once that is
         // late, half of the limit is silence enough to be the reason.
         let silent = self.signs.silent(if late.is_some() { limit / 2 } else { limit }, now);
-        let waits = late.or(self.running.first()).map(|r| format!(" ({} #{} waits)", r.name, r.number));
+        let waits = oldest.map(|r| format!(" ({} #{} waits)", r.name, r.number));
         if let Some((_, longest)) = silent.iter().max_by_key(|(_, silence)| *silence) {
             let ranks: Vec<usize> = silent.iter().map(|(rank, _)| *rank).collect();
             let why = format!("{} gave no sign for {} seconds", named(&ranks), longest.as_secs());
@@ -415,12 +262,7 @@ impl Progress {
         if self.failed.is_some() {
             return;
         }
-        for running in self.running.drain(..) {
-            if let Some(reply) = running.reply {
-                // Nobody may listen any more.
-                let _ = reply.send(Err(text.clone()));
-            }
-        }
+        self.running.fail(&text);
         if self.closing.is_some() {
             eprintln!("lazuli-mpi: rank {} of {} on {}: {text}", self.place.rank, self.place.n_ranks, self.place.host);
         }
@@ -429,7 +271,7 @@ impl Progress {
 
     fn tell_all(&mut self, notice: &Notice) -> RawResult<()> {
         for rank in (0..self.place.n_ranks).filter(|rank| *rank != self.place.rank) {
-            self.sending.push((rank, self.comms.notices.send(notice.bytes(), rank)?));
+            self.sending.push((rank, self.notices.send(notice.bytes(), rank)?));
         }
         Ok(())
     }
@@ -467,13 +309,14 @@ impl Progress {
         let Place { rank, n_ranks, host, timeout } = &self.place;
         eprintln!("lazuli-mpi: rank {rank} of {n_ranks} on {host}: {why}; the job ends");
         std::thread::sleep(moment_for_others(*timeout));
-        abort(&self.comms.notices)
+        abort(&self.notices)
     }
 }
 
 /// The next command, if one comes within so long; it wakes the thread at once. Otherwise, whether none can come any more.
 fn next(commands: &Receiver<Command>, patience: Duration) -> Result<Command, bool> {
     if patience.is_zero() {
+        // What is waited for may need this core: ranks can be more than cores.
         std::thread::yield_now();
     }
     commands.recv_timeout(patience).map_err(|error| {

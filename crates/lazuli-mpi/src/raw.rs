@@ -50,7 +50,7 @@ impl Pending {
     }
 
     /// What has arrived, once it has ended.
-    pub fn received(mut self) -> Vec<u8> {
+    pub fn received(&mut self) -> Vec<u8> {
         assert!(self.is_done, "memory that MPI still writes is not read");
         std::mem::take(&mut self.memory.receive)
     }

@@ -1,6 +1,7 @@
 //! A reduction as data: which rank adds up which chunk, how numbers travel, in which order they are added. A chunk is added up by
 //! one rank, in the order of ranks: the result has the same bits from run to run, whatever the network, the MPI and the size of
-//! buckets, and a sharded optimiser sees the very numbers that the others see. Knows no MPI.
+//! buckets, and a sharded optimiser sees the very numbers that the others see. A reduction travels in rounds, in each of which
+//! a part of every rank's chunk is added up, so that messages stay small and rounds follow each other closely. Knows no MPI.
 
 use std::ops::Range;
 
@@ -52,10 +53,20 @@ pub struct Reduction {
     pub wire: Wire,
 }
 
+/// The largest message of a round. Over TCP, Open MPI sends up to 64 KB at once. Of a larger message it sends the rest only when
+/// the receiver has answered; the answer waits for a core that is busy computing and behind whatever else is on its way, and
+/// the network idles meanwhile.
+const MESSAGE_BYTES: usize = 60 << 10;
+
 /// The parts that `n_elems` elements are cut into, one a rank; their lengths differ by one at most.
 pub fn chunks(n_elems: usize, n_ranks: usize) -> Vec<Range<usize>> {
-    let start = |rank: usize| (n_elems as u128 * rank as u128 / n_ranks as u128) as usize;
-    (0..n_ranks).map(|rank| start(rank)..start(rank + 1)).collect()
+    (0..n_ranks).map(|rank| part(n_elems, n_ranks, rank)).collect()
+}
+
+/// One of `n_parts` parts of `n_elems` elements.
+fn part(n_elems: usize, n_parts: usize, at: usize) -> Range<usize> {
+    let start = |at: usize| (n_elems as u128 * at as u128 / n_parts as u128) as usize;
+    start(at)..start(at + 1)
 }
 
 impl Values {
@@ -70,10 +81,29 @@ impl Values {
     /// The bytes of some elements.
     fn bytes(&self, of: Range<usize>, wire: Wire, out: &mut Vec<u8>) {
         match (self, wire) {
-            (Values::F32(v), Wire::F32) => v[of].iter().for_each(|x| out.extend(x.to_le_bytes())),
-            (Values::F32(v), Wire::Bf16) => v[of].iter().for_each(|x| out.extend(to_bf16(*x).to_le_bytes())),
-            (Values::I32(v), _) => v[of].iter().for_each(|x| out.extend(x.to_le_bytes())),
-            (Values::U32(v), _) => v[of].iter().for_each(|x| out.extend(x.to_le_bytes())),
+            (Values::F32(v), Wire::F32) => append(&v[of], f32::to_le_bytes, out),
+            (Values::F32(v), Wire::Bf16) => append(&v[of], |x| to_bf16(x).to_le_bytes(), out),
+            (Values::I32(v), _) => append(&v[of], i32::to_le_bytes, out),
+            (Values::U32(v), _) => append(&v[of], u32::to_le_bytes, out),
+        }
+    }
+
+    /// Some elements, alone.
+    fn slice(&self, of: Range<usize>) -> Values {
+        match self {
+            Values::F32(v) => Values::F32(v[of].to_vec()),
+            Values::I32(v) => Values::I32(v[of].to_vec()),
+            Values::U32(v) => Values::U32(v[of].to_vec()),
+        }
+    }
+
+    /// Takes these elements, of the same type, from `start` on.
+    fn set(&mut self, start: usize, elems: &Values) {
+        match (self, elems) {
+            (Values::F32(v), Values::F32(new)) => v[start..start + new.len()].copy_from_slice(new),
+            (Values::I32(v), Values::I32(new)) => v[start..start + new.len()].copy_from_slice(new),
+            (Values::U32(v), Values::U32(new)) => v[start..start + new.len()].copy_from_slice(new),
+            _ => unreachable!("parts of one reduction have one type"),
         }
     }
 
@@ -105,24 +135,36 @@ impl Reduction {
         if self.weight.is_some() { 4 } else { 0 }
     }
 
-    /// What is sent: to each rank its chunk, after the weight if there is one; and how many bytes to each.
-    pub fn parts(&self, n_ranks: usize) -> (Vec<u8>, Vec<usize>) {
-        let chunks = chunks(self.values.n_elems(), n_ranks);
-        let mut bytes = Vec::with_capacity(n_ranks * self.head_bytes() + self.values.n_elems() * self.size());
-        for chunk in &chunks {
+    /// How many rounds it takes for no message to be too large.
+    pub fn n_rounds(&self, n_ranks: usize) -> usize {
+        (self.values.n_elems().div_ceil(n_ranks) * self.size()).div_ceil(MESSAGE_BYTES).max(1)
+    }
+
+    /// The elements of a rank's chunk that are added up in a round.
+    fn span(&self, rank: usize, round: usize, n_ranks: usize) -> Range<usize> {
+        let chunk = part(self.values.n_elems(), n_ranks, rank);
+        let of_round = part(chunk.len(), self.n_rounds(n_ranks), round);
+        chunk.start + of_round.start..chunk.start + of_round.end
+    }
+
+    /// What is sent in a round: to each rank a part of its chunk, after the weight if there is one; and how many bytes to each.
+    pub fn parts(&self, round: usize, n_ranks: usize) -> (Vec<u8>, Vec<usize>) {
+        let spans: Vec<Range<usize>> = (0..n_ranks).map(|rank| self.span(rank, round, n_ranks)).collect();
+        let n_elems: usize = spans.iter().map(Range::len).sum();
+        let mut bytes = Vec::with_capacity(n_ranks * self.head_bytes() + n_elems * self.size());
+        for span in &spans {
             bytes.extend(self.weight.iter().flat_map(|w| w.to_le_bytes()));
-            self.values.bytes(chunk.clone(), self.wire, &mut bytes);
+            self.values.bytes(span.clone(), self.wire, &mut bytes);
         }
-        (bytes, chunks.iter().map(|chunk| self.head_bytes() + chunk.len() * self.size()).collect())
+        (bytes, spans.iter().map(|span| self.head_bytes() + span.len() * self.size()).collect())
     }
 
-    /// How many bytes come from each rank: its part of the chunk of `rank`.
-    pub fn received_bytes(&self, rank: usize, n_ranks: usize) -> Vec<usize> {
-        let own = &chunks(self.values.n_elems(), n_ranks)[rank];
-        vec![self.head_bytes() + own.len() * self.size(); n_ranks]
+    /// How many bytes come from each rank in a round: its part of the chunk of `rank`.
+    pub fn received_bytes(&self, rank: usize, round: usize, n_ranks: usize) -> Vec<usize> {
+        vec![self.head_bytes() + self.span(rank, round, n_ranks).len() * self.size(); n_ranks]
     }
 
-    /// The chunk of this rank, from what all ranks sent, in the order of ranks, as bytes to be sent on.
+    /// This rank's part of a round, from what all ranks sent, in the order of ranks, as bytes to be sent on.
     pub fn reduced(&self, received: &[u8], n_ranks: usize) -> Vec<u8> {
         let mut total_weight = 0.0f32;
         let mut chunk: Option<Values> = None;
@@ -146,15 +188,38 @@ impl Reduction {
         bytes
     }
 
-    /// How many bytes of the result each rank has.
-    pub fn gathered_bytes(&self, n_ranks: usize) -> Vec<usize> {
-        chunks(self.values.n_elems(), n_ranks).iter().map(|chunk| chunk.len() * self.size()).collect()
+    /// How many bytes of a round's result each rank has.
+    pub fn gathered_bytes(&self, round: usize, n_ranks: usize) -> Vec<usize> {
+        (0..n_ranks).map(|rank| self.span(rank, round, n_ranks).len() * self.size()).collect()
     }
 
-    /// The result from its bytes.
-    pub fn result(&self, bytes: &[u8]) -> Values {
-        self.values.of_bytes(bytes, self.wire)
+    /// Takes the result of a round in place of what was sent in it: the parts of these ranks, one after another.
+    pub fn take(&mut self, mut bytes: &[u8], ranks: Range<usize>, round: usize, n_ranks: usize) {
+        for rank in ranks {
+            let span = self.span(rank, round, n_ranks);
+            let (own, others) = bytes.split_at(span.len() * self.size());
+            let elems = self.values.of_bytes(own, self.wire);
+            self.values.set(span.start, &elems);
+            bytes = others;
+        }
     }
+
+    /// The values, of which none are left.
+    pub fn take_values(&mut self) -> Values {
+        std::mem::replace(&mut self.values, Values::F32(Vec::new()))
+    }
+
+    /// The chunk of a rank.
+    pub fn chunk(&self, rank: usize, n_ranks: usize) -> Values {
+        self.values.slice(part(self.values.n_elems(), n_ranks, rank))
+    }
+}
+
+/// The bytes of elements, behind those that are there.
+fn append<T: Copy, const N: usize>(elems: &[T], bytes: impl Fn(T) -> [u8; N], out: &mut Vec<u8>) {
+    let start = out.len();
+    out.resize(start + N * elems.len(), 0);
+    out[start..].as_chunks_mut::<N>().0.iter_mut().zip(elems).for_each(|(to, x)| *to = bytes(*x));
 }
 
 fn combine(chunk: &mut Values, part: &Values, reduce: Reduce) {
@@ -201,25 +266,28 @@ mod tests {
     /// The result on every rank, computed without a network.
     fn reduce(all: &[Reduction]) -> Vec<Values> {
         let n = all.len();
-        let sent: Vec<(Vec<u8>, Vec<usize>)> = all.iter().map(|r| r.parts(n)).collect();
-        let chunk = |rank: usize| {
-            let part = |(bytes, counts): &(Vec<u8>, Vec<usize>)| {
-                let start: usize = counts[..rank].iter().sum();
-                bytes[start..start + counts[rank]].to_vec()
+        let mut results = all.to_vec();
+        for round in 0..all[0].n_rounds(n) {
+            let sent: Vec<(Vec<u8>, Vec<usize>)> = all.iter().map(|r| r.parts(round, n)).collect();
+            let chunk = |rank: usize| {
+                let part = |(bytes, counts): &(Vec<u8>, Vec<usize>)| {
+                    let start: usize = counts[..rank].iter().sum();
+                    bytes[start..start + counts[rank]].to_vec()
+                };
+                let received: Vec<Vec<u8>> = sent.iter().map(part).collect();
+                let lens: Vec<usize> = received.iter().map(Vec::len).collect();
+                assert_eq!(lens, all[rank].received_bytes(rank, round, n));
+                assert!(lens.iter().all(|len| *len <= MESSAGE_BYTES + 4), "messages of {lens:?} bytes");
+                all[rank].reduced(&received.concat(), n)
             };
-            let received: Vec<Vec<u8>> = sent.iter().map(part).collect();
-            let lens: Vec<usize> = received.iter().map(Vec::len).collect();
-            assert_eq!(lens, all[rank].received_bytes(rank, n));
-            all[rank].reduced(&received.concat(), n)
-        };
-        let gathered: Vec<Vec<u8>> = (0..n).map(chunk).collect();
-        let lens: Vec<usize> = gathered.iter().map(Vec::len).collect();
-        all.iter()
-            .map(|r| {
-                assert_eq!(lens, r.gathered_bytes(n));
-                r.result(&gathered.concat())
-            })
-            .collect()
+            let gathered: Vec<Vec<u8>> = (0..n).map(chunk).collect();
+            let lens: Vec<usize> = gathered.iter().map(Vec::len).collect();
+            for result in &mut results {
+                assert_eq!(lens, result.gathered_bytes(round, n));
+                result.take(&gathered.concat(), 0..n, round, n);
+            }
+        }
+        results.into_iter().map(|result| result.values).collect()
     }
 
     fn sum(values: Values) -> Reduction {
@@ -246,6 +314,20 @@ mod tests {
     }
 
     #[test]
+    fn rounds_are_every_element_once_and_leave_chunks_to_their_owners() {
+        for (n_elems, n_ranks, n_rounds) in [(0, 2, 1), (1, 3, 1), (15_360, 1, 1), (15_361, 1, 2), (100_003, 3, 3)] {
+            let own = |rank: usize| (0..n_elems as i32).map(|i| i * (rank as i32 + 1)).collect();
+            let all: Vec<Reduction> = (0..n_ranks).map(|rank| sum(Values::I32(own(rank)))).collect();
+            assert_eq!(all[0].n_rounds(n_ranks), n_rounds, "{n_elems} elements, {n_ranks} ranks");
+            let total: i32 = (1..=n_ranks as i32).sum();
+            let wanted = Values::I32((0..n_elems as i32).map(|i| i * total).collect());
+            assert!(reduce(&all).iter().all(|v| *v == wanted), "{n_elems} elements, {n_ranks} ranks");
+            let chunk = sum(wanted.clone()).chunk(n_ranks - 1, n_ranks);
+            assert_eq!(chunk, wanted.slice(chunks(n_elems, n_ranks)[n_ranks - 1].clone()));
+        }
+    }
+
+    #[test]
     fn means_are_weighted_and_who_has_no_weight_has_no_part() {
         let of = |values: Vec<f32>, weight: f32| Reduction {
             values: Values::F32(values.iter().map(|x| x * weight).collect()),
@@ -266,7 +348,7 @@ mod tests {
             .map(|x| Reduction { wire: Wire::Bf16, ..sum(Values::F32(vec![x; 3])) })
             .collect();
         assert!(reduce(&all).iter().all(|v| *v == Values::F32(vec![264.0; 3])));
-        assert_eq!(all[0].parts(9).0.len(), 6);
+        assert_eq!(all[0].parts(0, 9).0.len(), 6);
         assert_eq!([1.0f32, 1.0 + 1.0 / 256.0, 1.0 + 3.0 / 256.0].map(to_bf16), [0x3f80, 0x3f80, 0x3f82]);
         assert!(f32::from_bits((to_bf16(f32::NAN) as u32) << 16).is_nan());
         assert_eq!(to_bf16(f32::INFINITY), 0x7f80);

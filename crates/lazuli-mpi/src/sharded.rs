@@ -7,7 +7,7 @@ use lazuli::{DType, Device, Result, Tensor};
 use lazuli_nn::{Item, Module, Optimizer};
 
 use crate::buckets::{Buckets, Piece};
-use crate::progress::Task;
+use crate::collectives::Task;
 use crate::world::{Wait, World, bytes_of, fault, of_words, words, words_of};
 
 /// The pieces of a rank as a model, which an optimiser can update.

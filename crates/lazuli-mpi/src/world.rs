@@ -14,8 +14,9 @@ use lazuli::{DType, Device, Error, Fault, Result, Tensor};
 use mpi::topology::Communicator;
 
 use crate::clock::AwakeClock;
+use crate::collectives::{Collectives, Counts, Done, Give, Reply, Task};
 use crate::devices;
-use crate::progress::{Command, Comms, Counts, Done, Give, NOTICED, Place, Progress, Reply, Task, moment_for_others};
+use crate::progress::{Command, NOTICED, Place, Progress, moment_for_others};
 use crate::raw::{Comm, RawResult, exit_now, library};
 use crate::reduce::{Reduce, Reduction, Values, Wire};
 
@@ -519,15 +520,12 @@ fn drive(settings: Settings, counts: Arc<Counts>, ready: &Sender<RawResult<Ready
     let local = world.split_shared(world.rank());
     let (local_rank, local_size) = (local.rank() as usize, local.size() as usize);
     let place = Place { rank, n_ranks, host, timeout: settings.timeout };
-    let comms = || -> RawResult<Comms> {
-        Ok(Comms {
-            exchange: Comm::duplicate(&world)?,
-            gather: Comm::duplicate(&world)?,
-            notices: Comm::duplicate(&world)?,
-        })
+    let progress = || -> RawResult<Progress> {
+        let (exchange, gather) = (Comm::duplicate(&world)?, Comm::duplicate(&world)?);
+        let running = Collectives::new(rank, n_ranks, exchange, gather, counts);
+        Progress::new(place.clone(), running, Comm::duplicate(&world)?)
     };
-    let progress = comms().and_then(|comms| Progress::new(place.clone(), comms, counts));
-    let progress = match progress {
+    let progress = match progress() {
         Ok(progress) => progress,
         Err(message) => {
             let _ = ready.send(Err(message));

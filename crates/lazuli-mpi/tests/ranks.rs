@@ -44,6 +44,41 @@ fn collectives_give_what_they_say() {
 }
 
 #[test]
+fn large_reductions_go_in_many_rounds() {
+    holds("large_reductions_go_in_many_rounds", &[1, 2, 3], |world| {
+        let (rank, n, cpu) = (world.rank() as i32, world.size() as i32, Device::cpu());
+        // A round has 60 KB for each rank, and 16 are under way at once.
+        let n_elems: i32 = 1_000_003;
+        let x = Tensor::from_vec((0..n_elems).map(|i| i % 1000 + rank).collect(), [n_elems as usize], &cpu);
+        let ranks = n * (n - 1) / 2;
+        let sum = world.all_reduce(&x, Reduce::Sum)?.to_vec::<i32>()?;
+        assert!(sum.iter().zip(0..).all(|(sum, i): (&i32, i32)| *sum == n * (i % 1000) + ranks));
+        let rows = x.narrow(0, 0, 996_996).reshape([996, 1001]);
+        let own = world.reduce_scatter(&rows, Reduce::Sum)?.to_vec::<i32>()?;
+        let start = world.rank() * (996 / world.size()) * 1001;
+        assert!(own == sum[start..start + own.len()], "chunks belong to ranks in order");
+        // Several buckets at once, of several rounds each, with what follows them in line.
+        let mut model: Sequential =
+            (0..6).fold(Sequential::new(), |model, i| model.push(Linear::new(300, 300, i, &cpu)));
+        let loss = |model: &mut Sequential| {
+            let weights = parameters(model).into_iter().zip(1..);
+            weights.fold(Tensor::scalar(0.0, &cpu), |sum, ((_, w), i)| sum.add(w.mul((i * (rank + 1)) as f32).sum(..)))
+        };
+        for (wire, bytes) in [(Wire::F32, 1 << 20), (Wire::Bf16, 1 << 20), (Wire::F32, 1 << 10)] {
+            let mut many = Distributed::new(optimizer(false), world).wire(wire).buckets(bytes);
+            let own = loss(&mut model);
+            let grads = many.gradients(&mut model, &own, 1)?;
+            world.barrier()?;
+            for (grad, i) in grads.iter().zip(1..) {
+                let mean = (i * (n + 1)) as f32 / 2.0;
+                assert!(grad.to_vec::<f32>()?.iter().all(|g| *g == mean), "gradient {i} is {mean}, {wire:?}");
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
 fn the_reduced_gradient_is_that_of_the_whole_batch() {
     holds("the_reduced_gradient_is_that_of_the_whole_batch", &[2, 3, 4], |world| {
         for (make, shape) in [(mlp as fn(u64) -> Sequential, &[20][..]), (cnn, &[1, 8, 8])] {
