@@ -3,7 +3,9 @@
 //   - hides VK_EXT_memory_budget, whose function is NULL there;
 //   - invents memory heaps, of which the null device has none;
 //   - lets a binary semaphore stand in for a timeline semaphore, and keeps its value;
-//   - records no command, and says of every submit that it is done.
+//   - records no command, and says of every submit that it is done;
+//   - asks for waves of NULL_DEVICE_WAVE invocations, if that is set: RADV's own option for waves of 32 leaves out every kernel
+//     that uses subgroups.
 // It also writes to standard error, among what RADV writes there, which pipelines are made and dispatched:
 //   PIPELINE number        what RADV writes next is about this pipeline
 //   NAME number text       wgpu's label of a pipeline
@@ -138,10 +140,18 @@ static VKAPI_ATTR VkResult VKAPI_CALL CreateComputePipelines(VkDevice d, VkPipel
                                                              const VkComputePipelineCreateInfo *infos,
                                                              const VkAllocationCallbacks *allocator, VkPipeline *out) {
     VkResult result = VK_SUCCESS;
+    const char *wave = getenv("NULL_DEVICE_WAVE");
     pthread_mutex_lock(&one_at_a_time);
     for (uint32_t i = 0; i < n && result == VK_SUCCESS; i++) {
         fprintf(stderr, "PIPELINE %u\n", n_pipelines);
-        result = NEXT(CreateComputePipelines)(d, cache, 1, infos + i, allocator, out + i);
+        VkComputePipelineCreateInfo info = infos[i];
+        VkPipelineShaderStageRequiredSubgroupSizeCreateInfo size = {
+            .sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO,
+            .pNext = (void *)info.stage.pNext,
+            .requiredSubgroupSize = wave ? (uint32_t)atoi(wave) : 0,
+        };
+        if (wave) info.stage.pNext = &size;
+        result = NEXT(CreateComputePipelines)(d, cache, 1, &info, allocator, out + i);
         if (n_pipelines < MAX_PIPELINES) pipelines[n_pipelines++] = out[i];
     }
     pthread_mutex_unlock(&one_at_a_time);

@@ -3,7 +3,7 @@
     python speed.py MODELS CASES [NAME…]
 
 MODELS is the built `examples/models` of lazuli-onnx, CASES what `reference.py` wrote. onnxruntime runs with its defaults and with
-spinning off; the better one counts. Prints a row of Markdown for each case: best and median of the rounds, in milliseconds.
+spinning off; the better one counts. Nobody else computes while one runs. Prints a row of Markdown for each case: best and median of the rounds, in milliseconds.
 """
 
 import os
@@ -53,6 +53,22 @@ def serve(folder, spins):
         print(time.perf_counter() - start, flush=True)
 
 
+def settled(children):
+    """Waits until none of them computes any more: threads of onnxruntime look for work for tens of milliseconds after a run, on a
+    core that the next contender needs."""
+
+    def ticks():
+        return [open(f"/proc/{child.pid}/stat").read().rsplit(")", 1)[1].split()[11:13] for child in children]
+
+    before = ticks()
+    while True:
+        time.sleep(0.03)
+        now = ticks()
+        if now == before:
+            return
+        before = now
+
+
 def measured(models, folder):
     environment = {**os.environ, "LAZULI_THREADS": "2"}
     commands = {
@@ -71,6 +87,7 @@ def measured(models, folder):
     start = time.perf_counter()
     for turn in range(ROUNDS + 3):
         for name, child in contenders.items():
+            settled(contenders.values())
             child.stdin.write("\n")
             child.stdin.flush()
             seconds = float(child.stdout.readline())

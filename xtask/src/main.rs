@@ -123,7 +123,7 @@ fn docs(words: &[String]) -> Result<(), String> {
 }
 
 /// Random graphs for as long as there is patience, then products of every size, then 200,000 structures on the CPU and 5,000
-/// on a GPU, in caches of 4 and 16 MiB, then a million damaged GGUF files, 50,000 language models that say wrong things about
+/// on a GPU, in caches of 4 and 16 MiB, then every size of a sweep, then a million damaged GGUF files, 50,000 language models that say wrong things about
 /// themselves, and a million damaged ONNX models.
 fn soak(words: &[String]) -> Result<(), String> {
     if let Some((first, rest)) = words.split_first()
@@ -148,6 +148,9 @@ fn soak(words: &[String]) -> Result<(), String> {
         command.args(["test", "-p", "lazuli", "--test", test, "any_number_of_structures", "--", "--nocapture"]);
         workspace::succeed(command.env("LAZULI_SOAK_STRUCTURES", n_structures))?;
     }
+    let mut command = Command::new(cargo());
+    command.args(["test", "-p", "lazuli", "--test", "gpu", "a_sweep_of_sizes"]);
+    workspace::succeed(command.env("LAZULI_SOAK_SIZES", "all"))?;
     for (package, test, n_files) in [("lazuli-io", "gguf_mutated", "1000000"), ("lazuli-text", "hostile", "50000")] {
         let mut command = Command::new(cargo());
         command.args(["test", "-p", package, "--test", test, "--", "--nocapture"]);

@@ -1,5 +1,5 @@
 //! What tests of several crates share: the device under test and turns on it, the line that an error names, the least that
-//! runs a future, and how much memory a process has.
+//! runs a future, how much memory a process has, and random numbers.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,6 +7,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
 use lazuli::{Device, Error, Result, Stats, Tensor};
+
+pub use crate::dice::Rolls;
 
 /// The device that tests run on: the CPU, or what `LAZULI_TEST_DEVICE` names.
 ///

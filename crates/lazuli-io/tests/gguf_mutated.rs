@@ -5,6 +5,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lazuli::{Device, Tensor};
+use lazuli_check::testing::Rolls;
 use lazuli_io::{Gguf, GgufArray, GgufFormat, GgufValue, GgufWriter};
 
 /// The largest piece of memory that was asked for.
@@ -70,29 +71,12 @@ fn written_by_others() -> Vec<Vec<u8>> {
     paths.iter().map(|path| std::fs::read(path).unwrap()).collect()
 }
 
-/// Random numbers, the same in every run (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
-    }
-}
-
 /// Numbers at which readers go wrong.
 const NUMBERS: [u64; 14] =
     [0, 1, 2, 7, 8, 9, 31, 256, u32::MAX as u64, 1 << 32, i64::MAX as u64, 1 << 63, u64::MAX - 31, u64::MAX];
 
 /// One to four changes: a byte, a number, a piece taken out, repeated or moved, the end cut off.
-fn mutated(original: &[u8], random: &mut Random) -> Vec<u8> {
+fn mutated(original: &[u8], random: &mut Rolls) -> Vec<u8> {
     let mut bytes = original.to_vec();
     // Most changes go where numbers and names are, in the header; most of those where a large one has no words of a tokenizer.
     let header = [900, 900, 9_000][random.below(3)].min(bytes.len());
@@ -129,7 +113,7 @@ fn mutated_files_are_opened_or_refused() {
         Ok(n) => n.parse().expect("LAZULI_SOAK_FILES is a number"),
         Err(_) => 20_000,
     };
-    let (cpu, mut random) = (Device::cpu(), Random(17));
+    let (cpu, mut random) = (Device::cpu(), Rolls::new(17));
     // Half of the originals are small files, in which most changed bytes are part of a header or a tensor.
     let (small, large) = (original(), written_by_others());
     assert_eq!((Gguf::from_bytes(small.clone()).unwrap().tensors().len(), large.len()), (5, 9));

@@ -25,6 +25,7 @@ const FIRST_CAPACITY: usize = 256;
 /// assert_eq!(cache.len(), 3);
 /// # Ok::<(), lazuli::Error>(())
 /// ```
+#[derive(Clone)]
 pub struct KvCache {
     /// Keys and values of each layer, `[sequences, heads, capacity, features]`.
     layers: Vec<(Tensor, Tensor)>,
@@ -161,6 +162,31 @@ impl KvCache {
         2 * self.layers.len() * self.shape.iter().product::<usize>() * self.dtype.size() * n_rows
     }
 
+    /// The capacity that so many rows make it grow to.
+    fn capacity_for(&self, n_rows: usize) -> usize {
+        let capacity = n_rows.checked_next_power_of_two().unwrap_or(n_rows).max(FIRST_CAPACITY);
+        self.max_len.map_or(capacity, |max_len| capacity.min(max_len))
+    }
+
+    /// The capacities that it will have after this one, as rows come one by one: the row after each is the first that does not
+    /// fit, and makes it grow to the next.
+    ///
+    /// ```
+    /// # use lazuli::Device;
+    /// let mut cache = lazuli_nn::KvCache::new(1, [1, 1, 8], &Device::cpu()).with_max_len(1_500);
+    /// assert_eq!(cache.next_capacities().collect::<Vec<_>>(), [256, 512, 1_024, 1_500]);
+    /// cache.make_room(300)?;
+    /// assert_eq!(cache.next_capacities().next(), Some(1_024));
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    pub fn next_capacities(&self) -> impl Iterator<Item = usize> + '_ {
+        let next = |capacity: &usize| {
+            let grown = self.capacity_for(capacity.checked_add(1)?);
+            (grown > *capacity).then_some(grown)
+        };
+        std::iter::successors(next(&self.capacity), next)
+    }
+
     /// Makes sure that so many more rows fit. Capacity doubles, and what is there is copied; otherwise nothing happens.
     #[track_caller]
     pub fn make_room(&mut self, n_rows: usize) -> Result<()> {
@@ -173,8 +199,7 @@ impl KvCache {
         if wanted <= self.capacity {
             return Ok(());
         }
-        let capacity = wanted.checked_next_power_of_two().unwrap_or(wanted).max(FIRST_CAPACITY);
-        let capacity = self.max_len.map_or(capacity, |max_len| capacity.min(max_len));
+        let capacity = self.capacity_for(wanted);
         let [sequences, heads, features] = self.shape;
         // Rows beyond the length are looked at by nobody, but must be finite.
         let grown = |x: &Tensor| {

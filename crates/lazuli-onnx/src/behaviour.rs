@@ -106,8 +106,8 @@ fn a_loop_carries_collects_and_reads_values_around_it() {
     assert_eq!((y.shape().unwrap(), y.to_f64s().unwrap()), (vec![3, 2], vec![2.0, 4.0, 3.0, 6.0, 4.0, 8.0]));
 }
 
-#[test]
-fn a_branch_is_chosen_by_numbers_of_the_device() {
+/// A model that negates what has a positive sum, and else gives the magnitudes.
+fn branches() -> ModelProto {
     let branch = |name: &str, op: &str| {
         let graph = GraphProto {
             node: vec![node(op, &["x"], &["z"], Vec::new())],
@@ -122,9 +122,92 @@ fn a_branch_is_chosen_by_numbers_of_the_device() {
         node("Greater", &["sum", "zero"], &["cond"], Vec::new()),
         node("If", &["cond"], &["y"], vec![branch("then_branch", "Neg"), branch("else_branch", "Abs")]),
     ];
-    let model = model(nodes, Vec::new(), 1);
+    model(nodes, Vec::new(), 1)
+}
+
+#[test]
+fn a_branch_is_chosen_by_numbers_of_the_device() {
+    let model = branches();
     assert_eq!(run(&model, &[1.0, 2.0]).unwrap().to_f64s().unwrap(), [-1.0, -2.0]);
     assert_eq!(run(&model, &[1.0, -2.0]).unwrap().to_f64s().unwrap(), [1.0, 2.0]);
+}
+
+#[test]
+fn a_recorded_run_takes_the_branch_that_its_own_numbers_choose() {
+    let cpu = Device::cpu();
+    let model = Model::from_bytes(&branches().encode_to_vec(), &cpu).unwrap();
+    for i in 0..12 {
+        let (a, b) = (1.0 + i as f32, if i % 3 == 2 { 40.0 } else { 0.5 });
+        let x = Tensor::from_slice(&[a, -b], [2], &cpu);
+        let y = model.infer(&[("x", &x)]).unwrap().tensor("y").unwrap();
+        let expect = if a > b { [-a, b] } else { [a, b] };
+        assert_eq!(y.to_vec::<f32>().unwrap(), expect, "run {i}");
+        assert_eq!(x.to_vec::<f32>().unwrap(), [a, -b], "inputs stay");
+    }
+    // Other shapes in between, more of them than are remembered.
+    for n in (1..20).chain(1..20).chain([3; 4]) {
+        let x: Vec<f32> = (0..n).map(|i| i as f32 - 4.0).collect();
+        let inferred = model.infer(&[("x", &Tensor::from_slice(&x, [n], &cpu))]).unwrap();
+        let expect = x.iter().map(|x| if n > 9 { -x } else { x.abs() } as f64).collect::<Vec<_>>();
+        assert_eq!(inferred.value("y").unwrap().to_f64s().unwrap(), expect, "{n} elements");
+    }
+}
+
+#[test]
+fn recorded_runs_tell_their_inputs_apart_and_hand_back_what_is_no_result() {
+    // y = x · w + c, and with it an input, a constant of the device, one of the host and a shape.
+    let numbers = TensorProto {
+        name: "c".into(),
+        data_type: 1,
+        dims: vec![2],
+        float_data: vec![0.5, 1.5],
+        ..TensorProto::default()
+    };
+    let large = TensorProto {
+        name: "large".into(),
+        data_type: 1,
+        dims: vec![2000],
+        float_data: vec![7.0; 2000],
+        ..TensorProto::default()
+    };
+    let same = |from: &str, to: &str| node("Identity", &[from], &[to], Vec::new());
+    let nodes = vec![
+        node("Mul", &["x", "w"], &["product"], Vec::new()),
+        node("Add", &["product", "c"], &["y"], Vec::new()),
+        same("w", "given"),
+        same("large", "kept"),
+        same("c", "small"),
+        node("Shape", &["x"], &["sizes"], Vec::new()),
+    ];
+    let mut proto = model(nodes, vec![numbers, large], 1);
+    let graph = proto.graph.as_mut().unwrap();
+    graph.input.push(info("w", 1));
+    graph.output.extend([info("given", 1), info("kept", 1), info("small", 1), info("sizes", 7)]);
+    let cpu = Device::cpu();
+    let model = Model::from_bytes(&proto.encode_to_vec(), &cpu).unwrap();
+    let pair = |a: f32, b: f32| Tensor::from_slice(&[a, b], [2], &cpu);
+    let mut before = cpu.stats();
+    for i in 0..6 {
+        // Runs 0 to 2, among them the recorded one, pass one tensor for both inputs. Later runs replay that recording with two
+        // different tensors, one of which is still an unevaluated expression.
+        let x = pair(i as f32, 2.0);
+        let w = if i < 3 { x.clone() } else { pair(3.0, 4.0).mul(2.0) };
+        let (ws, expect) = match i < 3 {
+            true => ([i as f32, 2.0], [(i * i) as f32 + 0.5, 5.5]),
+            false => ([6.0, 8.0], [6.0 * i as f32 + 0.5, 17.5]),
+        };
+        let results = model.infer(&[("x", &x), ("w", &w)]).unwrap();
+        let floats = |name: &str| results.tensor(name).unwrap().to_vec::<f32>().unwrap();
+        assert_eq!((floats("y"), floats("given")), (expect.to_vec(), ws.to_vec()), "run {i}");
+        assert_eq!((floats("kept").len(), floats("small")), (2000, vec![0.5, 1.5]));
+        assert_eq!(results.value("sizes").unwrap().to_i64s().unwrap(), [2]);
+        if i == 4 {
+            before = cpu.stats();
+        }
+    }
+    assert_eq!(cpu.stats().plans_compiled, before.plans_compiled);
+    let error = model.infer(&[("x", &pair(1.0, 2.0)), ("w", &Tensor::zeros([3], lazuli::DType::F32, &cpu))]);
+    assert!(error.unwrap_err().to_string().contains("broadcast"), "shapes are checked as in a first run");
 }
 
 #[test]
@@ -181,7 +264,8 @@ fn shapes_that_are_not_declared_follow_from_symbols() {
     assert_eq!(declared(counted, Vec::new()), "y: float");
 }
 
-/// Weights that a model widens and turns are widened in the first run. Random numbers are no constants.
+/// Constant folding: a cast and a transposition of a weight are computed in the first run only, while a node that draws random
+/// numbers is computed in every run although it has no inputs.
 #[test]
 fn what_follows_from_constants_is_computed_once() {
     let n = 2048;

@@ -17,6 +17,7 @@ mod call;
 mod ops;
 mod resolve;
 mod machine;
+mod recorded;
 mod infer;
 mod model;
 mod files;

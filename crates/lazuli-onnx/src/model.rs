@@ -14,8 +14,9 @@ use crate::host::Host;
 use crate::infer;
 use crate::machine::{Machine, Progress};
 use crate::proto::{DimKind, ModelProto, TypeKind, TypeProto, ValueInfoProto};
+use crate::recorded::{Known, RecordedRun, RecordedRuns, Signature};
 use crate::resolve;
-use crate::value::Value;
+use crate::value::{Kind, Value};
 
 /// An ONNX model on a device.
 ///
@@ -42,6 +43,7 @@ pub struct Model {
     /// Those without a default.
     inputs: Vec<Declared>,
     outputs: Vec<Declared>,
+    recorded: RecordedRuns,
 }
 
 /// An input or output as the model declares it.
@@ -137,7 +139,7 @@ impl Model {
         let inputs: Vec<Declared> = all_inputs.iter().filter(|input| !has_default(input)).cloned().collect();
         let mut outputs = declare(&main.output)?;
         infer::fill(&graph, &all_inputs, &inputs, &mut outputs, device);
-        Ok(Model { graph, device: device.clone(), all_inputs, inputs, outputs })
+        Ok(Model { graph, device: device.clone(), all_inputs, inputs, outputs, recorded: RecordedRuns::default() })
     }
 
     /// The inputs that a run must be given. Inputs with a default, which a run may be given, are not listed.
@@ -159,6 +161,56 @@ impl Model {
     /// [`lazuli::compute`] evaluates several together. Only what decides about shapes is evaluated on the way.
     pub fn run(&self, inputs: &[(&str, &Tensor)]) -> Result<Results> {
         self.run_values(&self.declared_values(inputs)?)
+    }
+
+    /// Runs the model and evaluates its outputs, all together. When inputs of the same shapes come again, the model is recorded
+    /// ([`lazuli::Recording`]), and later runs with such inputs only run kernels. No gradient passes through it.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// # let cpu = Device::cpu();
+    /// # let model = lazuli_onnx::Model::from_bytes(&lazuli_onnx::example_bytes(), &cpu)?;
+    /// for i in 0..4 {
+    ///     let x = Tensor::full([3], i as f32, &cpu);
+    ///     assert_eq!(model.infer(&[("x", &x)])?.tensor("y")?.to_vec::<f32>()?, [2.0 * i as f32; 3]);
+    /// }
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    pub fn infer(&self, inputs: &[(&str, &Tensor)]) -> Result<Results> {
+        let mut bound = self.bound(&self.declared_values(inputs)?)?;
+        let is_here =
+            |value: &Value| matches!(&value.0, Kind::Device(x, _) if x.device().is_ok_and(|d| *d == self.device));
+        let tensors = |bound: &[Option<Value>]| -> Result<Vec<Tensor>> {
+            bound.iter().flatten().map(|value| value.to_tensor(&self.device)).collect()
+        };
+        let known = match bound.iter().flatten().all(is_here) {
+            true => Some(signature(&bound)?),
+            false => None,
+        };
+        let known = known.map(|signature| (self.recorded.known(&signature), signature));
+        if let Some((Known::Runs(runs), _)) = &known {
+            for run in runs.iter().rev() {
+                if let Some(values) = run.run(&tensors(&bound)?)? {
+                    return Ok(self.results(values));
+                }
+            }
+        }
+        let Some((_, signature)) = known.filter(|(known, _)| known.wants_more()) else {
+            let results = self.run(inputs)?;
+            results.compute()?;
+            return Ok(results);
+        };
+        // Each input becomes a tensor of its own, which the recording tells from all others and from the weights.
+        for value in bound.iter_mut().flatten() {
+            if let Kind::Device(tensor, _) = &mut value.0 {
+                *tensor = tensor.detach();
+            }
+        }
+        let own = tensors(&bound)?;
+        lazuli::compute(&own.iter().collect::<Vec<_>>())?;
+        let (run, values) = RecordedRun::new(Machine::new(&self.graph, bound, &self.device), own)?;
+        self.recorded.keep(&signature, run);
+        Ok(self.results(values))
     }
 
     /// [`Model::run`] without blocking, for browsers.
@@ -282,6 +334,12 @@ impl Model {
     }
 }
 
+/// The types and shapes of inputs.
+fn signature(bound: &[Option<Value>]) -> Result<Signature> {
+    let of = |value: &Value| Ok(value.elem_type().zip(Some(value.shape()?)));
+    bound.iter().map(|value| value.as_ref().map_or(Ok(None), of)).collect()
+}
+
 /// What the bytes of a model's file say.
 pub(crate) fn decoded(bytes: &[u8]) -> Result<ModelProto> {
     ModelProto::decode(bytes).map_err(|e| fault::parse(format!("this is no ONNX file: {e}")))
@@ -344,6 +402,22 @@ impl Results {
             let names: Vec<String> = self.names().map(|name| format!("`{name}`")).collect();
             fault::shape(format!("there is no output `{name}`; the outputs are {}", names.join(", ")))
         })
+    }
+
+    /// Evaluates all outputs together.
+    ///
+    /// ```
+    /// # use lazuli::{Device, Tensor};
+    /// # let cpu = Device::cpu();
+    /// # let model = lazuli_onnx::Model::from_bytes(&lazuli_onnx::example_bytes(), &cpu)?;
+    /// # let x = Tensor::from_slice(&[1.0f32], [1], &cpu);
+    /// model.run(&[("x", &x)])?.compute()?;
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    pub fn compute(&self) -> Result<()> {
+        let mut tensors = Vec::new();
+        self.named.iter().for_each(|(_, value)| value.tensors(&mut tensors));
+        lazuli::compute(&tensors)
     }
 
     /// An output as a tensor of the engine.

@@ -139,6 +139,15 @@ impl Value {
         }
     }
 
+    /// Adds its tensors of a device to a list.
+    pub(crate) fn tensors<'v>(&'v self, tensors: &mut Vec<&'v Tensor>) {
+        match &self.0 {
+            Kind::Device(tensor, _) => tensors.push(tensor),
+            Kind::Sequence(values) => values.iter().for_each(|value| value.tensors(tensors)),
+            Kind::Host(_) | Kind::Nothing => {}
+        }
+    }
+
     fn no_tensor(&self) -> lazuli::Error {
         let what = if self.is_nothing() { "an optional that holds nothing" } else { "a sequence" };
         fault::dtype(format!("a tensor is wanted here, not {what}"))

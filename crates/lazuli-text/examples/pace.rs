@@ -1,7 +1,8 @@
-//! How fast a model reads and makes text: `pace FILE.gguf [N_READ] [N_MADE] [CONTEXT]`. Prints the median milliseconds of a token
+//! How fast a model reads and makes text: `pace FILE.gguf [N_READ] [N_MADE] [CONTEXT] [LONG]`. Prints the median milliseconds of a token
 //! that is made after at most so many others (after 16 at first, and again when there are as many), those of each token of a text
 //! that is read at once (0: none is), how long it took to the first token, and how long reading as many bytes as the weights have
-//! takes by itself. The number of threads is `LAZULI_THREADS`. `bench/js/llama_pace.mjs` is the same for llama.cpp.
+//! takes by itself. With LONG, also what a token takes after so many others and after 100, in turns, and how long reading the
+//! keys and values in between takes by itself. The number of threads is `LAZULI_THREADS`. `bench/js/llama_pace.mjs` is the same for llama.cpp.
 
 use std::sync::Barrier;
 use std::time::Instant;
@@ -13,14 +14,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let path = words.first().ok_or("pace of which model?")?;
     let number = |i: usize, default: usize| words.get(i).map_or(Ok(default), |word| word.parse::<usize>());
-    let (n_read, n_made, context) = (number(1, 257)?, number(2, 200)?, number(3, 128)?);
+    let (n_read, n_made, context, long) = (number(1, 257)?, number(2, 200)?, number(3, 128)?, number(4, 0)?);
     let start = Instant::now();
     let model = LanguageModel::open(path, &Device::cpu())?;
     let opened = start.elapsed();
     let n_bytes = Device::cpu().stats().bytes_live as usize;
     let text = model
         .tokenizer()
-        .encode(&"The quick brown fox jumps over the lazy dog. ".repeat(n_read.max(context) / 8 + 4))?;
+        .encode(&"The quick brown fox jumps over the lazy dog. ".repeat(n_read.max(context).max(long) / 8 + 4))?;
 
     let mut session = model.session();
     session.read(&text[..16])?;
@@ -58,6 +59,61 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let n_threads = std::env::var("LAZULI_THREADS").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
     let (alone, best) = reading(n_bytes, n_threads);
     println!("reading {:.1} MB alone {alone:.3} ms (best {best:.3})", n_bytes as f64 / 1e6);
+    if long > SHORT {
+        growth(&model, &text[..long + 1], (n_bytes, n_threads))?;
+    }
+    Ok(())
+}
+
+/// How many tokens come before the early ones of [`growth`].
+const SHORT: usize = 100;
+
+/// Prints what a token takes after 100 others and after all but the last of `text`, in turns.
+fn growth(
+    model: &LanguageModel,
+    text: &[u32],
+    (n_weights, n_threads): (usize, usize),
+) -> Result<(), Box<dyn std::error::Error>> {
+    let long = text.len() - 1;
+    let mut sessions = Vec::new();
+    for n_tokens in [SHORT, long] {
+        let mut session = model.session();
+        session.read(&text[..n_tokens])?;
+        sessions.push((session, Vec::new()));
+    }
+    for turn in 0..14 {
+        for (session, times) in &mut sessions {
+            let n_tokens = session.tokens().len();
+            for _ in 0..8 {
+                let start = Instant::now();
+                session.read(&[text[n_tokens]])?;
+                let time = start.elapsed().as_secs_f64() * 1e3;
+                session.truncate(n_tokens);
+                // The first turn plans.
+                times.extend((turn > 0).then_some(time));
+            }
+        }
+    }
+    let best = |times: &[f64]| times.iter().copied().fold(f64::INFINITY, f64::min);
+    let [(early, early_best), (late, late_best)] =
+        [0, 1].map(|i| (median(sessions[i].1.clone()), best(&sessions[i].1)));
+    let config = model.decoder().config();
+    let n_bytes = 2 * 4 * config.n_layers * config.n_kv_heads * config.head_dim * (long - SHORT);
+    println!(
+        "after {SHORT} tokens {early:.3} ms (best {early_best:.3}), after {long} {late:.3} (best {late_best:.3}): {:.3} more (best {:.3})",
+        late - early,
+        late_best - early_best,
+    );
+    // Behind the weights, as a token reads it, less of it is in caches than when it is read alone again and again.
+    let [alone, weights, both] = [n_bytes, n_weights, n_weights + n_bytes].map(|n| reading(n, n_threads));
+    println!(
+        "reading {:.1} MB alone {:.3} ms (best {:.3}), after the weights {:.3} (best {:.3})",
+        n_bytes as f64 / 1e6,
+        alone.0,
+        alone.1,
+        both.0 - weights.0,
+        both.1 - weights.1,
+    );
     Ok(())
 }
 

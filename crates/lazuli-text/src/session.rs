@@ -163,13 +163,40 @@ impl Session {
         Ok(Tensor::cat(&parts.iter().collect::<Vec<_>>(), 0))
     }
 
-    /// What reading one more token would compute, as [`lazuli::explain`] tells it.
+    /// The plan for decoding one more token, as [`lazuli::explain`] gives it. The session stays as it was. The last of its
+    /// `edges` are the lengths at which the KV cache grows: the first token that does not fit allocates a larger cache, and that
+    /// token and the next one are planned anew. From the third token on, no other token plans, compiles or allocates.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), lazuli::Error> {
+    /// # let model = lazuli_text::LanguageModel::open("model.gguf", &lazuli::Device::cpu())?;
+    /// let mut session = model.session();
+    /// session.read(&[1, 2, 3])?;
+    /// println!("{}", session.explain(4)?.edges.join("\n"));
+    /// assert_eq!(session.tokens(), [1, 2, 3]);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[track_caller]
     pub fn explain(&mut self, token: u32) -> Result<lazuli::Explain> {
         let _caller = fault::caller();
         self.check(&[token])?;
-        let recorded = self.record(&[token], true)?;
-        lazuli::explain(&self.wanted(&recorded))
+        let before = self.cache.clone();
+        let explain = self
+            .make_room(1)
+            .and_then(|()| self.with_step(token, |inputs, outputs| Recording::explain(inputs, outputs)));
+        let (grown, mut explain) = (std::mem::replace(&mut self.cache, before), explain?);
+        let mut capacity = grown.capacity();
+        for next in grown.next_capacities() {
+            let n_bytes = grown.bytes_for(next);
+            let edge = format!(
+                "cache of {capacity} rows: token {} makes it {next}, {n_bytes} bytes, and a new plan",
+                capacity + 1
+            );
+            explain.edges.push(edge);
+            capacity = next;
+        }
+        Ok(explain)
     }
 
     /// How the model would go on with a text after what was read: [`LanguageModel::complete`] in a session of one's own, perhaps with
@@ -230,15 +257,21 @@ impl Session {
 
     /// Records reading one token; the cache stays what it is.
     fn record_step(&mut self, token: u32) -> Result<Step> {
+        let recording = self.with_step(token, |inputs, outputs| Recording::new(inputs, outputs))?;
+        Ok(Step { recording, capacity: self.cache.capacity() })
+    }
+
+    /// Calls `f` with what reading one token takes and makes: token and cache, logits and cache. The cache stays what it is.
+    fn with_step<R>(&mut self, token: u32, f: impl FnOnce(&[&Tensor], &[&Tensor]) -> Result<R>) -> Result<R> {
         let (ids, before) = (self.ids(&[token]), self.cache.tensors().cloned().collect::<Vec<_>>());
         lazuli::compute(&before.iter().collect::<Vec<_>>())?;
         let decoder = self.model.decoder();
         let logits = decoder.logits(&decoder.forward(&ids, Some(&mut self.cache))).detach();
         let inputs: Vec<&Tensor> = [&ids].into_iter().chain(&before).collect();
         let outputs: Vec<&Tensor> = [&logits].into_iter().chain(self.cache.tensors()).collect();
-        let recording = Recording::new(&inputs, &outputs);
+        let made = f(&inputs, &outputs);
         self.cache.put(before);
-        Ok(Step { recording: recording?, capacity: self.cache.capacity() })
+        made
     }
 
     /// Tokens as the network takes them.

@@ -4,33 +4,17 @@
 use std::path::PathBuf;
 
 use lazuli::Device;
+use lazuli_check::testing::Rolls;
 use lazuli_io::{Gguf, GgufArray, GgufValue, GgufWriter};
 use lazuli_text::{LanguageModel, Sampling};
 
 const NAMES: [&str; 5] = ["llama", "qwen3", "gemma3", "phi3_long", "mistral"];
 
-/// Random numbers, the same in every run (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
-    }
-}
-
 /// Numbers that no model has, and some that one may have.
 const NUMBERS: [u32; 12] = [0, 1, 2, 3, 7, 8, 31, 255, 1 << 16, 1 << 26, i32::MAX as u32, u32::MAX];
 
 /// A value that is another number, another type, or an array with something taken out or exchanged.
-fn changed(value: &GgufValue, random: &mut Random) -> GgufValue {
+fn changed(value: &GgufValue, random: &mut Rolls) -> GgufValue {
     let number = NUMBERS[random.below(NUMBERS.len())];
     match value {
         GgufValue::U32(_) => number.into(),
@@ -67,7 +51,7 @@ fn changed(value: &GgufValue, random: &mut Random) -> GgufValue {
 }
 
 /// The file with one to three changed values, perhaps without one, or with a tensor under another's name.
-fn mutated(file: &Gguf, random: &mut Random) -> Option<Gguf> {
+fn mutated(file: &Gguf, random: &mut Rolls) -> Option<Gguf> {
     let mut writer = GgufWriter::new();
     let entries: Vec<(&str, &GgufValue)> = file.metadata().iter().collect();
     let changes: Vec<usize> = (0..1 + random.below(3)).map(|_| random.below(entries.len())).collect();
@@ -97,7 +81,7 @@ fn mutated_models_are_opened_or_refused() {
     };
     let fixtures = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
     let files = NAMES.map(|name| Gguf::open(fixtures.join(format!("{name}.gguf"))).unwrap());
-    let (mut random, mut n_opened, mut n_refused) = (Random(17), 0, 0);
+    let (mut random, mut n_opened, mut n_refused) = (Rolls::new(17), 0, 0);
     for i in 0..n_files {
         let Some(file) = mutated(&files[i % files.len()], &mut random) else { continue };
         match LanguageModel::from_gguf(file, &Device::cpu(), &mut |_, _| {}) {

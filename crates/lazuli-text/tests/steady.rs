@@ -3,15 +3,9 @@
 
 use std::path::PathBuf;
 
-use lazuli::{Device, Stats};
+use lazuli::Stats;
+use lazuli_check::testing::{alone, device};
 use lazuli_text::{LanguageModel, Session};
-
-fn device() -> Device {
-    match std::env::var("LAZULI_TEST_DEVICE") {
-        Ok(name) => Device::open(&name).unwrap_or_else(|error| panic!("LAZULI_TEST_DEVICE: {error}")),
-        Err(_) => Device::cpu(),
-    }
-}
 
 fn tiny(name: &str) -> LanguageModel {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(format!("{name}.gguf"));
@@ -30,21 +24,51 @@ fn cost(session: &mut Session, token: u32) -> ([u64; 4], u64) {
     (std::array::from_fn(|i| is[i] - was[i]), after.submits - before.submits)
 }
 
+/// The tokens for which a session says that its cache grows.
+fn growing(session: &mut Session) -> Vec<usize> {
+    let edges = session.explain(5).unwrap().edges;
+    let token = |edge: &String| edge.split_once("rows: token ")?.1.split(' ').next()?.parse().ok();
+    edges.iter().filter_map(token).collect()
+}
+
 #[test]
 fn a_token_plans_compiles_and_allocates_nothing_but_where_the_cache_doubles() {
+    let _turn = alone();
     for name in ["llama", "gemma3", "phi3"] {
         let model = tiny(name);
         let mut session = model.session();
         session.read(&[5, 6, 7]).unwrap();
-        let mut doubled = Vec::new();
-        for i in 0..500 {
-            let (cost, submits) = cost(&mut session, 5 + i % 300);
-            if i >= 2 && (cost != [0; 4] || submits != 1) {
-                doubled.push((session.tokens().len(), cost, submits));
+        let grows = growing(&mut session);
+        assert_eq!(grows[..1], [257], "{name}");
+        let n_tokens = 603.min(session.context());
+        let mut costly = Vec::new();
+        for i in 3..n_tokens {
+            let (cost, submits) = cost(&mut session, 5 + i as u32 % 300);
+            if i >= 5 && (cost != [0; 4] || submits != 1) {
+                costly.push((session.tokens().len(), cost, submits));
             }
         }
-        // Room for 256 rows, then for 512: the token that does not fit, and the one after it.
-        let expect = |(n, ..): &(usize, [u64; 4], u64)| [257, 258].contains(n);
-        assert!(doubled.iter().all(expect), "{name}: {doubled:?}");
+        // The token that does not fit, and the one after it.
+        let expect = |(n, ..): &(usize, [u64; 4], u64)| grows.contains(n) || grows.contains(&(n - 1));
+        assert!(costly.iter().all(expect), "{name}: {costly:?}, {grows:?}");
+        assert!(
+            grows.iter().filter(|n| **n <= n_tokens).all(|n| costly.iter().any(|(m, ..)| m == n)),
+            "{name}: {costly:?}"
+        );
     }
+}
+
+#[test]
+fn explaining_a_token_reads_nothing() {
+    let _turn = alone();
+    let model = tiny("llama");
+    let (mut session, mut other) = (model.session(), model.session());
+    assert!(session.explain(5).unwrap().kernels.len() > 10);
+    assert_eq!((session.tokens().len(), session.cache_bytes()), (0, 0));
+    for tokens in [&[5, 6, 7][..], &[8], &[9]] {
+        let explained = session.explain(4).unwrap();
+        assert_eq!(explained.submits, 1);
+        assert_eq!(session.read(tokens).unwrap(), other.read(tokens).unwrap());
+    }
+    assert_eq!(session.tokens(), other.tokens());
 }

@@ -523,11 +523,15 @@ fn explained(op: &str, stages: &[&[&Tensor]]) -> Result<Explain> {
     let device = &asked.device;
     // Nothing runs, so nothing is donated that would not be when it does: the plan is the one `compute` would use.
     let _lock = lock(op, device)?;
-    let captured = capture(&asked.nodes.iter().collect::<Vec<_>>(), &asked.stages);
+    Ok(describe(device, &capture(&asked.nodes.iter().collect::<Vec<_>>(), &asked.stages)))
+}
+
+/// What computing what was captured would do. The caller holds the device's lock.
+pub fn describe(device: &Device, captured: &Captured) -> Explain {
     let (plan, edges) = plan::compile_with_edges(captured.graph(), device.backend().target());
     let mut explain = Explain { edges, ..Explain::new(&plan) };
     device.backend().describe(&plan, &mut explain);
-    Ok(explain)
+    explain
 }
 
 /// The right to evaluate on a device. A function that an evaluation of the CPU calls can never have that of the CPU: the

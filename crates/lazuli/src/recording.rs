@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 use crate::graph::{Buffers, Node, NodeIdx, NodeRef, OpenConstant, capture_given};
 use crate::ops::Position;
 use crate::place::Caller;
-use crate::plan::CachedPlan;
-use crate::realize::{bytes_of, compute, lock, plan_for, run_plan, sites};
+use crate::plan::{CachedPlan, Explain};
+use crate::realize::{bytes_of, compute, describe, lock, plan_for, run_plan, sites};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 
@@ -43,19 +43,21 @@ use crate::tensor::Tensor;
 /// ```
 pub struct Recording {
     device: Device,
-    entry: CachedPlan,
+    /// What computes the outputs, if any is to be computed.
+    entry: Option<CachedPlan>,
     /// The inputs of the plan.
     leaves: Vec<RecordedLeaf>,
-    /// What is given for each run, and what comes of it.
+    /// What is given for each run, and whether results may be written over it.
     inputs: Vec<(Shape, DType)>,
-    outputs: Vec<(Shape, DType)>,
+    gives_up: bool,
+    outputs: Vec<RecordedOutput>,
     constants: Vec<u32>,
     open: Vec<OpenConstant>,
     sites: Vec<Site>,
     at: &'static Location<'static>,
 }
 
-/// An input of a recorded plan.
+/// A tensor that is there before a run.
 enum RecordedLeaf {
     /// This one of the tensors that are given.
     Given(usize),
@@ -63,47 +65,124 @@ enum RecordedLeaf {
     Fixed(NodeRef),
 }
 
+/// What comes of a run.
+enum RecordedOutput {
+    Computed(Shape, DType),
+    /// What was there before.
+    Leaf(RecordedLeaf),
+}
+
+/// What is recorded, all on one device.
+struct RecordedNodes<'a> {
+    device: Device,
+    given: Vec<&'a NodeRef>,
+    made: Vec<&'a NodeRef>,
+}
+
+impl<'a> RecordedNodes<'a> {
+    #[track_caller]
+    fn of(inputs: &[&'a Tensor], outputs: &[&'a Tensor]) -> Result<RecordedNodes<'a>> {
+        let given = inputs.iter().map(|input| input.node()).collect::<Result<Vec<_>>>()?;
+        let made = outputs.iter().map(|output| output.node()).collect::<Result<Vec<_>>>()?;
+        let Some(device) = made.first().map(|node| node.device.clone()) else {
+            return Err(Error::device("recording", "there is nothing to compute"));
+        };
+        if given.iter().chain(&made).any(|node| node.device != device) {
+            return Err(Error::device("recording", "the tensors are on different devices"));
+        }
+        Ok(RecordedNodes { device, given, made })
+    }
+}
+
 impl Recording {
     /// Plans computing `outputs`, none of which is computed yet, from `inputs`, all of which are, and runs nothing.
     #[track_caller]
     pub fn new(inputs: &[&Tensor], outputs: &[&Tensor]) -> Result<Recording> {
         let _caller = Caller::of_engine(Location::caller());
-        let given = inputs.iter().map(|input| input.node()).collect::<Result<Vec<_>>>()?;
-        let wanted = outputs.iter().map(|output| output.node()).collect::<Result<Vec<_>>>()?;
-        let Some(device) = wanted.first().map(|node| node.device.clone()) else {
-            return Err(Error::device("recording", "there is nothing to compute"));
-        };
-        if given.iter().chain(&wanted).any(|node| node.device != device) {
-            return Err(Error::device("recording", "the tensors are on different devices"));
+        for output in outputs {
+            let node = output.node()?;
+            if node.is_ready() {
+                let message = format!("an output, {}{}, is computed already", node.dtype, node.shape);
+                return Err(Error::device("recording", message));
+            }
         }
-        if let Some(node) = wanted.iter().find(|node| node.is_ready()) {
-            let message = format!("an output, {}{}, is computed already", node.dtype, node.shape);
-            return Err(Error::device("recording", message));
+        Recording::of(inputs, outputs, true)
+    }
+
+    /// As [`Recording::new`], of inputs that no run writes over: they need not be given up, and none is copied. An output that
+    /// is an input, or that is computed already, is handed back by every run.
+    ///
+    /// ```
+    /// use lazuli::{Device, Recording, Tensor};
+    /// let x = Tensor::full([2], 3.0, &Device::cpu()).compute()?;
+    /// let recording = Recording::reading(&[&x], &[&x.mul(2.0), &x])?;
+    /// let y = Tensor::full([2], 5.0, &Device::cpu());
+    /// let made = recording.run(&mut vec![y.clone()], &[])?;
+    /// assert_eq!((made[0].to_vec::<f32>()?, made[1].to_vec::<f32>()?), (vec![10.0; 2], vec![5.0; 2]));
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn reading(inputs: &[&Tensor], outputs: &[&Tensor]) -> Result<Recording> {
+        let _caller = Caller::of_engine(Location::caller());
+        Recording::of(inputs, outputs, false)
+    }
+
+    /// What runs of a recording of these, made by [`Recording::new`], would do, as [`explain`](crate::explain) tells it.
+    ///
+    /// ```
+    /// use lazuli::{Device, Recording, Tensor};
+    /// let x = Tensor::ones([4], lazuli::DType::F32, &Device::cpu()).compute()?;
+    /// assert_eq!(Recording::explain(&[&x], &[&x.exp().add(1.0)])?.kernels.len(), 1);
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn explain(inputs: &[&Tensor], outputs: &[&Tensor]) -> Result<Explain> {
+        let _caller = Caller::of_engine(Location::caller());
+        let RecordedNodes { device, given, made } = RecordedNodes::of(inputs, outputs)?;
+        let _lock = lock("recording", &device)?;
+        Ok(describe(&device, &capture_given(&made, &given)))
+    }
+
+    #[track_caller]
+    fn of(inputs: &[&Tensor], outputs: &[&Tensor], gives_up: bool) -> Result<Recording> {
+        let RecordedNodes { device, given, made } = RecordedNodes::of(inputs, outputs)?;
+        let leaf = |node: &NodeRef| {
+            let place = given.iter().position(|given| Arc::ptr_eq(given, node));
+            place.map_or_else(|| RecordedLeaf::Fixed(node.clone()), RecordedLeaf::Given)
+        };
+        let output = |node: &&NodeRef| match node.is_ready() {
+            true => RecordedOutput::Leaf(leaf(node)),
+            false => RecordedOutput::Computed(node.shape, node.dtype),
+        };
+        let mut recording = Recording {
+            leaves: Vec::new(),
+            inputs: given.iter().map(|node| (node.shape, node.dtype)).collect(),
+            gives_up,
+            outputs: made.iter().map(output).collect(),
+            constants: Vec::new(),
+            open: Vec::new(),
+            sites: Vec::new(),
+            at: Location::caller(),
+            entry: None,
+            device: device.clone(),
+        };
+        let wanted: Vec<&NodeRef> = made.iter().filter(|node| !node.is_ready()).copied().collect();
+        if wanted.is_empty() {
+            return Ok(recording);
         }
         let mut cache = lock("recording", &device)?;
-        let captured = capture_given(&wanted, &given);
+        let captured = capture_given(&wanted, if gives_up { &given } else { &[] });
         if !captured.moves.is_empty() {
             return Err(Error::device("recording", "some of what it is made of is still on another device"));
         }
         let entry = plan_for(&device, &mut cache, &captured)?;
         drop(cache);
-        let leaf = |leaf: &NodeIdx| {
-            let node = &captured.nodes[*leaf as usize];
-            let place = given.iter().position(|given| Arc::ptr_eq(given, node));
-            place.map_or_else(|| RecordedLeaf::Fixed(node.clone()), RecordedLeaf::Given)
-        };
-        let kinds = |nodes: &[&NodeRef]| nodes.iter().map(|node| (node.shape, node.dtype)).collect();
-        Ok(Recording {
-            leaves: captured.leaves.iter().map(leaf).collect(),
-            inputs: kinds(&given),
-            outputs: kinds(&wanted),
-            constants: captured.constants().to_vec(),
-            open: captured.open_constants().to_vec(),
-            sites: sites(&entry.plan, &captured),
-            at: Location::caller(),
-            device,
-            entry,
-        })
+        recording.leaves = captured.leaves.iter().map(|idx| leaf(&captured.nodes[*idx as usize])).collect();
+        recording.constants = captured.constants().to_vec();
+        recording.open = captured.open_constants().to_vec();
+        recording.sites = sites(&entry.plan, &captured);
+        recording.entry = Some(entry);
+        Ok(recording)
     }
 
     /// Runs it with other tensors, in the order of the inputs, and gives as many as there are outputs. Positions that are not
@@ -119,20 +198,53 @@ impl Recording {
         if inputs.iter().any(|input| input.node().is_ok_and(|node| !node.is_ready())) {
             compute(&inputs.iter().collect::<Vec<_>>())?;
         }
-        for input in inputs.iter_mut() {
-            if let Some(copy) = self.copied(input)? {
-                *input = copy;
+        if self.gives_up {
+            for input in inputs.iter_mut() {
+                if let Some(copy) = self.copied(input)? {
+                    *input = copy;
+                }
             }
         }
-        let _lock = lock("recording", &self.device)?;
-        let backend = self.device.backend();
-        let mut nodes: Vec<NodeRef> = Vec::with_capacity(self.leaves.len());
-        for leaf in &self.leaves {
-            nodes.push(match leaf {
-                RecordedLeaf::Given(idx) => inputs[*idx].node()?.clone(),
-                RecordedLeaf::Fixed(node) => node.clone(),
+        let found = |leaf: &RecordedLeaf| match leaf {
+            RecordedLeaf::Given(idx) => inputs[*idx].node().cloned(),
+            RecordedLeaf::Fixed(node) => Ok(node.clone()),
+        };
+        let nodes = self.leaves.iter().map(found).collect::<Result<Vec<NodeRef>>>()?;
+        let mut kept = Vec::new();
+        for output in &self.outputs {
+            kept.push(match output {
+                RecordedOutput::Leaf(leaf) => Some(Tensor::new(Ok(found(leaf)?))),
+                RecordedOutput::Computed(..) => None,
             });
         }
+        let (buffers, failed) = self.run_on(nodes, &constants, inputs)?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let mut buffers = buffers.into_iter();
+        let outputs = self.outputs.iter().zip(kept).filter_map(|(output, kept)| match output {
+            RecordedOutput::Computed(shape, dtype) => {
+                let buffer = buffers.next()?;
+                Some(Tensor::new(Ok(Node::data(buffer, *shape, *dtype, self.device.clone(), self.at))))
+            }
+            RecordedOutput::Leaf(_) => kept,
+        });
+        Ok(outputs.collect())
+    }
+
+    /// Computes what is to be computed of these leaves, and empties the list of inputs unless nothing ran.
+    fn run_on(
+        &self,
+        nodes: Vec<NodeRef>,
+        constants: &[u32],
+        inputs: &mut Vec<Tensor>,
+    ) -> Result<(Buffers, Option<Error>)> {
+        let Some(entry) = &self.entry else {
+            inputs.clear();
+            return Ok((Buffers::new(), None));
+        };
+        let _lock = lock("recording", &self.device)?;
+        let backend = self.device.backend();
         let mut buffers = Buffers::with_capacity(nodes.len());
         for node in &nodes {
             let missing = || Error::device("recording", "the memory of a tensor was given away");
@@ -147,24 +259,17 @@ impl Recording {
         let run = Run {
             inputs: &buffers,
             nodes: InputNodes { nodes: &nodes, leaves: &leaves },
-            constants: &constants,
+            constants,
             sites: &self.sites,
             read: false,
             stage_done: &|_, _| {},
         };
-        let ran = run_plan(&self.device, &self.entry, run, &mut |runnable, run| runnable.run(run));
+        let ran = run_plan(&self.device, entry, run, &mut |runnable, run| runnable.run(run));
         // All memory is taken before anything runs.
         if !matches!(ran, Err(Error::OutOfMemory(_))) {
             inputs.clear();
         }
-        let (outputs, failed) = ran?;
-        if let Some(error) = failed {
-            return Err(error);
-        }
-        let tensor = |(buffer, (shape, dtype)): (_, &(Shape, DType))| {
-            Tensor::new(Ok(Node::data(buffer, *shape, *dtype, self.device.clone(), self.at)))
-        };
-        Ok(outputs.into_iter().zip(&self.outputs).map(tensor).collect())
+        ran
     }
 
     /// Whether tensors are like the inputs.

@@ -97,9 +97,10 @@ fn main() -> ExitCode {
     let done = match words[..] {
         ["run", device] => run(device),
         ["plan", device] => plan(device),
-        ["time", device] => time(device),
+        ["time", device] => time(device, ""),
+        ["time", device, part] => time(device, part),
         _ => {
-            eprintln!("Usage: isa-kernels run|plan|time DEVICE");
+            eprintln!("Usage: isa-kernels run|plan DEVICE, or isa-kernels time DEVICE [PART OF A NAME]");
             return ExitCode::from(2);
         }
     };
@@ -136,9 +137,9 @@ fn plan(device: &str) -> Result<()> {
     Ok(())
 }
 
-/// Evaluates every case twice, and prints the CPU seconds of this process that the first evaluation takes more than the second:
+/// Evaluates every case whose name has this part twice, and prints the CPU seconds of this process that the first evaluation takes more than the second:
 /// those of planning and of compiling its kernels, if no cache of the driver's has them (`MESA_SHADER_CACHE_DISABLE=true`).
-fn time(device: &str) -> Result<()> {
+fn time(device: &str, part: &str) -> Result<()> {
     let device = Device::open(device)?;
     let evaluate = |case: &Case| -> Result<f64> {
         let wanted = (case.build)(&device);
@@ -148,7 +149,7 @@ fn time(device: &str) -> Result<()> {
         device.sync()?;
         Ok(cpu_seconds() - before)
     };
-    for case in CASES {
+    for case in CASES.iter().filter(|case| case.name.contains(part)) {
         let (first, second) = (evaluate(case)?, evaluate(case)?);
         println!("{}\t{:.2}", case.name, first - second);
     }

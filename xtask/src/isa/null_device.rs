@@ -22,23 +22,21 @@ pub struct Family {
     pub name: &'static str,
     /// What Mesa calls it, newest name last: some have been renamed.
     mesa_names: &'static [&'static str],
-    /// What Mesa is asked to do otherwise than by default.
-    options: &'static str,
+    /// Whether waves have 32 invocations, not Mesa's 64.
+    waves_of_32: bool,
 }
 
 /// The members of RDNA2 and RDNA3.
 const NAVI21: &[&str] = &["navi21"];
 const NAVI31: &[&str] = &["gfx1100", "navi31"];
-/// Compute in waves of 32 where a kernel does not ask for more.
-const WAVES_OF_32: &str = "cswave32";
 
 /// Waves of 64 in lock-step; waves of 64 or 32; the same with two instructions at a time.
 pub const FAMILIES: &[Family] = &[
-    Family { name: "GCN", mesa_names: &["polaris10"], options: "" },
-    Family { name: "RDNA2", mesa_names: NAVI21, options: "" },
-    Family { name: "RDNA2, waves of 32", mesa_names: NAVI21, options: WAVES_OF_32 },
-    Family { name: "RDNA3", mesa_names: NAVI31, options: "" },
-    Family { name: "RDNA3, waves of 32", mesa_names: NAVI31, options: WAVES_OF_32 },
+    Family { name: "GCN", mesa_names: &["polaris10"], waves_of_32: false },
+    Family { name: "RDNA2", mesa_names: NAVI21, waves_of_32: false },
+    Family { name: "RDNA2, waves of 32", mesa_names: NAVI21, waves_of_32: true },
+    Family { name: "RDNA3", mesa_names: NAVI31, waves_of_32: false },
+    Family { name: "RDNA3, waves of 32", mesa_names: NAVI31, waves_of_32: true },
 ];
 
 /// Everything that running on the null device needs.
@@ -68,7 +66,7 @@ impl NullDevice {
     /// What the driver and the program write while every case is compiled for a family.
     pub fn listing(&self, family: &Family) -> Result<Listing, String> {
         for mesa_name in family.mesa_names {
-            let output = self.run(mesa_name, family.options)?;
+            let output = self.run(mesa_name, family.waves_of_32)?;
             let text = String::from_utf8_lossy(&output.stderr);
             if text.contains("Unknown family") {
                 continue;
@@ -83,7 +81,7 @@ impl NullDevice {
         Err(format!("this Mesa knows none of {} for {}", family.mesa_names.join(", "), family.name))
     }
 
-    fn run(&self, mesa_name: &str, options: &str) -> Result<Output, String> {
+    fn run(&self, mesa_name: &str, waves_of_32: bool) -> Result<Output, String> {
         let mut command = built("isa-kernels")?;
         command.args(["run", "gpu"]);
         // What the user has set must not change what is compiled.
@@ -93,7 +91,7 @@ impl NullDevice {
         command
             .env("RADV_FORCE_FAMILY", mesa_name)
             .env("RADV_DEBUG", "shaders,shaderstats")
-            .env("RADV_PERFTEST", options)
+            .env_remove("RADV_PERFTEST")
             .env("MESA_SHADER_CACHE_DISABLE", "true")
             .env("LAZULI_CACHE_DIR", "")
             // Labels of pipelines are handed on.
@@ -105,6 +103,10 @@ impl NullDevice {
             .env("VK_INSTANCE_LAYERS", LAYER_NAME)
             // Mesa's own layer that chooses among devices asks for what the null device does not have.
             .env("NODEVICE_SELECT", "1");
+        if waves_of_32 {
+            // Mesa's option leaves out kernels that use subgroups; the layer asks for every kernel.
+            command.env("RADV_PERFTEST", "cswave32").env("NULL_DEVICE_WAVE", "32");
+        }
         command.output().map_err(|e| format!("{command:?}: {e}"))
     }
 }

@@ -37,7 +37,7 @@ pub fn forms() -> Vec<Form> {
         Form::new("weights in blocks", || BlockFormat::all().iter().map(quantised).collect()),
         Form::new("convolution", || FLOATS.iter().flat_map(|d| convolutions(*d)).collect()),
         Form::new("attention", || FLOATS.iter().flat_map(|d| attention(*d)).collect()),
-        Form::new("attention, as maths", || vec![as_maths()]),
+        Form::new("attention, as maths", || vec![as_maths(6, 47), as_maths(1, 257)]),
     ]
 }
 
@@ -122,9 +122,9 @@ fn convolutions(dtype: DType) -> Vec<Program> {
     cases.into_iter().map(program).collect()
 }
 
-/// Queries beside keys, fewer queries than keys (as with a cache), one query, heads that share keys.
+/// Many queries beside keys, fewer queries than keys (as with a cache), one query, heads that share keys.
 fn attention(dtype: DType) -> Vec<Program> {
-    let cases = [([1, 2, 65, 64], 2, 65, true), ([1, 4, 33, 32], 2, 70, true), ([2, 4, 1, 64], 4, 130, false)];
+    let cases = [([1, 2, 193, 64], 2, 193, true), ([1, 4, 33, 32], 2, 70, true), ([2, 4, 1, 64], 4, 130, false)];
     let program = |(q, n_heads, n_keys, causal): ([usize; 4], usize, usize, bool)| {
         let mut draft = Draft::default();
         let kv = [q[0], n_heads, n_keys, q[3]];
@@ -135,9 +135,9 @@ fn attention(dtype: DType) -> Vec<Program> {
     cases.into_iter().map(program).collect()
 }
 
-fn as_maths() -> Program {
+fn as_maths(n_heads: usize, length: usize) -> Program {
     let mut draft = Draft::default();
-    let [q, k, v] = [1, 1, 2].map(|kind| draft.noise(&[6, 47, 32], DType::F32, kind));
+    let [q, k, v] = [1, 1, 2].map(|kind| draft.noise(&[n_heads, length, 32], DType::F32, kind));
     let k = draft.op(Move::Transpose(-1, -2), &[k]);
     let scores = draft.op(Contract::Matmul, &[q, k]);
     let weights = draft.op(crate::line::Line::Softmax(-1), &[scores]);

@@ -6,6 +6,9 @@ use half::{bf16, f16};
 
 use super::nontemporal;
 use crate::dtype::{DType, Lane};
+use crate::ops::math::{F32x4, Floats};
+#[cfg(target_arch = "x86_64")]
+use crate::ops::math::{F32x8, F32x16};
 use crate::ops::{Isa, isa};
 
 /// An element as it is stored.
@@ -16,6 +19,14 @@ pub trait StoredElem: Copy {
     fn from_lane(lane: u32) -> Self;
     /// Consecutive elements to lanes.
     fn to_lanes(from: &[Self], to: &mut [u32]);
+    /// Every second element from an address on, to lanes.
+    ///
+    /// # Safety
+    /// As many are there as there are lanes.
+    unsafe fn every_second(from: *const Self, to: &mut [u32]) {
+        // SAFETY: as promised by the caller.
+        to.iter_mut().enumerate().for_each(|(i, lane)| *lane = unsafe { *from.add(2 * i) }.lane());
+    }
     /// Lanes to consecutive elements.
     fn from_lanes(from: &[u32], to: &mut [Self]);
     /// The same, past the caches.
@@ -42,10 +53,52 @@ impl StoredElem for u32 {
     fn from_lanes(from: &[u32], to: &mut [u32]) {
         to.copy_from_slice(from);
     }
+    unsafe fn every_second(from: *const u32, to: &mut [u32]) {
+        // SAFETY: the instruction set is there; the rest as promised by the caller.
+        unsafe {
+            match isa() {
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512 => every_second_avx512(from.cast(), to),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 => every_second_avx2(from.cast(), to),
+                _ => every_second::<F32x4>(from.cast(), to),
+            }
+        }
+    }
     fn stream_lanes(from: &[u32], to: &mut [u32]) {
         nontemporal::copy(from, to);
     }
 }
+
+/// Every second of some 32-bit elements, moved as floats, which keeps their bits.
+#[inline(always)]
+unsafe fn every_second<V: Floats>(from: *const f32, to: &mut [u32]) {
+    let n_vectors = to.len() / V::LANES;
+    // SAFETY: as promised by the caller; vectors end with the last element that is wanted of them.
+    unsafe {
+        for at in (0..n_vectors * V::LANES).step_by(V::LANES) {
+            V::load_even(from.add(2 * at)).store(to.as_mut_ptr().add(at).cast());
+        }
+        for (at, lane) in to.iter_mut().enumerate().skip(n_vectors * V::LANES) {
+            *lane = (*from.add(2 * at)).to_bits();
+        }
+    }
+}
+
+/// The loop above, compiled for one instruction set.
+macro_rules! every_second_on {
+    ($name:ident, $features:literal, $vector:ty) => {
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = $features)]
+        unsafe fn $name(from: *const f32, to: &mut [u32]) {
+            // SAFETY: as promised by the caller.
+            unsafe { every_second::<$vector>(from, to) }
+        }
+    };
+}
+
+every_second_on!(every_second_avx512, "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma", F32x16);
+every_second_on!(every_second_avx2, "avx2,fma", F32x8);
 
 impl StoredElem for u8 {
     fn lane(self) -> u32 {

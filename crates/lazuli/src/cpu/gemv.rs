@@ -89,16 +89,6 @@ impl Skinny {
         unsafe { parts.add_up(n_parts) };
     }
 
-    /// Adds the product of a single row to what is in `out`, on this thread.
-    ///
-    /// # Safety
-    /// As for [`run`](Skinny::run).
-    pub unsafe fn add(&self) {
-        debug_assert!(self.m == 1 && !self.by_columns, "a row, and rows that lie dense");
-        // SAFETY: as promised by the caller.
-        unsafe { self.rows(0, self.k, self.out) };
-    }
-
     /// Adds the products with rows `from..to` of `b` to `out`.
     unsafe fn rows(&self, from: usize, to: usize, out: *mut f32) {
         // SAFETY: the instruction set is there; the rest as promised by the caller.
@@ -111,16 +101,6 @@ impl Skinny {
                 _ => unreachable!("not for the baseline"),
             }
         }
-    }
-
-    /// Computes it where columns lie dense, on this thread.
-    ///
-    /// # Safety
-    /// As for [`run`](Skinny::run).
-    pub unsafe fn dot(&self) {
-        debug_assert!(self.by_columns, "columns that lie dense");
-        // SAFETY: as promised by the caller.
-        unsafe { self.columns(0, self.n) };
     }
 
     /// The results of columns `from..to` of `b`.

@@ -10,6 +10,10 @@ const MIN_ELEMS: usize = if cfg!(test) { 1 } else { 16 * 1024 };
 /// Rows inside that are shorter than this are not run as vectors, so that cutting them free gains nothing.
 const MIN_ROW: usize = if cfg!(test) { 1 } else { 64 };
 
+/// The same for maps that only copy: those fill rows run by run, which is as fast as a copy of rows inside, and one launch. Measured
+/// on an AMD EPYC: whole, 192 × 8 × 82 takes 56 µs for 144 µs in boxes, and 48 × 98 × 322 takes 500 µs for 427 µs.
+const MIN_COPIED_ROW: usize = if cfg!(test) { 16 } else { 256 };
+
 /// Coordinates from the first of each pair to before the second, per axis.
 type IndexBox = Vec<(usize, usize)>;
 
@@ -39,7 +43,12 @@ fn inside(body: &Body, args: &Args) -> Option<IndexBox> {
     }
     let len = |range: &(usize, usize)| range.1.saturating_sub(range.0);
     let (n, n_inside): (usize, usize) = (args.outer.iter().product(), inside.iter().map(len).product());
-    let is_worth_it = n >= MIN_ELEMS && n_inside >= n.div_ceil(2) && inside.last().map_or(0, len) >= MIN_ROW;
+    let computes = |inst: &Inst| {
+        use InstOp::{Const, Load, Select, Valid};
+        !matches!(inst.op, Load { .. } | Valid { .. } | Select(..) | Const(_))
+    };
+    let min_row = if body.insts.iter().any(computes) { MIN_ROW } else { MIN_COPIED_ROW };
+    let is_worth_it = n >= MIN_ELEMS && n_inside >= n.div_ceil(2) && inside.last().map_or(0, len) >= min_row;
     (n_inside < n && n_inside > 0 && is_worth_it).then_some(inside)
 }
 
@@ -106,7 +115,7 @@ mod tests {
     use crate::kernel::Scope;
     use crate::shape::Shape;
 
-    /// A map that loads `x` of these sizes with so much fill around it, and stores that.
+    /// A map that loads `x` of these sizes with so much fill around it, and stores its opposite.
     fn padded(sizes: &[usize], pads: &[(usize, usize)]) -> (Body, Args) {
         let pad = View::pad(&Shape::from(sizes), pads);
         let maps: Vec<IndexMap> = vec![pad.into(), IndexMap::identity(pad.shape)];
@@ -116,6 +125,7 @@ mod tests {
             inst(InstOp::Valid { access: 0 }, DType::Bool),
             Inst { op: InstOp::Const(0), dtype: DType::F32, scope: Scope::Uniform },
             inst(InstOp::Select(1, 0, 2), DType::F32),
+            inst(InstOp::Unary(&crate::ops::NEG, 3), DType::F32),
         ];
         let body = Body {
             outer_rank: sizes.len() as u8,
@@ -163,5 +173,12 @@ mod tests {
         assert!(cut(&body, &args).is_none());
         let (body, args) = padded(&[4, 4], &[(0, 0), (0, 0)]);
         assert!(cut(&body, &args).is_none());
+        // A copy is cut if its rows are long.
+        for (len, is_cut) in [(15, false), (16, true)] {
+            let (mut body, args) = padded(&[4, len], &[(1, 1), (1, 1)]);
+            assert!(cut(&body, &args).is_some());
+            body.insts.pop();
+            assert_eq!(cut(&body, &args).is_some(), is_cut);
+        }
     }
 }

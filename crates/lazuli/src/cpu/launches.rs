@@ -145,7 +145,9 @@ fn scheduled(launch: &Launch, programs: &mut ProgramSource, target: &CpuTarget) 
             // Each element is computed by one part, from elements that none of them writes or from itself.
             let mut nests = Vec::with_capacity(parts.len());
             for (body, args) in parts {
-                programs(&Kernel::Loop(body), &mut |program| nests.extend(nest_of(program, &args, &aliased, target)));
+                programs(&Kernel::Loop(Arc::new(body)), &mut |program| {
+                    nests.extend(nest_of(program, &args, &aliased, target))
+                });
             }
             let nanos = nests.iter().map(|nest| nest.nanos).sum();
             made = Some(Ok((LaunchSchedule::Loop(nests), nanos)));
@@ -224,7 +226,7 @@ fn work_of(
             let Some(routine) = routines::find(kernel.row) else {
                 return Err(Error::unsupported(kernel.row.name, "the CPU has no such routine"));
             };
-            let args = launch.args.routine.clone().expect("a routine's launch has its numbers");
+            let args = launch.args.routine.as_deref().cloned().expect("a routine's launch has its numbers");
             let n_elems = args.output_shape.n_elems() + args.input_shapes.iter().map(|s| s.n_elems()).sum::<usize>();
             let inputs = kernel.inputs.iter().map(|storage| storage.dtype()).collect();
             let output = kernel.outputs[0];

@@ -113,6 +113,7 @@ unsafe fn fill_run<S: StoredElem>(base: *const S, run: StridedRun, lanes: &mut [
                 S::to_lanes(std::slice::from_raw_parts(base.offset(source), lanes.len()), lanes);
             }
             StridedRun { step: 0, source, .. } => lanes.fill((*base.offset(source)).lane()),
+            StridedRun { step: 2, source, .. } => S::every_second(base.offset(source), lanes),
             StridedRun { step, source, .. } => {
                 let mut from = base.offset(source);
                 for lane in lanes {

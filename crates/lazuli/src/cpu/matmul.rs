@@ -3,18 +3,20 @@
 
 mod block_products;
 mod epilogue;
+mod implicit;
 mod packable;
+mod windows;
 
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use self::epilogue::{BlockSums, Epilogue, EpilogueTiles};
+use self::epilogue::{Epilogue, EpilogueTiles};
 use self::packable::PackableOperand;
+use self::windows::WindowProduct;
 use super::blocks::BlockGemv;
-use super::gemm::{Gemm, GemmLists, ImplicitGemm, ImplicitMemory, ImplicitOut, ListedMatrix, PackBuffers};
+use super::gemm::{Gemm, GemmLists, ImplicitGemm, ListedMatrix, PackBuffers, Winograd};
 use super::gemv::{self, Skinny};
 use super::load;
 use super::program::{Code, CodeInst};
@@ -61,7 +63,7 @@ pub struct Matmul {
 impl Matmul {
     /// Binds a program to the numbers of a launch.
     pub fn new(code: Arc<Code>, args: &Args, aliased: &[bool], target: &CpuTarget) -> Matmul {
-        let matmul = args.matmul.clone().expect("a matmul's launch has its numbers");
+        let matmul = args.matmul.as_deref().cloned().expect("a matmul's launch has its numbers");
         let acc = code.insts.iter().position(|i| matches!(i, CodeInst::Acc(_)));
         let lane = acc.map_or(Lane::F32, |i| code.body.insts[i].dtype.lane());
         // Sums go where the result will be, unless what is there is still needed.
@@ -94,7 +96,7 @@ impl Matmul {
         };
         // The sums of an implicit GEMM are transposed anyway: they are handed over apart from the result.
         let (nest, in_output) = match sums {
-            ProductMethod::Implicit(_) if !bare => {
+            ProductMethod::Implicit(_) | ProductMethod::Winograd(_) if !bare => {
                 let mut nest = Nest::new(code.clone(), args, aliased, target);
                 // A block is written in short rows, which are no whole cache lines.
                 nest.streams.fill(false);
@@ -105,6 +107,7 @@ impl Matmul {
         let room = match &sums {
             ProductMethod::Gemm(gemm) => gemm.room(),
             ProductMethod::Implicit(gemm) => gemm.room(),
+            ProductMethod::Winograd(gemm) => gemm.room(),
             _ => 0,
         };
         let (wide, epilogue) = ([None; 2], EpilogueTiles::new(&nest, matmul.n, bare));
@@ -140,7 +143,7 @@ impl Matmul {
         match self.in_output {
             Some(_) => 0,
             None if self.is_implicit() => 0,
-            None if self.by_batch() => self.n_batch() * m * n * 4,
+            None if self.by_batch() || matches!(self.sums, ProductMethod::Windows(_)) => self.n_batch() * m * n * 4,
             None => self.panel_rows().min(m) * n * 4,
         }
     }
@@ -157,11 +160,14 @@ impl Matmul {
 
     /// Whether a thread takes whole matrices.
     fn by_batch(&self) -> bool {
-        self.n_batch() > 1 && self.work() < 64 * SMALL && !self.is_implicit()
+        self.n_batch() > 1
+            && self.work() < 64 * SMALL
+            && !self.is_implicit()
+            && !matches!(self.sums, ProductMethod::Windows(_))
     }
 
     fn is_implicit(&self) -> bool {
-        matches!(self.sums, ProductMethod::Implicit(_))
+        matches!(self.sums, ProductMethod::Implicit(_) | ProductMethod::Winograd(_))
     }
 
     /// Rows whose sums are made before they are looked at again.
@@ -180,6 +186,8 @@ impl Matmul {
         let parts = n_side_by_side * (self.n_parts - 1) * self.args.m * self.args.n * 4;
         let packed = match &self.sums {
             ProductMethod::Implicit(gemm) => gemm.packed_len() * 4 + gemm.table_len() * size_of::<isize>(),
+            ProductMethod::Windows(product) => product.table_bytes(),
+            ProductMethod::Winograd(gemm) => gemm.packed_len() * 4 + gemm.table_len() * size_of::<isize>(),
             ProductMethod::Blocks(gemv) => gemv.digits_bytes(),
             _ => 0,
         };
@@ -227,12 +235,15 @@ impl Matmul {
             let b = self.operand(bound, 1, &self.args.b, self.wide[1], scratch.b);
             let sums = self.sums_at(bound, &scratch);
             let rooms = PackBuffers { first: scratch.rooms.cast(), size: self.room };
-            if let ProductMethod::Implicit(gemm) = &self.sums {
-                return self.run_implicit(gemm, bound, [a, b], SharedPtr(sums), &scratch, packed);
+            if self.is_implicit() {
+                return self.run_implicit(bound, [a, b], SharedPtr(sums), &scratch, packed);
             }
             let parts = scratch.parts.cast();
             let packed = SharedPtr(packed.cast_mut().cast());
             let epilogue = Epilogue { tiles: self.epilogue, bound, sums: SharedPtr(sums) };
+            if let ProductMethod::Windows(product) = self.sums {
+                return self.run_windows(product, [a, b], epilogue, &scratch);
+            }
             let product = Product { matmul: self, a, b, packed, epilogue, parts: SharedPtr(parts) };
             if self.by_batch() {
                 let per_task = (SMALL / self.work().max(1)).clamp(1, n_batch);
@@ -262,38 +273,6 @@ impl Matmul {
             // SAFETY: as promised by the caller.
             Some((output, offset)) => unsafe { bound.outputs[output].cast::<u32>().offset(offset) },
             None => scratch.sums.cast(),
-        }
-    }
-
-    /// Packs the left operand, then makes the sums of all matrices.
-    unsafe fn run_implicit(
-        &self,
-        gemm: &ImplicitGemm,
-        bound: &BoundNest,
-        [a, b]: [StridedOperand; 2],
-        sums: SharedPtr,
-        scratch: &MatmulScratch,
-        kept: *const f32,
-    ) {
-        let MatmulArgs { m, n, ref batch, .. } = self.args;
-        let own: *mut f32 = scratch.packed.cast();
-        let table = own.wrapping_add(gemm.packed_len()).cast();
-        let packed = if kept.is_null() { own.cast_const() } else { kept };
-        let rooms = PackBuffers { first: scratch.rooms.cast(), size: self.room };
-        let memory = ImplicitMemory { packed, table, b: b.lies, rooms };
-        let epilogue = Epilogue { tiles: self.epilogue, bound, sums };
-        // SAFETY: as promised by the caller.
-        unsafe {
-            if kept.is_null() {
-                gemm.pack(a.matrix(batch, 0, 0).cast(), a.lies, own);
-            }
-            let results = |image: usize| sums.get().wrapping_add(image * m * n).cast();
-            let map = |image: usize, rows, columns: Range<usize>, first: *const f32| {
-                let sums = BlockSums { first: first.cast(), pitch: columns.len() };
-                epilogue.map_block(image * m * n, rows, columns, sums);
-            };
-            let out = if self.bare { ImplicitOut::Results(&results) } else { ImplicitOut::Blocks(&map) };
-            gemm.run(memory, &|image| b.matrix(batch, image, 0).cast(), out);
         }
     }
 
@@ -335,7 +314,7 @@ pub struct MatmulScratch {
     pub parts: *mut u8,
     /// Sums that have no place in an output.
     pub sums: *mut u8,
-    /// An operand that is packed as a whole, and a table of where elements of the other are.
+    /// An operand that is packed as a whole, and a table of where elements of the other are; either may be missing.
     pub packed: *mut u8,
     /// For operands to be packed, a part for each worker.
     pub rooms: *mut u8,
@@ -368,6 +347,8 @@ impl fmt::Display for Matmul {
             ProductMethod::Blocks(gemv) => write!(f, "{gemv}")?,
             ProductMethod::Gemm(gemm) => write!(f, "{gemm}")?,
             ProductMethod::Implicit(gemm) => write!(f, "{gemm}")?,
+            ProductMethod::Windows(product) => write!(f, "{product}")?,
+            ProductMethod::Winograd(gemm) => write!(f, "{gemm}")?,
         }
         if self.by_batch() {
             write!(f, ", whole matrices a task")?;
@@ -400,6 +381,9 @@ enum ProductMethod {
     Blocks(BlockGemv),
     Gemm(Gemm),
     Implicit(ImplicitGemm),
+    /// A single row with the windows of images.
+    Windows(WindowProduct),
+    Winograd(Winograd),
 }
 
 impl ProductMethod {
@@ -423,10 +407,14 @@ impl ProductMethod {
             out,
         };
         let (Some(a_steps), Some(b_steps)) = (a.steps(), b.steps()) else {
+            if let Some(product) = WindowProduct::of(args, isa) {
+                return ProductMethod::Windows(product);
+            }
             let n_images = args.batch.iter().product();
             let implicit = ImplicitGemm { isa, m, k, n, n_images };
             if b.steps().is_none() && a.is_shared(&args.batch) && implicit.fits() {
-                return ProductMethod::Implicit(implicit);
+                let winograd = Winograd::new(implicit, b);
+                return winograd.map_or(ProductMethod::Implicit(implicit), ProductMethod::Winograd);
             }
             // Narrow numbers that are read by lists are widened before.
             let b_storage = if b.steps().is_none() { DType::F32.into() } else { b_storage };
@@ -558,7 +546,12 @@ impl Product<'_> {
                     Gemm { m: rows, a, b, b_first, packed: self.packed.get().cast(), out: out.cast(), ..gemm }
                         .run(lists, rooms, n_parts, parts)
                 }
-                ProductMethod::Blocks(_) | ProductMethod::Implicit(_) => unreachable!("not computed row by row"),
+                ProductMethod::Blocks(_)
+                | ProductMethod::Implicit(_)
+                | ProductMethod::Winograd(_)
+                | ProductMethod::Windows(_) => {
+                    unreachable!("not computed row by row")
+                }
             }
             self.epilogue.rows(start, rows);
         }

@@ -3,6 +3,7 @@
 
 mod memory;
 mod packed;
+mod placement;
 mod pool;
 mod threads;
 mod nontemporal;

@@ -25,6 +25,16 @@ pub struct PackedKey {
     pub rows: AxisList,
     pub cols: AxisList,
     pub offset: isize,
+    pub layout: PackedLayout,
+}
+
+/// What an operand is packed for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum PackedLayout {
+    /// Its values, in panels.
+    Panels,
+    /// Its windows of 3 × 3, transformed by Winograd's minimal filtering.
+    Winograd,
 }
 
 impl PackedKey {
@@ -175,7 +185,7 @@ mod tests {
 
     fn key() -> PackedKey {
         let list = AxisList::single(4, 1);
-        PackedKey { k: 4, n: 4, rows: list.clone(), cols: list, offset: 0 }
+        PackedKey { k: 4, n: 4, rows: list.clone(), cols: list, offset: 0, layout: PackedLayout::Panels }
     }
 
     /// Room for two forms of 100 values.

@@ -12,6 +12,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::{Builder, JoinHandle, yield_now};
 use std::time::{Duration, Instant};
 
+use super::placement;
+
 /// How long a thread looks for work before it sleeps. Waking takes about as long.
 const LOOKING: Duration = Duration::from_micros(50);
 /// Looks between two glances at the clock.
@@ -36,6 +38,12 @@ struct PoolShared {
     /// How often work was opened: a thread that has seen this often need not look.
     n_opened: AtomicUsize,
     n_asleep: AtomicUsize,
+    /// The processor of whoever woke threads last, or `usize::MAX` where that is not known.
+    woken_from: AtomicUsize,
+    /// Whether threads were woken, none of which runs yet.
+    is_waking: AtomicBool,
+    /// How many threads there are, the owner's among them.
+    n_threads: usize,
     sleep: Mutex<()>,
     wake: Condvar,
     /// What a thread panicked with.
@@ -65,6 +73,9 @@ impl ThreadPool {
             inside: AtomicUsize::new(0),
             n_opened: AtomicUsize::new(0),
             n_asleep: AtomicUsize::new(0),
+            woken_from: AtomicUsize::new(usize::MAX),
+            is_waking: AtomicBool::new(false),
+            n_threads: n_threads + 1,
             sleep: Mutex::new(()),
             wake: Condvar::new(),
             panic: Mutex::new(None),
@@ -131,8 +142,13 @@ impl PoolShared {
         // Either this sees who is about to sleep, or they see that there is work.
         let n_asleep = self.n_asleep.load(Ordering::SeqCst);
         if n_asleep > 0 {
+            self.woken_from.store(placement::here().unwrap_or(usize::MAX), Ordering::Relaxed);
             drop(lock(&self.sleep));
             (0..n_asleep.min(n_helpers)).for_each(|_| self.wake.notify_one());
+            if self.is_waking.swap(true, Ordering::Relaxed) {
+                // Woken for work before this, and still not running: it may be waiting for this very processor.
+                yield_now();
+            }
         }
         Opened(self)
     }
@@ -175,6 +191,9 @@ impl PoolShared {
             sleep = self.wake.wait(sleep).unwrap_or_else(PoisonError::into_inner);
         }
         self.n_asleep.fetch_sub(1, Ordering::SeqCst);
+        drop(sleep);
+        self.is_waking.store(false, Ordering::Relaxed);
+        placement::leave(self.woken_from.load(Ordering::Relaxed), self.n_threads);
         self.n_opened.load(Ordering::Acquire)
     }
 

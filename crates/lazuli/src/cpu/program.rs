@@ -21,7 +21,7 @@ pub enum CpuProgram {
 
 /// The bodies of a chained product.
 pub struct AttentionCode {
-    pub kernel: AttentionKernel,
+    pub kernel: Arc<AttentionKernel>,
     pub scores: Arc<Code>,
     /// The scores of blocks in which all masks hold.
     pub unmasked: Arc<Code>,
@@ -30,9 +30,9 @@ pub struct AttentionCode {
 }
 
 impl AttentionCode {
-    fn new(kernel: &AttentionKernel) -> AttentionCode {
+    fn new(kernel: &Arc<AttentionKernel>) -> AttentionCode {
         let code = |body: &Body| Arc::new(Code::new(body));
-        let mut unmasked = kernel.scores.clone();
+        let mut unmasked = Body::clone(&kernel.scores);
         let holds = |cond: Reg| kernel.masks.iter().any(|mask| mask.cond == Some(cond));
         // A choice whose condition holds is its first value: whoever reads the choice reads that.
         let mut held: Vec<Reg> = (0..unmasked.insts.len() as Reg).collect();

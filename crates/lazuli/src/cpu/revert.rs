@@ -1,6 +1,8 @@
 //! A launch that commits, after a check has failed: what it commits stays what it was. On the CPU that is a launch of its
 //! own, so that a run in which nothing fails chooses nothing element by element.
 
+use std::sync::Arc;
+
 use crate::kernel::{Body, InstOp, Kernel, Store};
 use crate::plan::Launch;
 
@@ -28,7 +30,7 @@ pub fn reverted(launch: &Launch) -> Option<Launch> {
     // What follows a product is a map over its result: no sum is needed for what was there before.
     args.matmul = None;
     Some(Launch {
-        kernel: Kernel::Loop(Body { insts, stores, outputs, ..body.clone() }),
+        kernel: Kernel::Loop(Arc::new(Body { insts, stores, outputs, ..Body::clone(body) })),
         args,
         writes: kept.iter().map(|s| launch.writes[s.output as usize]).collect(),
         write_values: kept.iter().filter_map(|s| launch.write_values.get(s.output as usize).copied()).collect(),

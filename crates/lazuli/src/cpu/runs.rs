@@ -293,9 +293,10 @@ impl ChainView {
             let inside = view.mask.as_ref().map_or((0, size), |m| (m[axis].0 as isize, m[axis].1 as isize));
             let stride = view.strides[axis];
             let runs_on = |inner: &ChainAxis| inner.is_whole() && stride == inner.stride * inner.size;
-            if let Some(inner) = axes.last_mut().filter(|inner| runs_on(inner) && inside == (0, size)) {
+            if let Some(inner) = axes.last_mut().filter(|inner| runs_on(inner)) {
+                // Whole rows of the inner axis are inside or not.
+                inner.inside = (inside.0 * inner.size, inside.1 * inner.size);
                 inner.size *= size;
-                inner.inside.1 = inner.size;
             } else if size != 1 || inside != (0, 1) {
                 axes.push(ChainAxis { size, stride, pitch: Divisor::new(pitch), inside });
             }

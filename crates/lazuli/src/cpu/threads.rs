@@ -129,33 +129,28 @@ pub fn for_each(n_tasks: usize, f: &(dyn Fn(usize) + Sync)) {
     for_each_on(n_tasks, &|_, task| f(task));
 }
 
-/// The same with the number of the worker that takes the task, less than [`count`]: no two work at once under one.
+/// The same with the number of the worker that takes the task, less than [`count`]: no two work at once under one. Each begins with
+/// a share of its own, the same from one kernel to the next: what it has written is in its own cache. Then it helps the others.
 pub fn for_each_on(n_tasks: usize, f: &(dyn Fn(usize, usize) + Sync)) {
     let Some(pool) = pool().filter(|_| n_tasks > 1) else {
         return (0..n_tasks).for_each(|task| f(0, task));
     };
-    let next = AtomicUsize::new(0);
-    pool.run(n_tasks - 1, &|worker| {
-        // What a task does is not shared out again.
-        let _back = Entered::new(ptr::null(), worker);
-        loop {
-            let task = next.fetch_add(1, Ordering::Relaxed);
-            if task >= n_tasks {
-                break;
-            }
-            f(worker, task);
-        }
-    });
+    in_shares(pool, n_tasks, 1, &|worker, tasks| tasks.for_each(|task| f(worker, task)));
 }
 
 /// Calls `f` with ranges of at most `grain` that together are `0..n`, on the threads of the pool this is called in. Each thread
 /// begins with a share of its own, which it takes in order, so that it reads memory as one stream; then it helps the others.
 pub fn for_each_range(n: usize, grain: usize, f: &(dyn Fn(Range<usize>) + Sync)) {
     let Some(pool) = pool().filter(|_| n > grain) else { return f(0..n) };
+    in_shares(pool, n, grain, &|_, range| f(range));
+}
+
+/// Calls `f` with the number of a worker and ranges of at most `grain` that together are `0..n`.
+fn in_shares(pool: &ThreadPool, n: usize, grain: usize, f: &(dyn Fn(usize, Range<usize>) + Sync)) {
     let n_workers = pool.n_threads() + 1;
     let first = |share: usize| share * n / n_workers;
     let shares: SmallVec<[AtomicUsize; 8]> = (0..n_workers).map(|share| AtomicUsize::new(first(share))).collect();
-    pool.run(n_workers - 1, &|worker| {
+    pool.run((n_workers - 1).min(n - 1), &|worker| {
         // What a task does is not shared out again.
         let _back = Entered::new(ptr::null(), worker);
         for share in (worker..n_workers).chain(0..worker) {
@@ -165,7 +160,7 @@ pub fn for_each_range(n: usize, grain: usize, f: &(dyn Fn(Range<usize>) + Sync))
                 if start >= end {
                     break;
                 }
-                f(start..end.min(start + grain));
+                f(worker, start..end.min(start + grain));
             }
         }
     });

@@ -66,6 +66,8 @@ pub struct Captured {
     closing: Vec<(NodeRef, usize)>,
     /// Per node, who holds it. In use only while that is counted.
     held: Vec<Holder>,
+    /// Its number, by which nodes know that it has seen them.
+    capture: u64,
 }
 
 /// The structure of a graph, to the bit: two with equal keys have the same plan.
@@ -190,6 +192,7 @@ impl Captured {
         let capture = CAPTURES.fetch_add(1, Ordering::Relaxed);
         // A thread that is ending may have none any more.
         let mut walk = KEPT.try_with(Cell::take).ok().flatten().unwrap_or_default();
+        walk.capture = capture;
         for node in wanted {
             if node.seen(capture).is_none() {
                 walk.open.push((*node).clone());
@@ -267,6 +270,11 @@ impl Captured {
     pub(super) fn inputs(&self, idx: NodeIdx) -> &[NodeIdx] {
         let start = idx.checked_sub(1).map_or(0, |before| self.links[before as usize].end);
         &self.edges[start as usize..self.links[idx as usize].end as usize]
+    }
+
+    /// Which of the nodes this is, if it is one of them. The caller holds the device's lock.
+    pub(super) fn place_of(&self, node: &Node) -> Option<NodeIdx> {
+        node.seen(self.capture)
     }
 
     /// Where a gradient goes from a node.

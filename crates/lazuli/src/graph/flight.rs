@@ -11,9 +11,10 @@ use std::sync::atomic::{Ordering, fence};
 use smallvec::SmallVec;
 
 use super::capture::{Captured, GradientPath, Holder, NodeIdx};
-use super::kin::{Kin, Kins, living};
+use super::kin::{FEW, Kin, Kins, living, look_at};
 use super::node::{Buffer, Buffers, NodeRef, NodeState, Recipe};
 use crate::error::Error;
+use crate::fast_hash::FastMap;
 
 /// Wanted nodes that an evaluation is computing. However it ends, they are no longer in flight when this is dropped.
 pub struct InFlight<'a> {
@@ -102,8 +103,15 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// For each captured node that has a twin, the tokens of all that the twin is made of.
-type Twins = Vec<(NodeIdx, Kins)>;
+/// What the twin of a captured node is made of: captured nodes that come before it, from which gradients go on as from its own
+/// inputs, and the tokens of all that lies between.
+#[derive(Default)]
+struct TwinPaths {
+    captured: SmallVec<[NodeIdx; 4]>,
+    tokens: Kins,
+}
+
+type Twins = Vec<(NodeIdx, TwinPaths)>;
 
 fn twins(walk: &Captured) -> Twins {
     let mut twins = Twins::new();
@@ -112,22 +120,28 @@ fn twins(walk: &Captured) -> Twins {
             continue;
         }
         if let Recipe::Known { twin: Some(twin), .. } = node.recipe() {
-            twins.push((i as NodeIdx, tokens_below(twin)));
+            twins.push((i as NodeIdx, paths_below(walk, i as NodeIdx, twin)));
         }
     }
     twins
 }
 
-/// The tokens of a node that may never be computed and of all that gradients reach through it.
-fn tokens_below(node: NodeRef) -> Kins {
-    let mut kins = Kins::new();
+/// The paths of gradients down from a node that may never be computed, the twin of captured node `of`. They stop at captured
+/// nodes: walking on would visit all that is below once for every twin above.
+fn paths_below(walk: &Captured, of: NodeIdx, twin: NodeRef) -> TwinPaths {
+    let mut paths = TwinPaths::default();
     let mut seen: HashSet<u64> = HashSet::new();
-    let mut stack = vec![node];
+    let mut stack = vec![twin];
     while let Some(node) = stack.pop() {
+        look_at(1);
         if node.tracked || !node.dtype.is_float() || !seen.insert(node.serial) {
             continue;
         }
-        kins.push(node.kin());
+        if let Some(place) = walk.place_of(&node).filter(|place| *place < of) {
+            paths.captured.push(place);
+            continue;
+        }
+        paths.tokens.push(node.kin());
         let is_detached = node.with_expr(|expr| expr.is_identity()).unwrap_or(false);
         match node.recipe() {
             Recipe::Known { twin: Some(twin), .. } => stack.push(twin),
@@ -135,7 +149,7 @@ fn tokens_below(node: NodeRef) -> Kins {
             _ => {}
         }
     }
-    kins
+    paths
 }
 
 /// Whether an output notes what it comes from: it lets go of its inputs, and gradients pass through it.
@@ -152,20 +166,65 @@ fn note_ancestors(walk: &Captured, held: &mut [Holder], twins: &Twins, outputs: 
     }
     // Sixty-four at a time, one bit each.
     for heirs in heirs.chunks(64) {
-        let mut lists: SmallVec<[Kins; 1]> = SmallVec::new();
-        lists.resize_with(heirs.len(), Kins::new);
-        ancestors(walk, held, twins, heirs, &mut lists);
-        for (heir, kins) in heirs.iter().zip(lists) {
+        let mut found = FoundTokens::default();
+        ancestors(walk, held, twins, heirs, &mut found);
+        for (heir, kins) in heirs.iter().zip(found.lists(heirs.len())) {
             let node = &walk.nodes[*heir as usize];
             node.note_ancestors(kins);
         }
     }
 }
 
-/// Adds the tokens of what each of up to 64 outputs comes from to the list of each; the last made comes first. Linear in
-/// what lies between. Nothing is marked as reached, before and after.
-fn ancestors(walk: &Captured, held: &mut [Holder], twins: &Twins, heirs: &[NodeIdx], lists: &mut [Kins]) {
-    let mut n_open = heirs.len();
+/// Tokens that were found for up to 64 outputs, with a bit for each output that comes from them. Several outputs may reach a
+/// token, each by many ways: it is here once.
+#[derive(Default)]
+struct FoundTokens {
+    tokens: SmallVec<[(Arc<Kin>, u64); 4]>,
+    places: FastMap<*const Kin, usize>,
+}
+
+impl FoundTokens {
+    fn add(&mut self, mask: u64, kins: impl IntoIterator<Item = Arc<Kin>>) {
+        for kin in kins {
+            look_at(1);
+            // Few are compared one by one.
+            let place = match self.places.is_empty() {
+                true => self.tokens.iter().position(|(known, _)| Arc::ptr_eq(known, &kin)),
+                false => self.places.get(&Arc::as_ptr(&kin)).copied(),
+            };
+            if let Some(place) = place {
+                self.tokens[place].1 |= mask;
+                continue;
+            }
+            if self.tokens.len() == FEW {
+                self.places.extend(self.tokens.iter().enumerate().map(|(i, (kin, _))| (Arc::as_ptr(kin), i)));
+            }
+            if self.tokens.len() >= FEW {
+                self.places.insert(Arc::as_ptr(&kin), self.tokens.len());
+            }
+            self.tokens.push((kin, mask));
+        }
+    }
+
+    /// The tokens of each of so many outputs.
+    fn lists(self, n_outputs: usize) -> SmallVec<[Kins; 1]> {
+        let mut lists: SmallVec<[Kins; 1]> = SmallVec::new();
+        lists.resize_with(n_outputs, Kins::new);
+        for (kin, mut mask) in self.tokens {
+            while mask != 0 {
+                look_at(1);
+                lists[mask.trailing_zeros() as usize].push(kin.clone());
+                mask &= mask - 1;
+            }
+        }
+        lists
+    }
+}
+
+/// Finds the tokens of what each of up to 64 outputs comes from; the last made comes first. Linear in what lies between.
+/// Nothing is marked as reached, before and after.
+fn ancestors(walk: &Captured, held: &mut [Holder], twins: &Twins, heirs: &[NodeIdx], found: &mut FoundTokens) {
+    let (mut n_open, mut leaves) = (heirs.len(), LeafPlaces::default());
     let mut next_heir = 0;
     let Some(first) = heirs.first() else { return };
     for i in (0..=*first).rev() {
@@ -180,42 +239,69 @@ fn ancestors(walk: &Captured, held: &mut [Holder], twins: &Twins, heirs: &[NodeI
         }
         next_heir += is_heir as usize;
         n_open -= is_heir as usize + (from_above != 0) as usize;
-        let add = |lists: &mut [Kins], mask: u64, kins: &[Arc<Kin>]| {
-            let chosen = lists.iter_mut().enumerate().filter(|(bit, _)| mask >> bit & 1 == 1);
-            chosen.for_each(|(_, list)| list.extend(kins.iter().cloned()));
-        };
         let is_kept = held[i as usize].kept || held[i as usize].is_output;
         if from_above != 0 && is_kept {
-            let token = token_of_kept(walk, held, twins, i);
-            match lists {
-                [only] => only.push(token),
-                _ => add(lists, from_above, &[token]),
-            }
+            found.add(from_above, [token_of_kept(walk, held, twins, i)]);
         } else {
             through |= from_above;
         }
         if through == 0 {
             continue;
         }
-        match walk.way(i) {
-            GradientPath::Ends | GradientPath::Source => {}
+        let inputs = match walk.way(i) {
+            GradientPath::Ends | GradientPath::Source => &[],
             GradientPath::Leaf => {
-                add(lists, through, &living(walk.nodes[i as usize].ancestors()));
-            }
-            GradientPath::Twin => add(lists, through, of_twin(twins, i)),
-            GradientPath::Inputs | GradientPath::Shown => {
-                for input in walk.inputs(i).iter().filter(|input| walk.nodes[**input as usize].dtype.is_float()) {
-                    let reached = &mut held[*input as usize].reached;
-                    n_open += (*reached == 0) as usize;
-                    *reached |= through;
+                let kins = living(walk.nodes[i as usize].ancestors());
+                // What comes from memory that is still to be looked at goes on from there: caches of several layers come
+                // from each other, and each would bring the ancestors of all.
+                for kin in kins {
+                    match leaves.place_of(walk, &kin).filter(|place| *place < i) {
+                        Some(place) => reach(&mut held[place as usize], through, &mut n_open),
+                        None => found.add(through, [kin]),
+                    }
                 }
+                &[]
             }
+            GradientPath::Twin => match of_twin(twins, i) {
+                Some(paths) => {
+                    found.add(through, paths.tokens.iter().cloned());
+                    &paths.captured[..]
+                }
+                None => &[],
+            },
+            GradientPath::Inputs | GradientPath::Shown => walk.inputs(i),
+        };
+        for input in inputs.iter().filter(|input| walk.nodes[**input as usize].dtype.is_float()) {
+            reach(&mut held[*input as usize], through, &mut n_open);
         }
     }
 }
 
-fn of_twin(twins: &Twins, idx: NodeIdx) -> &[Arc<Kin>] {
-    twins.binary_search_by_key(&idx, |(i, _)| *i).map_or(&[], |at| &twins[at].1)
+/// Notes that some outputs come from a node, which is one more to be looked at if it was not reached before.
+fn reach(holder: &mut Holder, by: u64, n_open: &mut usize) {
+    *n_open += (holder.reached == 0) as usize;
+    holder.reached |= by;
+}
+
+/// The leaves of a walk by their serial numbers, in order once somebody asks.
+#[derive(Default)]
+struct LeafPlaces(Option<Vec<(u64, NodeIdx)>>);
+
+impl LeafPlaces {
+    /// Which leaf a token stands for, if it is one.
+    fn place_of(&mut self, walk: &Captured, kin: &Kin) -> Option<NodeIdx> {
+        let places = self.0.get_or_insert_with(|| {
+            let mut places: Vec<_> =
+                walk.leaves.iter().map(|leaf| (walk.nodes[*leaf as usize].serial, *leaf)).collect();
+            places.sort_unstable();
+            places
+        });
+        places.binary_search_by_key(&kin.serial, |(serial, _)| *serial).ok().map(|at| places[at].1)
+    }
+}
+
+fn of_twin(twins: &Twins, idx: NodeIdx) -> Option<&TwinPaths> {
+    twins.binary_search_by_key(&idx, |(i, _)| *i).ok().map(|at| &twins[at].1)
 }
 
 /// The token of a node that is kept, which leads to all it comes from. If the node is yet to be computed, so are its
@@ -238,24 +324,30 @@ fn token_of_kept(walk: &Captured, held: &[Holder], twins: &Twins, idx: NodeIdx) 
         if held[idx as usize].is_output || way == GradientPath::Leaf || kin.is_known() {
             continue;
         }
+        look_at(1);
         let mut from = Kins::new();
-        match way {
-            GradientPath::Twin => from.extend(of_twin(twins, idx).iter().cloned()),
-            GradientPath::Inputs | GradientPath::Shown => {
-                for input in walk.inputs(idx) {
-                    let node = &walk.nodes[*input as usize];
-                    // Nobody can ask for a gradient by a constant that only the graph holds, unless a function is shown it.
-                    let is_nameless = walk.way(*input) == GradientPath::Source
-                        && !held[*input as usize].is_held
-                        && way != GradientPath::Shown;
-                    if node.dtype.is_float() && !is_nameless {
-                        let kin = node.kin();
-                        from.push(kin.clone());
-                        stack.push((*input, kin));
-                    }
+        let inputs = match way {
+            GradientPath::Twin => match of_twin(twins, idx) {
+                Some(paths) => {
+                    from.extend(paths.tokens.iter().cloned());
+                    &paths.captured[..]
                 }
+                None => &[],
+            },
+            GradientPath::Inputs | GradientPath::Shown => walk.inputs(idx),
+            GradientPath::Ends | GradientPath::Leaf | GradientPath::Source => &[],
+        };
+        for input in inputs {
+            let node = &walk.nodes[*input as usize];
+            // Nobody can ask for a gradient by a constant that only the graph holds, unless a function is shown it.
+            let is_nameless = walk.way(*input) == GradientPath::Source
+                && !held[*input as usize].is_held
+                && way == GradientPath::Inputs;
+            if node.dtype.is_float() && !is_nameless {
+                let kin = node.kin();
+                from.push(kin.clone());
+                stack.push((*input, kin));
             }
-            GradientPath::Ends | GradientPath::Leaf | GradientPath::Source => {}
         }
         kin.note(from);
     }

@@ -90,8 +90,23 @@ impl Kin {
     }
 }
 
+#[cfg(test)]
+thread_local! {
+    /// How many nodes and tokens this thread has looked at to find out what others come from.
+    pub static LOOKED_AT: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Counts nodes or tokens that are looked at, for tests.
+pub(super) fn look_at(n: usize) {
+    #[cfg(test)]
+    LOOKED_AT.set(LOOKED_AT.get() + n as u64);
+    #[cfg(not(test))]
+    let _ = n;
+}
+
 /// Each token once.
 fn distinct(mut kins: Kins) -> Kins {
+    look_at(kins.len());
     if kins.len() > 1 {
         kins.sort_unstable_by_key(Arc::as_ptr);
         kins.dedup_by_key(|kin| Arc::as_ptr(kin));
@@ -100,7 +115,7 @@ fn distinct(mut kins: Kins) -> Kins {
 }
 
 /// Up to this many tokens are compared one by one.
-const FEW: usize = 16;
+pub(super) const FEW: usize = 16;
 
 /// These tokens, the dead ones among them replaced by what they came from.
 pub fn living(kins: Kins) -> Kins {
@@ -110,6 +125,7 @@ pub fn living(kins: Kins) -> Kins {
     let mut living = Kins::new();
     let mut stack = kins;
     while let Some(kin) = stack.pop() {
+        look_at(1);
         let is_new = match seen.len() < FEW {
             true => !seen.iter().any(|other| Arc::ptr_eq(other, &kin)),
             false => {

@@ -11,6 +11,8 @@ mod op;
 
 pub use capture::{Captured, Graph, GraphNode, Key, NodeIdx, OpenConstant, capture, capture_given};
 pub use flight::take_off;
+#[cfg(test)]
+pub use kin::LOOKED_AT;
 pub use kin::{Kin, ancestry};
 pub use node::{Buffer, Buffers, Expr, Node, NodeRef, Recipe};
 pub use op::{Constant, CustomOp, CustomRef, Op, OpenNumber};

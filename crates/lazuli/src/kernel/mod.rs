@@ -9,6 +9,8 @@ mod operand;
 pub use extent::{coordinates_between, reach_of};
 pub use operand::{AxisList, MatmulArgs, OperandArgs, Panels};
 
+use std::sync::Arc;
+
 use crate::blocks::Storage;
 use crate::dtype::DType;
 use crate::graph::CustomRef;
@@ -16,15 +18,15 @@ use crate::ops::wgsl_loops::Iterations;
 use crate::ops::{BinaryRow, ReduceRow, RoutineRow, UnaryRow, WGSL_COMMON};
 use crate::view::{IndexMap, View};
 
-/// What is compiled: the structure of one launch, free of sizes and values.
+/// What is compiled: the structure of one launch, free of sizes and values. Plans of other sizes share it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Kernel {
     /// Map and Reduce: one loop nest over an index space (Map has no inner axes).
-    Loop(Body),
+    Loop(Arc<Body>),
     /// A contraction, then `body` over its result. Inputs 0 and 1 of the body are the operands.
-    Matmul(Body),
+    Matmul(Arc<Body>),
     /// Products, a map over their results, perhaps a softmax, and a product of that: no score is stored.
-    Attention(Box<AttentionKernel>),
+    Attention(Arc<AttentionKernel>),
     /// A hand-written kernel. Inputs and outputs are row-major and whole.
     Routine(RoutineKernel),
     /// A grouped GEMM: products that do not wait for each other in one launch, each of them a part of it with a kernel of its
@@ -56,15 +58,15 @@ pub struct AttentionKernel {
     pub n_inner: u8,
     /// A map over `[batch…, rows, columns]`. `Acc(i)` is inner product `i`; what it stores goes nowhere: its first store is
     /// the score, its second, if it has one, the factor.
-    pub scores: Body,
+    pub scores: Arc<Body>,
     /// Comparisons of indices that decide scores: blocks for which one of them fails need not be looked at.
     pub masks: Vec<AffineMask>,
     /// The exponential of a softmax along the columns, if there is one.
     pub softmax: Option<&'static UnaryRow>,
     /// A map over `[batch…, rows, values]` of [`ROW_SUM`] and so on; it may store nothing, as may `rows`.
-    pub result: Body,
+    pub result: Arc<Body>,
     /// A map over `[batch…, rows]` of the same but for `ROW_PRODUCT`.
-    pub rows: Body,
+    pub rows: Arc<Body>,
 }
 
 /// What `Acc` means in the maps over an attention's results: the sum of weighted values; what was subtracted from scores
@@ -243,9 +245,9 @@ pub struct Args {
     pub consts: Vec<u32>,
     /// The numbers of each run-time offset of the body.
     pub offsets: Vec<OffsetArgs>,
-    pub matmul: Option<MatmulArgs>,
+    pub matmul: Option<Box<MatmulArgs>>,
     pub attention: Option<Box<AttentionArgs>>,
-    pub routine: Option<RoutineArgs>,
+    pub routine: Option<Box<RoutineArgs>>,
 }
 
 /// Sizes of a chained product, how its operands lie, and the numbers of its bodies.
@@ -329,7 +331,7 @@ impl Kernel {
         match self {
             Kernel::Loop(body) | Kernel::Matmul(body) => body.size_bytes(),
             Kernel::Attention(a) => {
-                let bodies = [&a.scores, &a.result, &a.rows].map(Body::size_bytes).iter().sum::<usize>();
+                let bodies = [&a.scores, &a.result, &a.rows].map(|body| body.size_bytes()).iter().sum::<usize>();
                 let lists = a.inputs.capacity() * size_of::<Storage>()
                     + a.outputs.capacity()
                     + a.masks.capacity() * size_of::<AffineMask>();
@@ -420,7 +422,8 @@ impl Args {
         let gathers = gathers + self.offsets.capacity() * size_of::<OffsetArgs>();
         let shapes = |routine: &RoutineArgs| routine.input_shapes.capacity() * size_of::<crate::shape::Shape>();
         let attention = self.attention.as_ref().map_or(0, |a| a.size_bytes());
-        let numbers = self.matmul.as_ref().map_or(0, MatmulArgs::size_bytes) + self.routine.as_ref().map_or(0, shapes);
+        let numbers =
+            self.matmul.as_deref().map_or(0, MatmulArgs::size_bytes) + self.routine.as_deref().map_or(0, shapes);
         let numbers = numbers + attention;
         sizes + self.accesses.capacity() * size_of::<IndexMap>() + maps + gathers + numbers
     }

@@ -69,14 +69,15 @@ pub struct InnerNode {
     pub is_turned: bool,
 }
 
-/// The chained products of one graph, searched for once, when somebody first asks.
+/// What may be a chained product in one graph, searched for once, when somebody first asks.
 #[derive(Default)]
 pub struct ChainedProducts(OnceCell<Vec<ChainedProduct>>);
 
 impl ChainedProducts {
-    /// The chained products of the graph, ordered by their outer products. The search runs once; later calls return its result.
+    /// What the graph has that may be one, ordered by outer products: [`settle`] says which of them are. The search runs
+    /// once; later calls return its result.
     pub fn of(&self, graph: &Graph, limits: &Limits) -> &[ChainedProduct] {
-        self.0.get_or_init(|| find(graph, limits))
+        self.0.get_or_init(|| search(graph, limits))
     }
 }
 
@@ -104,8 +105,8 @@ pub fn fingerprint(found: &[ChainedProduct]) -> u64 {
     hasher.finish()
 }
 
-/// All chained products of a graph, by their roots.
-fn find(graph: &Graph, limits: &Limits) -> Vec<ChainedProduct> {
+/// All nodes of a graph that may be roots of chained products: all that sizes decide.
+fn search(graph: &Graph, limits: &Limits) -> Vec<ChainedProduct> {
     if !may_be_found(graph, limits) {
         return Vec::new();
     }
@@ -116,27 +117,31 @@ fn find(graph: &Graph, limits: &Limits) -> Vec<ChainedProduct> {
             found.extend(Search::new(graph, limits, root as NodeIdx, &mut seen).and_then(Search::run));
         }
     }
-    if found.is_empty() {
-        return found;
-    }
+    found
+}
+
+/// Which of those that were found are chained products, and the order in which nodes are placed because of them. It looks at
+/// structure alone, so it is the same for all sizes at which the same ones are found.
+pub fn settle(graph: &Graph, found: &[ChainedProduct]) -> (Vec<bool>, Vec<NodeIdx>) {
     // The outer product of one is stored, so it cannot be an inner product of another as well: the first to claim it stays.
     let mut claimed: Vec<NodeIdx> = Vec::new();
-    found.retain(|chained| {
+    let mut stays: Vec<bool> = Vec::with_capacity(found.len());
+    for chained in found {
         let is_apart = !chained.interior.iter().any(|node| claimed.contains(node));
         claimed.extend(is_apart.then_some(chained.root));
-        is_apart
-    });
+        stays.push(is_apart);
+    }
     // One that goes takes away a reason for others to stay.
-    loop {
+    while stays.contains(&true) {
         // Per node, the chained products that it is inside of, and whether it must be seen by nobody else.
         let mut inside: Vec<SmallVec<[(usize, bool); 2]>> = vec![SmallVec::new(); graph.nodes.len()];
-        for (i, chained) in found.iter().enumerate() {
+        for (i, chained) in found.iter().enumerate().filter(|(i, _)| stays[*i]) {
             chained.interior.iter().for_each(|node| inside[*node as usize].push((i, true)));
             chained.row_nodes.iter().for_each(|node| inside[*node as usize].push((i, false)));
         }
-        let mut keep = vec![true; found.len()];
+        let before = stays.clone();
         let mut seen_outside =
-            |node: NodeIdx| inside[node as usize].iter().for_each(|(i, is_interior)| keep[*i] &= !is_interior);
+            |node: NodeIdx| inside[node as usize].iter().for_each(|(i, is_interior)| stays[*i] &= !is_interior);
         graph.outputs.iter().for_each(|output| seen_outside(*output));
         for (user, node) in graph.nodes.iter().enumerate() {
             for input in node.inputs.iter().filter(|input| !inside[**input as usize].is_empty()) {
@@ -148,20 +153,22 @@ fn find(graph: &Graph, limits: &Limits) -> Vec<ChainedProduct> {
                 }
             }
         }
-        if keep.iter().all(|keep| *keep) {
-            // Where values of rows go in a circle, there are none.
-            return if order(graph, &found).is_some() { found } else { Vec::new() };
+        if stays == before {
+            match order(graph, found, &stays) {
+                Some(order) => return (stays, order),
+                // Where values of rows go in a circle, there are none.
+                None => break,
+            }
         }
-        let mut keep = keep.into_iter();
-        found.retain(|_| keep.next().unwrap_or(false));
     }
+    (vec![false; found.len()], (0..graph.nodes.len() as NodeIdx).collect())
 }
 
 /// The order in which nodes are placed: inputs first, and whatever needs a row's value of a chained product after its
 /// root. None if there is no such order.
-pub fn order(graph: &Graph, found: &[ChainedProduct]) -> Option<Vec<NodeIdx>> {
+fn order(graph: &Graph, found: &[ChainedProduct], stays: &[bool]) -> Option<Vec<NodeIdx>> {
     let mut root_of: FastMap<NodeIdx, Vec<NodeIdx>> = FastMap::default();
-    for chained in found {
+    for (chained, _) in found.iter().zip(stays).filter(|(_, stays)| **stays) {
         let own = |idx: &NodeIdx| chained.interior.contains(idx) || chained.row_nodes.contains(idx);
         for (i, node) in graph.nodes.iter().enumerate() {
             let i = i as NodeIdx;

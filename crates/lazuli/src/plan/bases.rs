@@ -2,6 +2,8 @@
 //! before, if nobody needs the base any more and its memory may be overwritten. Else the base is copied first, and the rows
 //! are written over the copy. Knows launches in the order in which they run; where values are kept is `memory`'s to say.
 
+use std::sync::Arc;
+
 use super::lower::{LaunchDraft, Lowered, PlanValue};
 use super::order::Ordered;
 use super::split::fitted;
@@ -75,7 +77,7 @@ fn copied(value: &PlanValue, from: ValueId, to: ValueId) -> LaunchDraft {
         ..Body::default()
     };
     LaunchDraft {
-        kernel: Kernel::Loop(body),
+        kernel: Kernel::Loop(Arc::new(body)),
         args: Args { outer: vec![value.n_elems], accesses: vec![View::contiguous(all).into()], ..Args::default() },
         reads: vec![from],
         writes: vec![to],

@@ -1,22 +1,27 @@
 //! Builds the instructions of one kernel by walking from what leaves it back to memory, carrying along how the
 //! kernel's index space meets the elements of each node. Purely mechanical.
 
+mod finish;
+mod recorded;
+
 use std::borrow::Cow;
 
 use smallvec::{SmallVec, smallvec};
 
 use super::ValueId;
 use super::lower::Lowering;
-use super::maps::{cut, last, merge_axes, mergeable, remove_axis, scope_of, with_axis};
+use super::maps::scope_of;
 use crate::blocks::Storage;
 use crate::dtype::DType;
 use crate::fast_hash::{FastMap, hash_of};
-use crate::graph::{GraphNode, NodeIdx, Op};
-use crate::kernel::{
-    AccessForm, Args, Body, GatherArgs, Inst, InstOp, OffsetArgs, Order, Reg, RuntimeOffset, Scope, Store,
-};
+use crate::graph::{Graph, GraphNode, NodeIdx, Op};
+use crate::kernel::{GatherArgs, Inst, InstOp, Reg, Scope};
 use crate::shape::MAX_RANK;
 use crate::view::{IndexMap, View};
+
+pub use finish::BuiltKernel;
+use recorded::{BodyQuestion, BodyRecording};
+pub use recorded::{Differs, GroupRecording, RecordedGroup};
 
 type MapId = u32;
 
@@ -75,6 +80,8 @@ pub struct BodyBuilder {
     may_fail: Vec<NodeIdx>,
     first: bool,
     ops: Vec<Cow<'static, str>>,
+    /// What is asked of numbers while it is built.
+    recording: BodyRecording,
 }
 
 /// The lists of a kernel in the making that do not outlive it. The next kernel takes their memory over.
@@ -90,7 +97,9 @@ pub struct BodyLists {
     accesses: Vec<Access>,
     access_hashes: Vec<u64>,
     stores: Vec<BodyStore>,
-    const_ids: Vec<((u32, DType), Reg)>,
+    /// The constants that the body uses, each as its index in the plan's list and its dtype; and the register of each.
+    const_ids: Vec<(u32, DType)>,
+    const_regs: Vec<Reg>,
 }
 
 /// Which register holds a node seen through a map. Most nodes are seen through one map: that one is found by the node's
@@ -140,23 +149,9 @@ impl BodyLists {
         self.access_hashes.clear();
         self.stores.clear();
         self.const_ids.clear();
+        self.const_regs.clear();
         self
     }
-}
-
-/// A finished kernel.
-pub struct BuiltKernel {
-    pub body: Body,
-    pub args: Args,
-    pub reads: Vec<ValueId>,
-    pub writes: Vec<ValueId>,
-    /// The outputs that replace some rows of a value, and that value.
-    pub bases: Vec<(u16, ValueId)>,
-    inputs: Vec<BoundInput>,
-    /// The nodes that may fail, and whether commits wait for one of them.
-    pub may_fail: Vec<NodeIdx>,
-    pub first: bool,
-    pub ops: Vec<Cow<'static, str>>,
 }
 
 impl BodyBuilder {
@@ -179,12 +174,19 @@ impl BodyBuilder {
             failed: None,
             may_fail: Vec::new(),
             first: false,
-            ops: Vec::with_capacity(ROOM / 2),
+            ops: Vec::new(),
+            recording: lowering.recording.next_body(),
         }
     }
 
     /// The number of a map over the index space.
-    pub fn map(&mut self, mut map: IndexMap) -> MapId {
+    pub fn map(&mut self, map: IndexMap) -> MapId {
+        let number = self.number(map);
+        self.recording.asked(BodyQuestion::Map(number));
+        number
+    }
+
+    fn number(&mut self, mut map: IndexMap) -> MapId {
         // Along an axis of one element any step will do; without this, equal maps would look different.
         let view = map.last_mut();
         for (stride, size) in view.strides.iter_mut().zip(view.shape.iter()) {
@@ -202,14 +204,26 @@ impl BodyBuilder {
         self.lists.maps.len() as MapId - 1
     }
 
-    /// Adds an instruction.
-    pub fn push(&mut self, op: InstOp, dtype: DType, scope: Scope) -> Reg {
+    /// Adds an instruction beside those that nodes are evaluated by.
+    pub fn add(&mut self, op: InstOp, dtype: DType, scope: Scope) -> Reg {
+        if let Some(reg) = self.recording.made() {
+            return reg;
+        }
+        let reg = self.push(op, dtype, scope);
+        self.recording.asked(BodyQuestion::Made(reg));
+        reg
+    }
+
+    fn push(&mut self, op: InstOp, dtype: DType, scope: Scope) -> Reg {
         self.lists.insts.push(Inst { op, dtype, scope });
         self.lists.insts.len() as Reg - 1
     }
 
     /// Says what register a node is in.
     pub fn know(&mut self, idx: NodeIdx, map: MapId, reg: Reg) {
+        if let BodyRecording::Follows(_) = self.recording {
+            return;
+        }
         self.lists.known.insert(idx, map, reg);
     }
 
@@ -247,11 +261,13 @@ impl BodyBuilder {
     /// Adds a store.
     pub fn store(&mut self, reg: Reg, value: ValueId, dtype: DType, map: IndexMap) {
         let access = self.access(map);
+        self.recording.asked(BodyQuestion::Store(access));
         self.lists.stores.push(BodyStore { reg, value, dtype, access, base: None });
     }
 
     /// Adds a store of some rows of a value, from a position on that is known when the kernel runs. The others are `base`'s.
     pub fn store_rows(&mut self, reg: Reg, value: (ValueId, DType), map: IndexMap, moved: MovedBy, base: ValueId) {
+        self.recording.must_be_built();
         let scope = scope_of(&map, self.n_outer);
         let access = self.access_in(map, scope, Some(moved));
         self.lists.stores.push(BodyStore { reg, value: value.0, dtype: value.1, access, base: Some(base) });
@@ -317,7 +333,16 @@ impl BodyBuilder {
     }
 
     /// The register that holds a node's element, at the place that `map` gives for each index.
-    pub fn eval(&mut self, lowering: &mut Lowering, idx: NodeIdx, map: MapId) -> Reg {
+    pub fn eval(&mut self, lowering: &mut Lowering, idx: NodeIdx, map: MapId) -> Result<Reg, Differs> {
+        if let BodyRecording::Follows(_) = self.recording {
+            return self.follow(lowering);
+        }
+        let reg = self.evaluated(lowering, idx, map);
+        self.recording.asked(BodyQuestion::Made(reg));
+        Ok(reg)
+    }
+
+    fn evaluated(&mut self, lowering: &mut Lowering, idx: NodeIdx, map: MapId) -> Reg {
         // A list instead of recursion: expressions may be as deep as kernels are long.
         let mut stack = std::mem::take(&mut self.lists.stack);
         stack.push((idx, map, None));
@@ -333,7 +358,7 @@ impl BodyBuilder {
             } else if let Some(reg) = self.load_stored(lowering, idx, map) {
                 self.lists.known.insert(idx, map, reg);
             } else {
-                let inputs = self.inputs_of(&lowering.graph.nodes[idx as usize], map);
+                let inputs = self.inputs_of(lowering.graph, idx, map);
                 let open = stack.len();
                 stack.push((idx, map, None));
                 for (input, map) in inputs.iter().rev() {
@@ -352,31 +377,62 @@ impl BodyBuilder {
         let is_memory = matches!(node.op, Op::Data | Op::Widen(_)) || lowering.groups.is_memory_for(self.group, idx);
         is_memory.then(|| {
             let source = lowering.source(self.group, idx);
-            let access = self.access_by(map);
-            self.load_access(source, access, None)
+            let (access, n_inputs) = (self.access_by(map), self.inputs.len());
+            let reg = self.load_access(source, access, None);
+            let is_bound = self.inputs.len() > n_inputs;
+            self.recording.asked(BodyQuestion::Load { node: idx, map, access, is_bound });
+            reg
         })
     }
 
     /// What a node is computed from, and through which map each is seen.
-    fn inputs_of(&mut self, node: &GraphNode, map: MapId) -> SeenInputs {
-        match &node.op {
-            Op::View(view) => {
-                let seen = self.lists.maps[map as usize].of(view);
-                smallvec![(node.inputs[0], self.map(seen))]
-            }
-            Op::Pad(view) => {
-                let seen = self.lists.maps[map as usize].of(view);
-                let everywhere = View { offset: 0, strides: [0; MAX_RANK], ..self.space() };
-                smallvec![(node.inputs[0], self.map(seen)), (node.inputs[1], self.map(everywhere.into()))]
+    fn inputs_of(&mut self, graph: &Graph, node: NodeIdx, from: MapId) -> SeenInputs {
+        let inputs = &graph.nodes[node as usize].inputs;
+        match &graph.nodes[node as usize].op {
+            Op::View(view) | Op::Pad(view) => {
+                let seen = self.lists.maps[from as usize].of(view);
+                let to = self.number(seen);
+                self.recording.asked(BodyQuestion::View { node, from, to });
+                let mut seen: SeenInputs = smallvec![(inputs[0], to)];
+                if let Some(fill) = inputs.get(1) {
+                    let everywhere = self.everywhere();
+                    let to = self.number(everywhere);
+                    self.recording.asked(BodyQuestion::Everywhere(to));
+                    seen.push((*fill, to));
+                }
+                seen
             }
             Op::Reduce(..) => {
-                let (full, _) = self.rows.expect("a reduction is made in a reduction's kernel");
-                smallvec![(node.inputs[0], self.map(full.into()))]
+                let reduced = self.reduced();
+                let to = self.number(reduced);
+                self.recording.asked(BodyQuestion::Reduced(to));
+                smallvec![(inputs[0], to)]
             }
-            Op::Gather(..) => smallvec![(node.inputs[1], map)],
+            Op::Gather(..) => smallvec![(inputs[1], from)],
             Op::Matmul | Op::RowsAt(_) => SmallVec::new(),
-            _ => node.inputs.iter().map(|i| (*i, map)).collect(),
+            _ => inputs.iter().map(|i| (*i, from)).collect(),
         }
+    }
+
+    /// One element for the whole index space.
+    fn everywhere(&self) -> IndexMap {
+        View { offset: 0, strides: [0; MAX_RANK], ..self.space() }.into()
+    }
+
+    /// How the index space of a reduction meets what is reduced.
+    fn reduced(&self) -> IndexMap {
+        self.rows.expect("a reduction is made in a reduction's kernel").0.into()
+    }
+
+    /// The place of a constant among those of the body by number and type, and its place among those by number alone.
+    fn const_place(&mut self, node: &GraphNode) -> (u16, u16) {
+        let (id, constant) = ((node.slot, node.dtype), self.constant(node.slot));
+        let known = self.lists.const_ids.iter().position(|known| *known == id);
+        let place = known.unwrap_or_else(|| {
+            self.lists.const_ids.push(id);
+            self.lists.const_ids.len() - 1
+        });
+        (place as u16, constant)
     }
 
     fn space(&self) -> View {
@@ -391,22 +447,24 @@ impl BodyBuilder {
             self.ops.push(node.op.label());
         }
         if lowering.waits.may_fail[idx as usize] {
+            self.recording.must_be_built();
             self.may_fail.push(node.origin);
             self.first |= lowering.waits.first[idx as usize];
         }
         match &node.op {
             Op::View(_) | Op::WithRule(..) => regs[0],
-            Op::Const(_) => match self.lists.const_ids.iter().find(|known| known.0 == (node.slot, dtype)) {
-                Some((_, reg)) => *reg,
-                None => {
-                    let constant = self.constant(node.slot);
+            Op::Const(_) => {
+                let (place, constant) = self.const_place(node);
+                self.recording.asked(BodyQuestion::Const { node: idx, place, constant });
+                if place as usize == self.lists.const_regs.len() {
                     let reg = self.push(InstOp::Const(constant), dtype, scope);
-                    self.lists.const_ids.push(((node.slot, dtype), reg));
-                    reg
+                    self.lists.const_regs.push(reg);
                 }
-            },
+                self.lists.const_regs[place as usize]
+            }
             Op::Index => {
                 let access = self.access_by(map);
+                self.recording.asked(BodyQuestion::Index { map, access });
                 let scope = self.lists.accesses[access as usize].scope;
                 self.push(InstOp::Index { access }, dtype, scope)
             }
@@ -426,8 +484,11 @@ impl BodyBuilder {
             Op::Cast => self.push(InstOp::Cast(regs[0]), dtype, scope),
             Op::Custom(op) => self.push(InstOp::Custom(op.clone(), regs.to_vec()), dtype, scope),
             Op::Pad(view) => {
+                // By the same map as the element, so that both are one access: a backend may then read and fill at once.
                 let seen = self.lists.maps[map as usize].of(view);
-                let access = self.access(seen);
+                let seen = self.number(seen);
+                let access = self.access_by(seen);
+                self.recording.asked(BodyQuestion::Pad { node: idx, map, access });
                 let valid_scope = self.lists.accesses[access as usize].scope;
                 let valid = self.push(InstOp::Valid { access }, DType::Bool, valid_scope);
                 self.push(InstOp::Select(valid, regs[0], regs[1]), dtype, scope.max(valid_scope))
@@ -459,6 +520,7 @@ impl BodyBuilder {
     }
 
     fn emit_rows_at(&mut self, lowering: &mut Lowering, idx: NodeIdx, map: MapId, axis: usize) -> Reg {
+        self.recording.must_be_built();
         let node = &lowering.graph.nodes[idx as usize];
         let is_stored = |i| lowering.groups.is_memory_for(self.group, i);
         let source = super::groups::strided_source(lowering.graph, is_stored, node.inputs[0]);
@@ -475,6 +537,7 @@ impl BodyBuilder {
     }
 
     fn emit_gather(&mut self, lowering: &mut Lowering, idx: NodeIdx, map: MapId, index: Reg, axis: usize) -> Reg {
+        self.recording.must_be_built();
         let node = &lowering.graph.nodes[idx as usize];
         let x = node.inputs[0];
         let (source, lies) = {
@@ -494,131 +557,5 @@ impl BodyBuilder {
         self.gathers.push(GatherArgs { stride, bound, check: lowering.check(idx) });
         let gather = self.gathers.len() as u16 - 1;
         self.push(InstOp::Gather { input, access, index, gather }, node.dtype, scope)
-    }
-
-    /// Makes outer axes `axis` and the next one, if every access allows.
-    pub fn merge_axes(&mut self, axis: usize) -> bool {
-        let (size, next) = (self.dims[axis], self.dims[axis + 1]);
-        if !self.lists.accesses.iter().all(|a| mergeable(&a.map, axis, next)) {
-            return false;
-        }
-        for access in &mut self.lists.accesses {
-            merge_axes(&mut access.map, axis);
-        }
-        self.dims[axis] = size * next;
-        self.dims.remove(axis + 1);
-        self.n_outer -= 1;
-        true
-    }
-
-    /// The kernel, its axes merged as far as every access allows.
-    pub fn finish(mut self, lowering: &mut Lowering) -> BuiltKernel {
-        self.simplify_axes();
-        self.finish_unmerged(lowering)
-    }
-
-    fn simplify_axes(&mut self) {
-        // Axes of size 1 say nothing, unless a mask hides their one element.
-        for axis in (0..self.dims.len()).rev() {
-            let visible = |a: &Access| last(&a.map).mask.is_none_or(|m| m[axis] == (0, 1));
-            if self.dims[axis] == 1 && self.lists.accesses.iter().all(visible) {
-                self.dims.remove(axis);
-                self.n_outer -= (axis < self.n_outer) as usize;
-                self.lists.accesses.iter_mut().for_each(|a| remove_axis(&mut a.map, axis));
-            }
-        }
-        for axis in (0..self.dims.len().saturating_sub(1)).rev() {
-            let next = self.dims[axis + 1];
-            let same_side = (axis < self.n_outer) == (axis + 1 < self.n_outer);
-            if same_side && self.lists.accesses.iter().all(|a| mergeable(&a.map, axis, next)) {
-                self.lists.accesses.iter_mut().for_each(|a| merge_axes(&mut a.map, axis));
-                self.dims[axis] *= next;
-                self.dims.remove(axis + 1);
-                self.n_outer -= (axis < self.n_outer) as usize;
-            }
-        }
-        // A reduction keeps an inner axis, even one of size 1.
-        if self.rows.is_some() && self.n_outer == self.dims.len() {
-            self.dims.push(1);
-            let axis = self.dims.len() - 1;
-            self.lists.accesses.iter_mut().for_each(|a| a.map = with_axis(&a.map, axis, 1, 0));
-        }
-    }
-
-    /// The kernel with its axes as they are.
-    pub fn finish_unmerged(mut self, lowering: &mut Lowering) -> BuiltKernel {
-        let n_outer = self.n_outer;
-        let n_inner = self.dims.len() - n_outer;
-        let order = if n_inner > 0 { self.order() } else { Order::InnerFast };
-        let (mut offsets, mut offset_args) = (Vec::new(), Vec::new());
-        for access in 0..self.lists.accesses.len() {
-            if let Some(MovedBy { constant, stride, n_positions }) = self.lists.accesses[access].moved {
-                offsets.push(RuntimeOffset { access: access as u16, constant: self.constant(constant) });
-                offset_args.push(OffsetArgs { stride, bound: n_positions, served: (0, n_positions) });
-            }
-        }
-        let BodyLists { insts, accesses, stores, .. } = &mut *self.lists;
-        // The list keeps its memory for the next kernel.
-        let mut own_insts = Vec::with_capacity(insts.len());
-        own_insts.append(insts);
-        let mut forms = Vec::with_capacity(accesses.len());
-        let mut maps = Vec::with_capacity(accesses.len());
-        for mut access in accesses.drain(..) {
-            let n_axes = match access.scope {
-                Scope::Uniform => 0,
-                Scope::Outer => n_outer,
-                Scope::Inner => self.dims.len(),
-            };
-            cut(&mut access.map, n_axes);
-            forms.push(AccessForm::of(&access.map));
-            maps.push(access.map);
-        }
-        let store = |(i, s): (usize, &BodyStore)| Store { value: s.reg, output: i as u16, access: s.access };
-        let body = Body {
-            outer_rank: n_outer as u8,
-            inner_rank: n_inner as u8,
-            order,
-            ragged: false,
-            inputs: self.inputs.iter().map(|i| i.storage).collect(),
-            outputs: stores.iter().map(|s| s.dtype).collect(),
-            accesses: forms,
-            insts: own_insts,
-            stores: stores.iter().enumerate().map(store).collect(),
-            offsets,
-        };
-        let args = Args {
-            outer: self.dims[..n_outer].to_vec(),
-            inner: self.dims[n_outer..].to_vec(),
-            accesses: maps,
-            gathers: self.gathers,
-            consts: self.consts,
-            offsets: offset_args,
-            ..Args::default()
-        };
-        let built = BuiltKernel {
-            body,
-            args,
-            reads: self.inputs.iter().map(|i| i.value).collect(),
-            writes: stores.iter().map(|s| s.value).collect(),
-            bases: stores.iter().enumerate().filter_map(|(i, s)| Some((i as u16, s.base?))).collect(),
-            inputs: self.inputs,
-            may_fail: self.may_fail,
-            first: self.first,
-            ops: self.ops,
-        };
-        lowering.lists = self.lists;
-        built
-    }
-
-    /// Which axes to walk fastest: those along which most loads find their elements side by side.
-    fn order(&self) -> Order {
-        let (Some(outer), inner) = (self.n_outer.checked_sub(1), self.dims.len() - 1) else { return Order::InnerFast };
-        let mut votes = 0i32;
-        for access in self.lists.accesses.iter().filter(|a| a.scope == Scope::Inner) {
-            let strides = last(&access.map).strides;
-            votes += (strides[outer].abs() == 1 && strides[inner].abs() != 1) as i32;
-            votes -= (strides[inner].abs() == 1) as i32;
-        }
-        if votes > 0 && self.dims[outer] >= 8 { Order::OuterFast } else { Order::InnerFast }
     }
 }

@@ -44,7 +44,7 @@ pub enum Edge {
     Strided { node: NodeIdx, source: NodeIdx },
     /// Whether a product can read an operand where its source lies.
     Operand { node: NodeIdx, source: NodeIdx, side: OperandOf },
-    /// Whether the chained products of the graph are those with this fingerprint.
+    /// Whether what may be chained products in the graph has this fingerprint.
     Chained(u64),
 }
 
@@ -196,16 +196,15 @@ impl<'a> AskedGraph<'a> {
         })
     }
 
-    /// The chained products, and the order in which nodes are placed because of them. Which there are depends on sizes; a
-    /// graph that cannot have any is not asked.
-    pub fn chained(&self) -> (&'a [ChainedProduct], Vec<NodeIdx>) {
+    /// What may be a chained product; which of them are; and the order in which nodes are placed because of them. What is
+    /// found depends on sizes; a graph that cannot have any is not asked.
+    pub fn chained(&self) -> (&'a [ChainedProduct], Vec<bool>, Vec<NodeIdx>) {
         let found = self.chained.of(self.graph, self.limits);
         if attention::may_be_found(self.graph, self.limits) {
             self.ask(Edge::Chained(attention::fingerprint(found)));
         }
-        let order =
-            attention::order(self.graph, found).unwrap_or_else(|| unreachable!("found only where there is one"));
-        (found, order)
+        let (stays, order) = attention::settle(self.graph, found);
+        (found, stays, order)
     }
 
     /// All that was asked.

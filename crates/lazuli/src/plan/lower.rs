@@ -5,12 +5,13 @@ mod attention;
 mod memo;
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use memo::Progress;
 use smallvec::SmallVec;
 
 use super::attention::ChainedProduct;
-use super::body::{BodyBuilder, BodyLists, MovedBy};
+use super::body::{BodyBuilder, BodyLists, Differs, GroupRecording, MovedBy};
 use super::checks::Checks;
 use super::groups::{Form, Group, Groups, StoredNode, memory_of, operand_source};
 use super::operand::OperandForms;
@@ -18,7 +19,7 @@ use super::{Limits, ValueId};
 use crate::blocks::{BlockStorage, Storage};
 use crate::dtype::DType;
 use crate::graph::{Graph, NodeIdx, Op};
-use crate::kernel::{Args, AxisList, Body, Kernel, MatmulArgs, Reg, RoutineArgs, RoutineKernel};
+use crate::kernel::{Args, AxisList, Kernel, MatmulArgs, Reg, RoutineArgs, RoutineKernel};
 use crate::shape::{AxisSet, MAX_RANK, Shape};
 use crate::view::{IndexMap, View};
 
@@ -49,7 +50,7 @@ pub struct LaunchDraft {
 impl Default for LaunchDraft {
     fn default() -> LaunchDraft {
         LaunchDraft {
-            kernel: Kernel::Loop(Body::default()),
+            kernel: Kernel::Loop(Arc::default()),
             args: Args::default(),
             reads: Vec::new(),
             writes: Vec::new(),
@@ -145,6 +146,7 @@ pub fn lower(
         steps: Vec::new(),
         checks: Vec::new(),
         lists: Box::default(),
+        recording: GroupRecording::Off,
     };
     // Inputs first, in their order, so that a value's number says where it came from.
     for (idx, node) in graph.nodes.iter().enumerate() {
@@ -152,16 +154,11 @@ pub fn lower(
             lowering.value(idx as NodeIdx);
         }
     }
-    for (number, group) in groups.groups.iter().enumerate() {
-        let number = number as u32;
-        let Some(memos) = memos else {
-            lowering.group(number, group);
-            continue;
-        };
-        if !memos.replay(number, &mut lowering) {
-            let before = Progress::of(&lowering);
-            lowering.group(number, group);
-            memos.remember(number, &lowering, &before);
+    for number in 0..groups.groups.len() as u32 {
+        match memos {
+            Some(memos) if memos.replay(number, &mut lowering) => {}
+            Some(memos) => memos.lower(number, &mut lowering),
+            None => lowering.afresh(number),
         }
     }
     let outputs = graph.outputs.iter().map(|o| lowering.memory(*o)).collect();
@@ -184,6 +181,8 @@ pub(super) struct Lowering<'a> {
     pub checks: Vec<NodeIdx>,
     /// The memory of the kernel that is being made, for the next one.
     pub lists: Box<BodyLists>,
+    /// What becomes of the questions that are asked of the numbers of the group at hand.
+    pub recording: GroupRecording,
 }
 
 impl Lowering<'_> {
@@ -232,61 +231,80 @@ impl Lowering<'_> {
         self.checks.len() as u32 - 1
     }
 
-    /// The kernels of a group. Where one would have more bindings than there may be, each half of what leaves the group has
-    /// its own, and what they share is computed again.
-    fn group(&mut self, number: u32, group: &Group) {
-        let (n_steps, n_checks, n_values) = (self.steps.len(), self.checks.len(), self.values.len());
-        self.kernels(number, group);
-        let has_too_many = |step: &LaunchDraft| step.reads.len() + step.writes.len() > self.limits.max_bindings;
-        if group.stores.len() < 2 || !self.steps[n_steps..].iter().any(has_too_many) {
-            return;
-        }
-        self.steps.truncate(n_steps);
-        self.checks.truncate(n_checks);
-        self.values.truncate(n_values);
-        self.nodes_of_values.truncate(n_values);
-        self.value_of.iter_mut().for_each(|value| *value = value.filter(|v| (*v as usize) < n_values));
-        let (first, rest) = group.stores.split_at(group.stores.len() / 2);
-        for half in [first, rest] {
-            self.group(number, &Group { stores: half.to_vec(), ..group.clone() });
-        }
+    /// The kernels of a group, built anew.
+    pub fn afresh(&mut self, number: u32) {
+        let built = self.group(number, &self.groups.groups[number as usize]);
+        built.unwrap_or_else(|Differs| unreachable!("no recording is followed"));
     }
 
-    fn kernels(&mut self, number: u32, group: &Group) {
+    /// Forgets what was added since.
+    fn rewind(&mut self, to: &Progress) {
+        self.steps.truncate(to.n_steps);
+        self.checks.truncate(to.n_checks);
+        self.values.truncate(to.n_values);
+        self.nodes_of_values.truncate(to.n_values);
+        self.value_of.iter_mut().for_each(|value| *value = value.filter(|v| (*v as usize) < to.n_values));
+    }
+
+    /// The kernels of a group. Where one would have more bindings than there may be, each half of what leaves the group has
+    /// its own, and what they share is computed again.
+    fn group(&mut self, number: u32, group: &Group) -> Result<(), Differs> {
+        let before = Progress::of(self);
+        self.kernels(number, group)?;
+        let has_too_many = |step: &LaunchDraft| step.reads.len() + step.writes.len() > self.limits.max_bindings;
+        if group.stores.len() < 2 || !self.steps[before.n_steps..].iter().any(has_too_many) {
+            return Ok(());
+        }
+        self.rewind(&before);
+        let (first, rest) = group.stores.split_at(group.stores.len() / 2);
+        for half in [first, rest] {
+            self.group(number, &Group { stores: half.to_vec(), ..group.clone() })?;
+        }
+        Ok(())
+    }
+
+    fn kernels(&mut self, number: u32, group: &Group) -> Result<(), Differs> {
         match group.form {
             Form::Map => {
                 let domain = self.graph.nodes[group.domain as usize].shape;
                 let map = View::contiguous(domain);
                 let mut body = BodyBuilder::new(self, number, (&domain, &[]), None);
-                self.store_all(&mut body, &group.stores, |_| map);
-                self.finish_loop(body);
+                self.store_all(&mut body, &group.stores, |_| map)?;
+                self.finish_loop(body)
             }
             Form::Reduce { first, .. } => {
                 let node = &self.graph.nodes[first as usize];
                 let Op::Reduce(_, axes) = node.op else { unreachable!("a reduction's group") };
                 let full = self.graph.nodes[node.inputs[0] as usize].shape;
-                self.reduce(number, group, full, axes);
+                self.reduce(number, group, full, axes)
             }
             Form::Matmul(node) => self.matmul(number, group, node),
             Form::Attention(chained) => {
                 let found = &self.chained[chained as usize];
-                self.attention(number, group, found);
+                self.attention(number, group, found)
             }
-            Form::Routine(node) => self.routine(node),
+            Form::Routine(node) => {
+                self.routine(node);
+                Ok(())
+            }
         }
     }
 
     /// Evaluates what leaves a kernel, each through the map its size asks for, and adds the stores.
-    fn store_all(&mut self, body: &mut BodyBuilder, stores: &[StoredNode], map_of: impl Fn(usize) -> View) {
-        let regs: SmallVec<[(Reg, View); 2]> = stores
-            .iter()
-            .map(|target| {
-                let map = map_of(self.graph.nodes[target.value as usize].shape.n_elems());
-                let map_id = body.map(map.into());
-                (body.eval(self, target.value, map_id), map)
-            })
-            .collect();
-        for (target, (reg, map)) in stores.iter().zip(regs) {
+    fn store_all(
+        &mut self,
+        body: &mut BodyBuilder,
+        stores: &[StoredNode],
+        map_of: impl Fn(usize) -> View,
+    ) -> Result<(), Differs> {
+        let mut regs: SmallVec<[Reg; 4]> = SmallVec::with_capacity(stores.len());
+        let map_of = |this: &Self, target: &StoredNode| map_of(this.graph.nodes[target.value as usize].shape.n_elems());
+        for target in stores {
+            let map_id = body.map(map_of(self, target).into());
+            regs.push(body.eval(self, target.value, map_id)?);
+        }
+        for (target, reg) in stores.iter().zip(regs) {
+            let map = map_of(self, target);
             let value_shape = self.graph.nodes[target.value as usize].shape;
             let Some(part) = target.part_of else {
                 let value = self.value(target.value);
@@ -318,12 +336,13 @@ impl Lowering<'_> {
                 ref op => unreachable!("{} has no parts", op.name()),
             }
         }
+        Ok(())
     }
 
-    fn finish_loop(&mut self, body: BodyBuilder) {
-        let built = body.finish(self);
+    fn finish_loop(&mut self, body: BodyBuilder) -> Result<(), Differs> {
+        let built = body.finish(self)?;
         if built.writes.iter().all(|v| self.values[*v as usize].n_elems == 0) {
-            return;
+            return Ok(());
         }
         self.steps.push(LaunchDraft {
             kernel: Kernel::Loop(built.body),
@@ -336,18 +355,19 @@ impl Lowering<'_> {
             ops: built.ops,
             ..LaunchDraft::default()
         });
+        Ok(())
     }
 
-    fn reduce(&mut self, number: u32, group: &Group, full: Shape, axes: AxisSet) {
+    fn reduce(&mut self, number: u32, group: &Group, full: Shape, axes: AxisSet) -> Result<(), Differs> {
         let rows = full.reduced(&axes, false);
         let (full_map, row_map, outer, inner) = row_maps(&full, &axes);
         let mut body = BodyBuilder::new(self, number, (&outer, &inner), Some((full_map, row_map)));
         let n_rows = rows.n_elems();
-        self.store_all(&mut body, &group.stores, |n| if n == n_rows { row_map } else { full_map });
-        self.finish_loop(body);
+        self.store_all(&mut body, &group.stores, |n| if n == n_rows { row_map } else { full_map })?;
+        self.finish_loop(body)
     }
 
-    fn matmul(&mut self, number: u32, group: &Group, idx: NodeIdx) {
+    fn matmul(&mut self, number: u32, group: &Group, idx: NodeIdx) -> Result<(), Differs> {
         let node = &self.graph.nodes[idx as usize];
         let map = View::contiguous(node.shape);
         let mut body = BodyBuilder::new(self, number, (&node.shape, &[]), None);
@@ -361,7 +381,7 @@ impl Lowering<'_> {
         let (b_source, b, panels) = operand(self, node.inputs[1], b_forms);
         body.bind(a_source);
         body.bind(b_source);
-        self.store_all(&mut body, &group.stores, |_| map);
+        self.store_all(&mut body, &group.stores, |_| map)?;
 
         let rank = node.shape.rank();
         let k = self.graph.nodes[node.inputs[0] as usize].shape[rank - 1];
@@ -381,10 +401,10 @@ impl Lowering<'_> {
             args.m *= size;
             args.a.rows = AxisList::single(args.m, row);
         }
-        let mut built = body.finish_unmerged(self);
-        built.args.matmul = Some(args);
+        let mut built = body.finish_unmerged(self)?;
+        built.args.matmul = Some(Box::new(args));
         if built.writes.iter().all(|v| self.values[*v as usize].n_elems == 0) {
-            return;
+            return Ok(());
         }
         self.steps.push(LaunchDraft {
             kernel: Kernel::Matmul(built.body),
@@ -398,6 +418,7 @@ impl Lowering<'_> {
             level: Some((group.stage, group.level)),
             ..LaunchDraft::default()
         });
+        Ok(())
     }
 
     fn routine(&mut self, idx: NodeIdx) {
@@ -418,7 +439,7 @@ impl Lowering<'_> {
         let inputs = reads.iter().map(|v| self.values[*v as usize].dtype.into()).collect();
         self.steps.push(LaunchDraft {
             kernel: Kernel::Routine(RoutineKernel { row, inputs, outputs: vec![node.dtype] }),
-            args: Args { routine: Some(routine), ..Args::default() },
+            args: Args { routine: Some(Box::new(routine)), ..Args::default() },
             reads,
             writes: vec![value],
             may_fail: self.waits.may_fail[idx as usize].then_some(node.origin).into_iter().collect(),

@@ -3,6 +3,8 @@
 //! the same groups, and fusing is not run again. Since fusing sees sizes through those questions alone, a filled plan is
 //! the plan that would be made afresh, whatever sizes were met before. Debug builds make that, too, and compare.
 //!
+//! The instructions of kernels are mostly what they were as well (`body/recorded.rs`), so that little but numbers is made.
+//!
 //! Which template serves a graph is found by the key of its structure; the few of one structure that differ in answers are
 //! tried one after another. Knows nothing of devices and caches.
 

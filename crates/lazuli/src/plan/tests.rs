@@ -226,6 +226,15 @@ fn a_stencil_of_the_inside_is_padded_in_the_same_kernel() {
 }
 
 #[test]
+fn an_element_and_whether_it_is_there_are_one_access() {
+    // Also for a batch of one, along whose axis any step will do.
+    for n_images in [1, 2] {
+        let plan = plan_with(&[&data([n_images, 3, 5, 6]).pad(&[(0, 0), (0, 0), (1, 1), (1, 1)], 0.0)], &limits());
+        assert_eq!(plan.launches[0].args.accesses.len(), 2, "one to read by, one to write by: {plan}");
+    }
+}
+
+#[test]
 fn rows_are_written_by_the_kernel_that_makes_them() {
     let row = data([1, 3]);
     // Memory of the evaluation's own: one kernel makes it, one makes the rows and writes them over it.
@@ -611,7 +620,7 @@ fn the_verifier_finds_commits_that_come_too_early() {
                 scope: crate::kernel::Scope::Uniform,
             };
             if let Kernel::Loop(body) = &mut p.launches[0].kernel {
-                body.insts.push(inst);
+                std::sync::Arc::make_mut(body).insts.push(inst);
             }
         }),
     ];

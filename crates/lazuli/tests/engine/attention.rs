@@ -178,6 +178,52 @@ fn attention_is_near_its_oracle() {
     }
 }
 
+/// Grouped-query attention of few queries, where the rows of all heads that share a key head are one product: several group
+/// sizes, sequences that are split into parts, masks, and head sizes that no vector length divides.
+#[test]
+fn few_rows_of_heads_that_share_keys_are_near_their_oracle() {
+    let _beside = shared();
+    for (heads, heads_kv, l, s, d) in [
+        (9, 3, 1, 1300, 64),
+        (9, 3, 1, 513, 40),
+        (7, 1, 2, 1100, 13),
+        (40, 1, 1, 530, 20),
+        (10, 2, 4, 700, 7),
+        (12, 4, 15, 600, 33),
+        (2, 2, 1, 2100, 16),
+    ] {
+        let case = Case { heads_kv, ..plain(heads, l, s, d) };
+        check(case, "plain");
+        check(Case { p: d + 5, ..case }, "other values");
+        check(Case { causal: true, window: Some(600), ..case }, "window");
+        check(Case { causal: true, window: Some(3), ..case }, "narrow window");
+        check(Case { has_mask: true, soft_cap: Some(0.7), ..case }, "mask and soft cap");
+        check(Case { has_bias: true, causal: true, scale: Some(0.3), ..case }, "bias");
+        if has_chained_products() {
+            let hidden = Case { causal: true, window: Some(20), spoilt: Some((10, f32::NAN)), ..case };
+            check(hidden, "a value out of sight that is NaN");
+        }
+    }
+}
+
+/// Keys and values of two bytes are widened in registers: the bits are those of the same numbers in a cache of floats.
+#[test]
+fn halves_in_a_cache_are_read_as_the_floats_that_they_are() {
+    let _beside = shared();
+    for (l, d) in [(1, 64), (3, 40), (2, 5), (20, 16)] {
+        let case = Case { heads_kv: 2, ..plain(6, l, 700, d) };
+        let [q, k, v] = case.tensors();
+        for dtype in [DType::F16, DType::BF16] {
+            let narrow = |x: &Tensor| x.to_dtype(dtype).compute().unwrap();
+            let wide = |x: &Tensor| narrow(x).to_dtype(DType::F32).compute().unwrap();
+            let options = Attention { causal: true, ..Attention::default() };
+            let got = q.attention(&narrow(&k), &narrow(&v), options).to_vec::<f32>().unwrap();
+            let want = q.attention(&wide(&k), &wide(&v), options).to_vec::<f32>().unwrap();
+            assert_eq!(got, want, "{l} rows of {d}, {dtype}");
+        }
+    }
+}
+
 /// Computed by a program of its own in double precision, to six digits.
 #[test]
 fn attention_has_known_values() {
@@ -324,6 +370,29 @@ fn masks_whose_numbers_wrap_are_computed_element_by_element() {
     let want = q.attention(&k, &v, Attention { scale: Some(1.0), ..Attention::default() }).to_vec::<f32>().unwrap();
     let want: Vec<f64> = want.iter().map(|x| *x as f64).collect();
     check_near(&got, &want, 1e-5, "a mask that wraps");
+}
+
+/// A mask that compares row and column numbers as floats may skip whole blocks only if these are integers that f32 holds
+/// exactly. Offsets with a fraction, numbers beyond 2²⁴ and infinity must give the same result as the mask computed beforehand.
+#[test]
+fn masks_of_floats_hide_what_their_comparisons_say() {
+    let _beside = shared();
+    let (l, s) = (70, 300);
+    let [q, k, v] = plain(1, l, s, 8).tensors();
+    // Rows count up to 276 and columns up to 299, from `start` on; what a row sees ends `ahead` of its own column.
+    for (start, ahead) in [(0.0, 200.0), (7.0, 206.5), (16_777_000.0, 200.0), (3e8, 40.0), (0.25, f32::INFINITY)] {
+        let place = |axis: i32, n: usize| {
+            Tensor::arange(0, n as i32, 1, &device()).to_dtype(DType::F32).add(start).unsqueeze(axis)
+        };
+        let mask = place(1, l).add(ahead).ge(place(0, s));
+        let seen = mask.to_vec::<bool>().unwrap();
+        let scores = q.matmul(&k.transpose(-1, -2));
+        let got = mask.select(&scores, f32::NEG_INFINITY).softmax(-1).matmul(&v).to_vec::<f32>().unwrap();
+        let mask = Tensor::from_vec(seen, [l, s], &device());
+        let want = q.attention(&k, &v, Attention { scale: Some(1.0), mask: Some(&mask), ..Attention::default() });
+        let want: Vec<f64> = want.to_vec::<f32>().unwrap().iter().map(|x| *x as f64).collect();
+        check_near(&got, &want, 1e-5, &format!("from {start}, {ahead} ahead"));
+    }
 }
 
 #[test]
@@ -537,7 +606,8 @@ fn bits_do_not_depend_on_threads() {
     const SAID: &str = "attention digest ";
     let _beside = shared();
     if std::env::var_os("LAZULI_TEST_DIGEST").is_some() {
-        let cases = [plain(3, 300, 500, 16), plain(2, 1, 9000, 16), plain(1, 7, 5000, 8)];
+        let grouped = [(9, 3, 1), (8, 1, 3)].map(|(heads, heads_kv, l)| Case { heads_kv, ..plain(heads, l, 2000, 24) });
+        let cases = [plain(3, 300, 500, 16), plain(2, 1, 9000, 16), plain(1, 7, 5000, 8), grouped[0], grouped[1]];
         let causal = cases.map(|case| Case { causal: true, ..case });
         let spoilt = Case { has_mask: true, spoilt: Some((250, f32::NAN)), ..plain(1, 700, 300, 16) };
         let bits = causal.iter().chain([&spoilt]).flat_map(|case| case.method().to_vec::<f32>().unwrap());

@@ -200,6 +200,15 @@ fn windows_side_by_side_are_put_back_by_a_product_without_zeros_between() {
 }
 
 #[test]
+fn windows_of_three_by_three_with_many_channels_are_their_definition() {
+    let _shared = shared();
+    for (n, c, o, sizes, groups) in [(1, 16, 32, [15, 13], 1), (2, 32, 20, [9, 10], 1), (1, 40, 64, [14, 12], 2)] {
+        let (windows, stride, padding, dilation) = (vec![3, 3], vec![1, 1], vec![1, 1], vec![1, 1]);
+        Case { n, c, o, sizes: sizes.to_vec(), windows, stride, padding, dilation, groups }.check();
+    }
+}
+
+#[test]
 fn windows_that_see_only_padding_are_zero() {
     let _shared = shared();
     let one = |sizes: usize, windows: usize, stride: usize, padding: usize| Case {

@@ -50,6 +50,12 @@ fn a_kept_operand_gives_the_same_bits() {
         let g = numbers(&[2, outputs, size, size], 8);
         check(&w, |w| g.conv_transpose(w, None, options));
     }
+    // One weight in two layouts: a large image and a small one are multiplied in different ways.
+    let (large, small, w) = (numbers(&[1, 24, 17, 18], 9), numbers(&[1, 24, 6, 6], 10), numbers(&[40, 24, 3, 3], 11));
+    check(&w, |w| {
+        let [large, small] = [&large, &small].map(|x| x.conv(w, None, Conv::default()).reshape([-1]));
+        Tensor::cat(&[&large, &small], 0)
+    });
 }
 
 #[test]

@@ -84,6 +84,29 @@ fn a_tensor_that_somebody_else_holds_is_copied_and_one_that_waits_is_computed() 
 }
 
 #[test]
+fn a_recording_that_only_reads_writes_over_no_input_and_hands_back_what_is_there() {
+    let _device = alone();
+    let (x, weight) = (data(&[64, 3], 1), data(&[3], 2));
+    let sum = |x: &Tensor| x.add(&weight).relu();
+    let recording = Recording::reading(&[&x], &[&sum(&x), &x, &weight]).unwrap();
+    let (y, before) = (data(&[64, 3], 5), data(&[64, 3], 5).to_vec::<f32>().unwrap());
+    let wanted = sum(&y).to_vec::<f32>().unwrap();
+    for _ in 0..3 {
+        // Held by nobody but the list: memory that a recording made by `new` would take.
+        let mut given = vec![y.add(0.0).compute().unwrap()];
+        let made = recording.run(&mut given, &[]).unwrap();
+        assert!(given.is_empty());
+        let made: Vec<Vec<f32>> = made.iter().map(|made| made.to_vec().unwrap()).collect();
+        assert_eq!(made, [wanted.clone(), before.clone(), weight.to_vec().unwrap()]);
+    }
+    // Nothing is to be computed.
+    let recording = Recording::reading(&[&x], &[&x]).unwrap();
+    let mut given = vec![y];
+    assert_eq!(recording.run(&mut given, &[]).unwrap()[0].to_vec::<f32>().unwrap(), before);
+    assert!(given.is_empty());
+}
+
+#[test]
 fn positions_out_of_range_and_other_tensors_are_errors_that_leave_everything_as_it_was() {
     let _device = shared();
     let (x, row, position) = (data(&[4, 3], 1), data(&[2, 3], 2), Position::open(1));

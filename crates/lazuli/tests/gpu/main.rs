@@ -15,6 +15,7 @@ mod matmuls;
 mod roundings;
 mod stages;
 mod steady;
+mod sweep;
 mod threads;
 mod training;
 mod windows;

@@ -4,7 +4,8 @@
 use std::collections::HashSet;
 
 use super::{device, leaf};
-use crate::{Error, Tensor, checkpoint, compute};
+use crate::graph::LOOKED_AT;
+use crate::{Attention, Error, Tensor, checkpoint, compute};
 
 fn values(x: &Tensor) -> Vec<f32> {
     x.to_vec().unwrap_or_else(|e| panic!("{e}"))
@@ -36,6 +37,46 @@ fn tokens(x: &Tensor) -> (usize, usize) {
 fn step(x: &Tensor, y: &Tensor, w: &Tensor, b: &Tensor) -> (Tensor, Tensor) {
     let g = x.mul(w).add(b).sub(y).square().mean(..).grad(&[w, b]);
     (w.sub(g[0].mul(0.1)), b.sub(g[1].mul(0.1)))
+}
+
+/// Decodes step by step with layers of attention over KV caches, without `detach()`. Gives, for each step, how many graph nodes
+/// and history entries were visited to record from which earlier tensors its results were computed.
+fn looked_at_by_steps(n_layers: usize, n_steps: usize) -> Vec<u64> {
+    let on = device();
+    let (width, capacity) = (4, n_steps);
+    let weights: Vec<[Tensor; 4]> =
+        (0..n_layers as u64).map(|i| [0, 1, 2, 3].map(|j| Tensor::rand([width, width], 4 * i + j, &on))).collect();
+    let empty = || Tensor::zeros([1, capacity, width], crate::DType::F32, &on).compute().unwrap();
+    let mut caches: Vec<[Tensor; 2]> = (0..n_layers).map(|_| [empty(), empty()]).collect();
+    let mut position = crate::Position::open(0);
+    let mut counts = Vec::new();
+    for i in 0..n_steps {
+        position = position.moved_to(i);
+        let before = LOOKED_AT.get();
+        let mut x = Tensor::rand([1, 1, width], i as u64, &on);
+        for (weights, cache) in weights.iter().zip(&mut caches) {
+            let [q, k, v, out] = weights.each_ref().map(|w| x.matmul(w));
+            *cache = [cache[0].write_rows(1, position, &k), cache[1].write_rows(1, position, &v)];
+            let options = Attention { length: Some(position + 1), ..Attention::default() };
+            x = x.add(q.attention(&cache[0], &cache[1], options)).add(out.tanh());
+        }
+        let y = x.sum(..);
+        let wanted: Vec<&Tensor> = [&y].into_iter().chain(caches.iter().flatten()).collect();
+        compute(&wanted).expect("runs");
+        drop(x);
+        counts.push(LOOKED_AT.get() - before);
+    }
+    counts
+}
+
+#[test]
+fn a_loop_over_caches_that_are_not_detached_looks_at_as_much_in_every_step() {
+    // The first steps find caches that come from nothing.
+    let counts = looked_at_by_steps(6, 300);
+    assert!(counts[10..].iter().all(|count| *count == counts[10]), "{counts:?}");
+    // Each of the caches notes the weights of all layers before its own, which is as much as the square of the layers.
+    let (shallow, deep) = (counts[10], looked_at_by_steps(12, 12)[11]);
+    assert!(deep < 6 * shallow, "{shallow} for 6 layers, {deep} for 12");
 }
 
 #[test]

@@ -5,12 +5,16 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::{AttentionRun, ScoreBlock};
+use super::AttentionRun;
+use crate::dtype::DType;
 use crate::kernel::{InstOp, Reg};
 use crate::ops::BinaryRow;
 
+/// Below this, an f32 holds every whole number.
+const WHOLE_FLOATS: f64 = 16_777_216.0;
+
 /// A comparison of two values that are affine in row and column, for one batch index: their values at row and column 0
-/// and what a row and a column add. Exact: they are integers of 32 bits.
+/// and what a row and a column add. Exact: they are integers of 32 bits, or whole numbers that a float holds.
 #[derive(Clone, Copy)]
 pub struct AffineCond {
     compare: &'static BinaryRow,
@@ -70,11 +74,11 @@ impl BatchMasks {
         seen
     }
 
-    /// Whether all masks of indices hold in a block.
-    pub fn hold(&self, block: ScoreBlock) -> bool {
-        let corners = [block.row, block.row + block.n_rows - 1]
+    /// Whether all masks of indices hold in a block of these rows and columns.
+    pub fn hold(&self, rows: Range<usize>, columns: Range<usize>) -> bool {
+        let corners = [rows.start, rows.end - 1]
             .into_iter()
-            .flat_map(|row| [block.column, block.column + block.n_columns - 1].map(|column| (row, column)));
+            .flat_map(|row| [columns.start, columns.end - 1].map(|column| (row, column)));
         self.is_known && corners.into_iter().all(|(row, column)| self.conds.iter().all(|c| c.holds(row, column)))
     }
 
@@ -89,8 +93,15 @@ impl BatchMasks {
 }
 
 impl AttentionRun<'_> {
+    /// The masks of every batch index, or one for all of them if no condition depends on the batch index.
+    pub fn batch_masks(&self) -> SmallVec<[BatchMasks; 1]> {
+        let n_batch = self.args().batch.iter().product::<usize>();
+        let by_batch = self.work.masks.iter().filter_map(|mask| mask.cond).any(|cond| self.depends_on_batch(cond));
+        (0..if by_batch { n_batch } else { 1 }).map(|batch| self.masks_of(batch)).collect()
+    }
+
     /// The masks of indices for a batch index.
-    pub fn masks(&self, batch: usize) -> BatchMasks {
+    fn masks_of(&self, batch: usize) -> BatchMasks {
         let fill = if self.work.is_softmax { f32::NEG_INFINITY } else { 0.0 };
         let consts = &self.work.args.scores.consts;
         let is_fill = |idx: u16| f32::from_bits(self.constants[consts[idx as usize] as usize]) == fill;
@@ -122,11 +133,32 @@ impl AttentionRun<'_> {
         Some(AffineCond { compare, sides: [side(x)?, side(y)?] })
     }
 
-    /// A value that is affine in the indices: exact, or none if it does not fit an integer.
+    /// Whether a value differs from batch index to batch index.
+    fn depends_on_batch(&self, reg: Reg) -> bool {
+        match self.work.scores.code.body.insts[reg as usize].op {
+            InstOp::Index { access } => match self.work.args.scores.accesses[access as usize].strided() {
+                Some(view) => view.strides[..self.args().batch.len()].iter().any(|stride| *stride != 0),
+                None => true,
+            },
+            InstOp::Binary(_, x, y) => self.depends_on_batch(x) || self.depends_on_batch(y),
+            InstOp::Cast(x) => self.depends_on_batch(x),
+            InstOp::Const(_) => false,
+            _ => true,
+        }
+    }
+
+    /// A value that is affine in the indices: exact, or none if it does not fit an integer, or is no whole number that a
+    /// float holds exactly.
     fn affine(&self, reg: Reg, batch: usize, row: usize, column: usize) -> Option<f64> {
         let (body, args) = (&self.work.scores.code.body, &self.work.args.scores);
-        let value = match body.insts[reg as usize].op {
-            InstOp::Const(idx) => self.constants[args.consts[idx as usize] as usize] as i32 as f64,
+        let inst = &body.insts[reg as usize];
+        let is_float = inst.dtype == DType::F32;
+        let value = match inst.op {
+            InstOp::Const(idx) => match self.constants[args.consts[idx as usize] as usize] {
+                bits if is_float => f64::from(f32::from_bits(bits)),
+                bits => f64::from(bits as i32),
+            },
+            InstOp::Cast(x) => self.affine(x, batch, row, column)?,
             InstOp::Index { access } => {
                 let view = args.accesses[access as usize].strided()?;
                 let mut at = view.offset;
@@ -144,6 +176,7 @@ impl AttentionRun<'_> {
             }
             _ => return None,
         };
-        (value.abs() < i32::MAX as f64).then_some(value)
+        let end = if is_float { WHOLE_FLOATS } else { f64::from(i32::MAX) };
+        (value.abs() < end && value.fract() == 0.0).then_some(value)
     }
 }

@@ -3,9 +3,14 @@
 //! multiplied with the values while they are there. No score reaches memory. Sums do not depend on the number of
 //! threads: how columns are cut goes by sizes alone, and parts are put together in order.
 //!
+//! Where rows are few (a token over a long cache), keys and values are read in place and once for all heads that share them:
+//! consecutive batch indices are joined to a *group*, whose rows are those of all of them, one batch index after another.
+//!
 //! A score of −∞ takes nothing from its value, even if that is NaN. Products of whole blocks cannot leave values out, so a
 //! row whose result is NaN is computed once more, by the runs of columns that it sees.
 
+#[cfg_attr(not(target_arch = "x86_64"), allow(unused, reason = "its loops are there for x86 alone"))]
+mod in_place;
 mod mask;
 mod online_softmax;
 mod pack;
@@ -13,14 +18,16 @@ mod schedule;
 
 use std::ops::Range;
 
+use smallvec::SmallVec;
+
 use super::gemm::{PackBuffers, PackedMatrix};
-use super::gemv::Skinny;
 use super::map;
 use super::schedule::Nest;
 use super::threads;
 use super::tile::{BoundNest, Frame, Tile, Val};
-use crate::kernel::{AttentionArgs, AttentionOperand, ROW_MAX, ROW_PRODUCT, ROW_SHIFT, ROW_SUM};
+use crate::kernel::{AttentionArgs, ROW_MAX, ROW_PRODUCT, ROW_SHIFT, ROW_SUM};
 use crate::ops::max_f32;
+use in_place::{FewRows, StoredRows};
 use mask::BatchMasks;
 use online_softmax::{copy_weights, exp, shift};
 pub use schedule::ChainedProductWork;
@@ -43,28 +50,34 @@ impl ChainedProductWork {
         bound.iter_mut().for_each(|nest| unsafe { nest.evaluate_uniforms() });
         let n_results = self.result.code.body.outputs.len();
         bound[3].outputs.drain(..n_results);
-        let run = AttentionRun { work: self, bound: &bound, constants, parts: SharedParts(parts.cast()) };
+        let (parts, masks) = (SharedParts(parts.cast()), SmallVec::new());
+        let mut run = AttentionRun { work: self, bound: &bound, constants, parts, masks, seen_parts: 0..1 };
+        run.masks = run.batch_masks();
+        run.seen_parts = run.find_seen_parts();
         let schedule = &self.schedule;
-        let per_batch = schedule.tasks_per_batch();
-        let all = |worker: usize, task: usize| {
-            let (batch, within) = (task / per_batch, task % per_batch);
-            let (rows, part) = (within / schedule.n_parts, within % schedule.n_parts);
-            // SAFETY: as promised by the caller; tasks write apart.
-            unsafe { run.task(batch, rows, part, TaskRoom::new(self, rooms.of(worker).first)) };
+        let n_parts = run.seen_parts.len();
+        let each = |is_shared: bool, n_tasks: usize, f: &(dyn Fn(usize, usize) + Sync)| match is_shared {
+            true => threads::for_each_on(n_tasks, f),
+            false => (0..n_tasks).for_each(|task| f(threads::worker(), task)),
         };
-        let n_tasks = schedule.n_batch * per_batch;
-        match schedule.is_shared {
-            true => threads::for_each_on(n_tasks, &all),
-            false => (0..n_tasks).for_each(|task| all(threads::worker(), task)),
-        }
-        if schedule.n_parts > 1 {
-            threads::for_each_on(schedule.n_batch, &|worker, batch| {
+        each(schedule.is_shared, schedule.n_groups * schedule.n_row_tasks * n_parts, &|worker, task| {
+            let (rows, part) = (task / n_parts, run.seen_parts.start + task % n_parts);
+            let (group, rows) = (rows / schedule.n_row_tasks, rows % schedule.n_row_tasks);
+            // SAFETY: as promised by the caller; tasks write apart.
+            unsafe { run.task(group, rows, part, TaskRoom::new(self, rooms.of(worker).first)) };
+        });
+        if n_parts > 1 {
+            let n_values = schedule.n_groups * n_parts * self.group_rows() * self.args.n_values;
+            each(schedule.is_shared && n_values >= COMBINED, schedule.n_groups, &|worker, group| {
                 // SAFETY: as above; all parts are there.
-                unsafe { run.combine(batch, TaskRoom::new(self, rooms.of(worker).first)) };
+                unsafe { run.combine(group, TaskRoom::new(self, rooms.of(worker).first)) };
             });
         }
     }
 }
+
+/// Values of all parts whose combination is worth more than one thread.
+const COMBINED: usize = 1 << 15;
 
 /// A pointer that tasks share; they write apart.
 #[derive(Clone, Copy)]
@@ -81,24 +94,27 @@ struct AttentionRun<'a> {
     bound: &'a [BoundNest<'a>; 4],
     constants: &'a [u32],
     parts: SharedParts,
+    /// Of each batch index, or one for all.
+    masks: SmallVec<[BatchMasks; 1]>,
+    /// The parts of columns that masks do not hide as a whole: at least one.
+    seen_parts: Range<usize>,
 }
 
-/// A block of scores: rows and columns of one batch index.
+/// A block of scores: rows and columns of one group.
 #[derive(Clone, Copy)]
 struct ScoreBlock {
-    batch: usize,
+    group: usize,
     row: usize,
     n_rows: usize,
     column: usize,
     n_columns: usize,
 }
 
-/// What a task computes: rows and columns of one batch index, and where it keeps its state.
+/// What a task computes: rows and columns of one group, and where it keeps its state.
 struct AttentionTask {
-    batch: usize,
+    group: usize,
     rows: Range<usize>,
     columns: Range<usize>,
-    masks: BatchMasks,
     state: RowState,
     room: TaskRoom,
 }
@@ -123,17 +139,62 @@ impl<'a> AttentionRun<'a> {
         &self.work.schedule
     }
 
-    /// Some rows of a batch index over one part of the columns, and if there is but one, the maps over their results.
-    unsafe fn task(&self, batch: usize, rows: usize, part: usize, room: TaskRoom) {
+    /// The masks of a batch index.
+    fn masks(&self, batch: usize) -> &BatchMasks {
+        &self.masks[if self.masks.len() == 1 { 0 } else { batch }]
+    }
+
+    /// Rows of a group by batch index: for each, its number and which of these rows are its own.
+    fn by_batch(&self, group: usize, rows: Range<usize>) -> impl Iterator<Item = (usize, Range<usize>)> + use<> {
+        let (n_rows, n_joined) = (self.args().n_rows, self.schedule().n_joined);
+        (rows.start / n_rows..rows.end.div_ceil(n_rows)).map(move |member| {
+            let own = rows.start.max(member * n_rows)..rows.end.min((member + 1) * n_rows);
+            (group * n_joined + member, own)
+        })
+    }
+
+    /// Rows of a group that are all of one batch index, as that counts them.
+    fn of_batch(&self, rows: &Range<usize>) -> Range<usize> {
+        let first = rows.start % self.args().n_rows;
+        first..first + rows.len()
+    }
+
+    /// The columns that some of the rows of a group may see, of some of them.
+    fn seen(&self, group: usize, rows: Range<usize>, columns: Range<usize>) -> Range<usize> {
+        let by_batch = self.by_batch(group, rows);
+        let seen = by_batch.map(|(batch, rows)| self.masks(batch).seen(self.of_batch(&rows), columns.clone()));
+        seen.reduce(|x, y| match (x.is_empty(), y.is_empty()) {
+            (true, _) => y,
+            (_, true) => x,
+            _ => x.start.min(y.start)..x.end.max(y.end),
+        })
+        .unwrap_or(columns.start..columns.start)
+    }
+
+    /// Parts that all batch indices see nothing of need no task. Combining one would change no bit: its sums are 0.
+    fn find_seen_parts(&self) -> Range<usize> {
+        let (args, schedule) = (self.args(), self.schedule());
+        if self.masks.len() > 1 || args.n_rows == 0 {
+            return 0..schedule.n_parts;
+        }
+        let seen = self.masks[0].seen(0..args.n_rows, 0..args.n_columns);
+        let first = seen.start / schedule.part_columns;
+        first..seen.end.div_ceil(schedule.part_columns).max(first + 1)
+    }
+
+    /// Some rows of a group over one part of the columns, and if no other part is seen, the maps over their results.
+    unsafe fn task(&self, group: usize, rows: usize, part: usize, room: TaskRoom) {
         let (args, schedule) = (self.args(), self.schedule());
         let first = rows * schedule.rows_per_task;
-        let n_rows = schedule.rows_per_task.min(args.n_rows - first);
-        let columns = part * schedule.part_columns..((part + 1) * schedule.part_columns).min(args.n_columns);
-        let state = match schedule.n_parts {
-            1 => room.state,
-            _ => self.part_state(batch, part, first),
-        };
-        let task = AttentionTask { batch, rows: first..first + n_rows, columns, masks: self.masks(batch), state, room };
+        let n_rows = schedule.rows_per_task.min(self.work.group_rows() - first);
+        let rows = first..first + n_rows;
+        let mut columns = part * schedule.part_columns..((part + 1) * schedule.part_columns).min(args.n_columns);
+        if schedule.reads_in_place {
+            columns = self.seen(group, rows.clone(), columns);
+        }
+        let is_whole = self.seen_parts.len() == 1;
+        let state = if is_whole { room.state } else { self.part_state(group, part, first) };
+        let task = AttentionTask { group, rows, columns, state, room };
         // SAFETY: as promised by the caller.
         unsafe {
             self.attend(&task, &[]);
@@ -146,8 +207,8 @@ impl<'a> AttentionRun<'a> {
                 let spoilt: Vec<bool> = (0..n_rows).map(is_nan).collect();
                 self.attend(&task, &spoilt);
             }
-            if schedule.n_parts == 1 {
-                self.finish(batch, first, n_rows, state, room);
+            if is_whole {
+                self.finish(group, task.rows, state, room);
             }
         }
     }
@@ -155,7 +216,7 @@ impl<'a> AttentionRun<'a> {
     /// Weights and sums of the rows of a task. Rows that are `spoilt` take values only where their scores are not masked.
     unsafe fn attend(&self, task: &AttentionTask, spoilt: &[bool]) {
         let (args, schedule) = (self.args(), self.schedule());
-        let AttentionTask { batch, rows, columns, masks, state, room } = task;
+        let AttentionTask { group, rows, columns, state, room } = task;
         let [scores, unmasked, ..] = self.bound;
         let panel_columns = schedule.panel_columns;
         // SAFETY: as promised by the caller.
@@ -170,27 +231,22 @@ impl<'a> AttentionRun<'a> {
                         let mut is_packed = schedule.reads_in_place;
                         for row in rows.clone().step_by(schedule.block_rows) {
                             let n_rows = schedule.block_rows.min(rows.end - row);
-                            let mut has_rows = schedule.reads_in_place;
+                            let mut has_rows = false;
                             for column in chunk.clone().step_by(schedule.block_columns) {
                                 let end = chunk.end.min(column + schedule.block_columns);
-                                let seen = masks.seen(row..row + n_rows, column..end);
+                                let seen = self.seen(*group, row..row + n_rows, column..end);
                                 if seen.is_empty() {
                                     continue;
                                 }
                                 if !std::mem::replace(&mut is_packed, true) {
-                                    self.pack_columns(*batch, chunk.clone(), *room);
+                                    self.pack_columns(*group, chunk.clone(), *room);
                                 }
                                 let column = column + (seen.start - column) / panel_columns * panel_columns;
                                 let n_columns = seen.end - column;
-                                let block = ScoreBlock { batch: *batch, row, n_rows, column, n_columns };
+                                let block = ScoreBlock { group: *group, row, n_rows, column, n_columns };
                                 if !std::mem::replace(&mut has_rows, true) {
                                     self.pack_rows(block, *room);
                                 }
-                                // Scores that masks hide are made as if seen, and hidden then; if that is not the
-                                // same, by the instructions.
-                                let hold = masks.hold(block);
-                                let frame = if hold || masks.is_neutral { &mut *free } else { &mut *masked };
-                                let hides = masks.is_neutral && !hold;
                                 let task_row = row - rows.start;
                                 let place = BlockPlace {
                                     block,
@@ -200,7 +256,15 @@ impl<'a> AttentionRun<'a> {
                                     spoilt: spoilt.get(task_row..task_row + n_rows).unwrap_or(&[]),
                                 };
                                 self.inner_products(&place);
-                                self.weigh(frame, &place, masks, hides);
+                                for (batch, rows) in self.by_batch(*group, row..row + n_rows) {
+                                    // Scores that masks hide are made as if seen, and hidden then; if that is not the
+                                    // same, by the instructions.
+                                    let masks = self.masks(batch);
+                                    let hold = masks.hold(self.of_batch(&rows), column..column + n_columns);
+                                    let frame = if hold || masks.is_neutral { &mut *free } else { &mut *masked };
+                                    let hides = (masks.is_neutral && !hold).then_some(masks);
+                                    self.weigh(frame, &place, rows, hides);
+                                }
                                 self.take_all(&place);
                             }
                         }
@@ -211,21 +275,22 @@ impl<'a> AttentionRun<'a> {
     }
 
     /// Where a part keeps the state of the rows from `first` on.
-    fn part_state(&self, batch: usize, part: usize, first: usize) -> RowState {
-        let (n_rows, n_values) = (self.args().n_rows, self.args().n_values);
-        let at = (batch * self.schedule().n_parts + part) * n_rows * self.work.row_state();
+    fn part_state(&self, group: usize, part: usize, first: usize) -> RowState {
+        let (n_rows, n_values) = (self.work.group_rows(), self.args().n_values);
+        let at = (group * self.schedule().n_parts + part) * n_rows * self.work.row_state();
         let product = self.parts.0.wrapping_add(at);
         let max = product.wrapping_add(n_rows * n_values);
         RowState { product, max, sum: max.wrapping_add(n_rows) }.at(first, n_values)
     }
 
-    /// Puts the parts of all rows of a batch index together, from the first to the last, and maps their results.
-    unsafe fn combine(&self, batch: usize, room: TaskRoom) {
+    /// Puts the parts of all rows of a group together, from the first to the last, and maps their results.
+    unsafe fn combine(&self, group: usize, room: TaskRoom) {
         let args = self.args();
-        let total = self.part_state(batch, 0, 0);
-        for part in 1..self.schedule().n_parts {
-            let other = self.part_state(batch, part, 0);
-            for row in 0..args.n_rows {
+        let n_rows = self.work.group_rows();
+        let total = self.part_state(group, self.seen_parts.start, 0);
+        for part in self.seen_parts.clone().skip(1) {
+            let other = self.part_state(group, part, 0);
+            for row in 0..n_rows {
                 let (to, from) = (total.at(row, args.n_values), other.at(row, args.n_values));
                 // SAFETY: both are rows of parts.
                 unsafe {
@@ -243,33 +308,42 @@ impl<'a> AttentionRun<'a> {
             }
         }
         // SAFETY: as promised by the caller.
-        unsafe { self.finish(batch, 0, args.n_rows, total, room) };
+        unsafe { self.finish(group, 0..n_rows, total, room) };
     }
 
-    /// An operand of a block, where it lies.
-    fn operand(&self, i: usize, lies: &AttentionOperand, batch: usize, place: usize) -> *const f32 {
-        self.bound[0].inputs[i].cast::<f32>().wrapping_offset(self.at(lies, batch, place))
+    /// Some columns of an operand that is read in place: the keys of an inner product, or the values.
+    fn stored_rows(&self, input: usize, group: usize, columns: Range<usize>) -> StoredRows {
+        let args = self.args();
+        let (lies, len) = match args.inner.get(input / 2) {
+            Some(inner) => (&inner.b, inner.depth),
+            None => (&args.values, args.n_values),
+        };
+        let dtype = self.work.storages[input].dtype();
+        let at = self.at(lies, group * self.schedule().n_joined, columns.start) * dtype.size() as isize;
+        let first = self.bound[0].inputs[input].wrapping_offset(at);
+        StoredRows { first, dtype, pitch: lies.place, n_rows: columns.len(), len }
     }
 
     /// The inner products of a block.
     unsafe fn inner_products(&self, place: &BlockPlace) {
         let &BlockPlace { block, room, .. } = place;
-        let at = block.column - place.chunk.start;
+        let columns = block.column..block.column + block.n_columns;
+        let pitch = self.schedule().block_pitch;
         for (i, inner) in self.args().inner.iter().enumerate() {
-            let (depth, out) = (inner.depth, room.sums[i]);
+            let rows = self.row_operand(i, block, room);
             // SAFETY: operands are within their memory, and the room holds all of a block.
             unsafe {
                 if self.schedule().reads_in_place {
-                    let a = self.operand(2 * i, &inner.a, block.batch, block.row);
-                    let b = self.operand(2 * i + 1, &inner.b, block.batch, block.column);
-                    let (k, n, b_pitch) = (depth, block.n_columns, inner.b.place);
-                    Skinny { m: 1, k, n, a, a_pitch: 0, b, b_pitch, by_columns: true, out }.dot();
+                    let few = |first: *mut f32, pitch: usize| FewRows { first, pitch, n_rows: block.n_rows };
+                    let keys = self.stored_rows(2 * i + 1, block.group, columns.clone());
+                    let (a, out) = (few(rows.0.cast_mut(), rows.1 as usize), few(room.sums[i], pitch));
+                    in_place::dot_products(a, keys, out);
                     continue;
                 }
+                let (depth, at) = (inner.depth, place.chunk.start);
                 let matrix = PackedMatrix { first: room.columns[i], depth, n_columns: place.chunk.len() };
-                let part = (0..depth, at..at + block.n_columns);
-                let (rows, out) = (self.row_operand(i, block, room), (out, self.schedule().block_pitch));
-                matrix.multiply(rows, block.n_rows, part, out, false);
+                let part = (0..depth, columns.start - at..columns.end - at);
+                matrix.multiply(rows, block.n_rows, part, (room.sums[i], pitch), false);
             }
         }
     }
@@ -298,10 +372,12 @@ impl<'a> AttentionRun<'a> {
         // SAFETY: as promised by the caller.
         unsafe {
             if self.schedule().reads_in_place {
-                let column = block.column + columns.start;
-                let b = self.operand(2 * args.inner.len(), &args.values, block.batch, column);
-                let (k, n, b_pitch) = (columns.len(), args.n_values, args.values.place);
-                return Skinny { m: 1, k, n, a: weights, a_pitch: 0, b, b_pitch, by_columns: false, out }.add();
+                let n_rows = rows.len();
+                let weights = FewRows { first: weights.cast_mut(), pitch, n_rows };
+                let out = FewRows { first: out, pitch: args.n_values, n_rows };
+                let columns = block.column + columns.start..block.column + columns.end;
+                let values = self.stored_rows(2 * args.inner.len(), block.group, columns);
+                return in_place::add_weighted(weights, values, out);
             }
             let at = block.column - place.chunk.start;
             let part = (at + columns.start..at + columns.end, 0..args.n_values);
@@ -332,9 +408,15 @@ impl<'a> AttentionRun<'a> {
         self.work.is_softmax || self.work.masked_by.is_some_and(is_zero)
     }
 
-    /// The weights of a block, from its sums; with a softmax, rows whose greatest score grows are rescaled. Then spoilt rows
-    /// take the values that they see.
-    unsafe fn weigh(&self, frame: &mut Frame<'a>, place: &BlockPlace, masks: &BatchMasks, hides: bool) {
+    /// The weights of some rows of a block, all of one batch index, from their sums; with a softmax, rows whose greatest score
+    /// grows are rescaled. Then spoilt rows take the values that they see. `hides` are masks that are still to be applied.
+    unsafe fn weigh(
+        &self,
+        frame: &mut Frame<'a>,
+        place: &BlockPlace,
+        of_batch: Range<usize>,
+        hides: Option<&BatchMasks>,
+    ) {
         let args = self.args();
         let &BlockPlace { block, state, room, .. } = place;
         let nest = frame.bound.nest;
@@ -343,11 +425,12 @@ impl<'a> AttentionRun<'a> {
         let register = |i: usize| stores.get(i).map(|store| nest.code.alias[store.value as usize]);
         let (score, factor) = (register(0).expect("a score is stored"), register(1));
         let len = block.n_columns;
-        let per_tile = (nest.scratch.tile / len).clamp(1, block.n_rows);
+        let per_tile = (nest.scratch.tile / len).clamp(1, of_batch.len());
         debug_assert!(per_tile * len <= nest.scratch.tile, "less scratch than a row of a block");
-        for row in (0..block.n_rows).step_by(per_tile) {
-            let rows = per_tile.min(block.n_rows - row);
-            let start = (block.batch * args.n_rows + block.row + row) * args.n_columns + block.column;
+        let hidden = if self.work.is_softmax { f32::NEG_INFINITY } else { 0.0 };
+        for first in of_batch.clone().step_by(per_tile) {
+            let (row, rows) = (first - block.row, per_tile.min(of_batch.end - first));
+            let start = (block.group * self.work.group_rows() + first) * args.n_columns + block.column;
             let tile = Tile { start, rows, len, pitch: args.n_columns, ..Tile::default() };
             for (i, _) in args.inner.iter().enumerate() {
                 let sums = room.sums[i].wrapping_add(row * pitch);
@@ -357,10 +440,11 @@ impl<'a> AttentionRun<'a> {
             unsafe {
                 nest.passes.inner.iter().for_each(|pass| frame.run_lines(pass, &tile));
                 let (score, factor) = (frame.val(score), factor.map(|reg| frame.val(reg)));
-                for i in (0..rows).filter(|_| hides) {
+                for (i, masks) in (0..rows).filter_map(|i| Some((i, hides?))) {
                     // A score depends on sums, so it lies in scratch memory: that of sums, or of tiles.
                     let lanes = score.ptr.cast_mut().cast::<f32>().offset(i as isize * score.pitch);
-                    masks.hide(block.row + row + i, block.column, std::slice::from_raw_parts_mut(lanes, len));
+                    let own = (first + i) % args.n_rows;
+                    masks.hide(own, block.column, std::slice::from_raw_parts_mut(lanes, len));
                 }
                 let weights = (room.weights.wrapping_add(row * pitch), pitch);
                 match self.work.is_softmax {
@@ -368,56 +452,64 @@ impl<'a> AttentionRun<'a> {
                     false => copy_weights(score, factor, weights, &tile),
                 }
                 for i in (0..rows).filter(|i| place.spoilt.get(row + i).copied().unwrap_or(false)) {
-                    self.take_seen(place, row + i, score.row(i, len), masks.fill);
+                    self.take_seen(place, row + i, score.row(i, len), hidden);
                 }
             }
         }
     }
 
-    /// The maps over results and rows.
-    unsafe fn finish(&self, batch: usize, first: usize, n_rows: usize, state: RowState, room: TaskRoom) {
+    /// The maps over results and rows, of some rows of a group.
+    unsafe fn finish(&self, group: usize, rows: Range<usize>, state: RowState, room: TaskRoom) {
         let args = self.args();
         let [.., result, by_row] = self.bound;
+        let first = rows.start;
+        let start = group * self.work.group_rows();
         // SAFETY: as promised by the caller.
         unsafe {
-            for row in 0..n_rows {
+            for row in 0..rows.len() {
                 *room.shifts.add(row) = shift(*state.max.add(row));
             }
             let row_vals = |row: usize| {
                 let val = |first: *mut f32| Val { ptr: first.wrapping_add(row).cast(), pitch: 1, spread: false };
                 [(ROW_SHIFT, val(room.shifts)), (ROW_MAX, val(state.max)), (ROW_SUM, val(state.sum))]
             };
+            // A tile has rows of one batch index alone: from there to the next, steps may differ.
+            let tiles = |per_tile: usize, f: &mut dyn FnMut(usize, usize)| {
+                for (_, own) in self.by_batch(group, rows.clone()) {
+                    own.clone().step_by(per_tile).for_each(|row| f(row, per_tile.min(own.end - row)));
+                }
+            };
             if !self.work.result.code.body.stores.is_empty() {
                 result.with_frame(|frame| {
                     let n_lanes = self.work.result.scratch.tile.max(1);
                     let len = args.n_values.min(n_lanes);
-                    for row in (0..n_rows).step_by((n_lanes / len).max(1)) {
+                    tiles((n_lanes / len).max(1), &mut |row, rows| {
                         for column in (0..args.n_values).step_by(len) {
                             let tile = Tile {
-                                start: (batch * args.n_rows + first + row) * args.n_values + column,
-                                rows: (n_lanes / len).max(1).min(n_rows - row),
+                                start: (start + row) * args.n_values + column,
+                                rows,
                                 len: len.min(args.n_values - column),
                                 pitch: args.n_values,
                                 ..Tile::default()
                             };
+                            let row = row - first;
                             row_vals(row).iter().for_each(|(number, val)| frame.accs[*number as usize] = *val);
                             let product = state.product.wrapping_add(row * args.n_values + column);
                             frame.accs[ROW_PRODUCT as usize] = Val::full(product.cast_const().cast(), args.n_values);
                             map::run_tile(frame, &tile);
                         }
-                    }
+                    });
                 });
             }
             if !self.work.rows.code.body.stores.is_empty() {
                 by_row.with_frame(|frame| {
-                    let len = self.work.rows.scratch.tile.max(1);
-                    for row in (0..n_rows).step_by(len) {
-                        let tile = Tile::of(batch * args.n_rows + first + row, len.min(n_rows - row));
-                        for (number, val) in row_vals(row) {
+                    tiles(self.work.rows.scratch.tile.max(1), &mut |row, rows| {
+                        let tile = Tile::of(start + row, rows);
+                        for (number, val) in row_vals(row - first) {
                             frame.accs[number as usize] = Val::full(val.ptr, tile.len);
                         }
                         map::run_tile(frame, &tile);
-                    }
+                    });
                 });
             }
         }

@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use super::schedule::row_pitch;
 use super::{AttentionRun, ScoreBlock, TaskRoom};
 use crate::blocks::Storage;
 use crate::cpu::gemm::{PackedMatrix, turn};
@@ -37,28 +38,40 @@ impl AttentionRun<'_> {
         }
     }
 
-    /// Packs the rows of a block where they do not lie dense as floats.
+    /// Packs the rows of a block where they do not lie dense as floats, or are those of several batch indices.
     ///
     /// # Safety
     /// As for [`pack_columns`](AttentionRun::pack_columns).
     pub unsafe fn pack_rows(&self, block: ScoreBlock, room: TaskRoom) {
         for (i, inner) in self.args().inner.iter().enumerate() {
-            if self.work.storages[2 * i] != Storage::Plain(DType::F32) || inner.a.along != 1 {
-                let from = self.at(&inner.a, block.batch, block.row);
-                let (steps, size) = ((inner.a.place, inner.a.along), (block.n_rows, inner.depth));
-                // SAFETY: as promised by the caller.
-                unsafe { self.pack(2 * i, from, steps, size, (room.rows[i], inner.depth), room) };
+            if self.has_packed_rows(i) {
+                let pitch = row_pitch(inner.depth);
+                let steps = (inner.a.place, inner.a.along);
+                for (batch, rows) in self.by_batch(block.group, block.row..block.row + block.n_rows) {
+                    let to = room.rows[i].wrapping_add((rows.start - block.row) * pitch);
+                    let from = self.at(&inner.a, batch, self.of_batch(&rows).start);
+                    // SAFETY: as promised by the caller.
+                    unsafe { self.pack(2 * i, from, steps, (rows.len(), inner.depth), (to, pitch), room) };
+                }
             }
         }
+    }
+
+    /// Whether rows of an inner product are packed: vector code that reads columns in place wants them padded, and packed
+    /// columns at least dense.
+    fn has_packed_rows(&self, i: usize) -> bool {
+        self.schedule().reads_in_place
+            || self.work.storages[2 * i] != Storage::Plain(DType::F32)
+            || self.args().inner[i].a.along != 1
     }
 
     /// The rows of a block, and from one to the next.
     pub fn row_operand(&self, i: usize, block: ScoreBlock, room: TaskRoom) -> (*const f32, isize) {
         let inner = &self.args().inner[i];
-        if self.work.storages[2 * i] != Storage::Plain(DType::F32) || inner.a.along != 1 {
-            return (room.rows[i].cast_const(), inner.depth as isize);
+        if self.has_packed_rows(i) {
+            return (room.rows[i].cast_const(), row_pitch(inner.depth) as isize);
         }
-        let at = self.at(&inner.a, block.batch, block.row);
+        let at = self.at(&inner.a, block.group, block.row);
         (self.bound[0].inputs[2 * i].cast::<f32>().wrapping_offset(at), inner.a.place)
     }
 

@@ -6,13 +6,12 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
+use super::in_place;
 use crate::blocks::Storage;
 use crate::cpu::gemm::{PackedMatrix, TASK, TASKS_PER_THREAD};
-use crate::cpu::gemv;
 use crate::cpu::program::{AttentionCode, Code};
 use crate::cpu::schedule::Nest;
-use crate::dtype::DType;
-use crate::kernel::{AffineMask, Args, AttentionArgs, InstOp};
+use crate::kernel::{AffineMask, Args, AttentionArgs, AttentionOperand, InstOp};
 use crate::target::CpuTarget;
 
 /// Rows of a block. With [`COLUMNS`], its scores and weights stay in the first- and second-level caches.
@@ -25,14 +24,26 @@ const CHUNK_BLOCKS: usize = 4;
 /// Rows of a task at most, and at least where there are so many: the operands that a task packs are used so often.
 const MAX_TASK_ROWS: usize = 1008;
 const MIN_TASK_ROWS: usize = 192;
-/// With fewer rows than this, columns are shared out as well, in parts of this many: one row over a long cache.
+/// With fewer rows than this, columns are shared out as well, in parts of so many: one row over a long cache. Parts are as
+/// large as leaves so many tasks for threads.
 const FEW_ROWS: usize = 16;
-const PART_COLUMNS: usize = 4096;
+const PART_COLUMNS: std::ops::RangeInclusive<usize> = 512..=4096;
+const PART_TASKS: usize = 48;
+/// Columns of a block whose operands are read in place: twice as many, for what a block costs beside its products is worth
+/// more of them where rows are few.
+const IN_PLACE_COLUMNS: usize = 512;
+/// Rows at most, over all heads that share keys, that are multiplied with a key while it is in the first-level cache.
+const MAX_JOINED_ROWS: usize = 32;
+/// Bytes of keys and values that are worth more than one thread.
+const SHARED_BYTES: usize = 512 << 10;
 
 /// How a chained product is cut. It depends on sizes, and on the number of threads only where that changes no bit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionSchedule {
-    pub n_batch: usize,
+    /// Groups of batch indices, and how many consecutive ones are in each: those that share columns and values are joined to
+    /// one product with the rows of all, where operands are read in place.
+    pub n_groups: usize,
+    pub n_joined: usize,
     pub rows_per_task: usize,
     pub n_row_tasks: usize,
     /// Parts into which columns are cut, put together afterwards.
@@ -47,7 +58,7 @@ pub struct AttentionSchedule {
     pub block_pitch: usize,
     /// How many columns (keys) are packed at a time.
     pub chunk_columns: usize,
-    /// Whether there is one row, and operands lie such that nothing is packed for it.
+    /// Whether rows are few, and columns and values are read where they lie: nothing is packed.
     pub reads_in_place: bool,
     /// Whether tasks are worth more than one thread.
     pub is_shared: bool,
@@ -57,46 +68,83 @@ impl AttentionSchedule {
     fn new(code: &AttentionCode, args: &AttentionArgs, target: &CpuTarget) -> AttentionSchedule {
         let n_batch: usize = args.batch.iter().product();
         let &AttentionArgs { n_rows, n_columns, .. } = args;
-        let panel_columns = PackedMatrix::panel_columns(target.isa);
-        let block_columns = COLUMNS / panel_columns * panel_columns;
-        let n_parts = if n_rows < FEW_ROWS { n_columns.div_ceil(PART_COLUMNS).max(1) } else { 1 };
-        let part_columns = n_columns.div_ceil(n_parts).next_multiple_of(block_columns);
+        let read = OperandByColumns::all(code, args);
+        let is_readable = |x: &OperandByColumns| {
+            x.lies.along == 1 && matches!(x.storage, Storage::Plain(dtype) if in_place::reads(target.isa, dtype))
+        };
+        let reads_in_place = n_rows < FEW_ROWS && read.iter().all(is_readable);
+        let n_joined = if reads_in_place { joined(args, &read) } else { 1 };
+        let n_groups = n_batch / n_joined.max(1);
+        let panel_columns = if reads_in_place { 1 } else { PackedMatrix::panel_columns(target.isa) };
+        let block_columns = match reads_in_place {
+            true => IN_PLACE_COLUMNS,
+            false => COLUMNS / panel_columns * panel_columns,
+        };
+        let part_columns = match n_rows < FEW_ROWS {
+            true => {
+                let wanted = n_columns.div_ceil(PART_TASKS.div_ceil(n_groups.max(1)));
+                wanted.clamp(*PART_COLUMNS.start(), *PART_COLUMNS.end()).next_multiple_of(block_columns)
+            }
+            false => n_columns.next_multiple_of(block_columns),
+        };
         let wanted = (TASKS_PER_THREAD * target.threads).div_ceil(n_batch.max(1));
         let rows_per_task = n_rows.div_ceil(wanted).next_multiple_of(ROWS).clamp(MIN_TASK_ROWS, MAX_TASK_ROWS);
-        let rows_per_task = rows_per_task.min(n_rows.max(1));
-        let inner = || args.inner.iter().flat_map(|inner| [inner.a.along, inner.b.along]);
-        let is_dense = inner().chain([args.values.along]).all(|along| along == 1);
-        let is_float =
-            code.kernel.inputs[..2 * args.inner.len() + 1].iter().all(|storage| *storage == Storage::Plain(DType::F32));
+        let rows_per_task = rows_per_task.min(n_rows.max(1)) * n_joined;
         let work = (n_batch * n_rows * n_columns).saturating_mul(args.depth());
+        let column_bytes: usize = read.iter().map(|x| x.len * x.storage.unit_bytes()).sum();
         AttentionSchedule {
-            n_batch,
+            n_groups,
+            n_joined,
             rows_per_task,
-            n_row_tasks: n_rows.div_ceil(rows_per_task),
-            n_parts: n_columns.div_ceil(part_columns),
+            n_row_tasks: (n_rows * n_joined).div_ceil(rows_per_task),
+            n_parts: n_columns.div_ceil(part_columns).max(1),
             part_columns,
-            block_rows: ROWS.min(n_rows),
+            block_rows: if reads_in_place { rows_per_task } else { ROWS.min(n_rows) },
             block_columns,
             panel_columns,
             block_pitch: block_columns.min(n_columns.next_multiple_of(16)),
             chunk_columns: CHUNK_BLOCKS * block_columns,
-            reads_in_place: n_rows == 1 && is_dense && is_float && gemv::fits(target.isa, 1, (1, 1), (1, 1)),
-            is_shared: work >= TASK,
+            reads_in_place,
+            is_shared: work >= TASK || reads_in_place && n_groups * n_columns * column_bytes >= SHARED_BYTES,
         }
     }
+}
 
-    /// Tasks of all rows of a batch index.
-    pub fn tasks_per_batch(&self) -> usize {
-        self.n_row_tasks * self.n_parts
+/// An operand with a place for each column: keys or values.
+struct OperandByColumns<'a> {
+    storage: Storage,
+    lies: &'a AttentionOperand,
+    /// Elements of a place.
+    len: usize,
+}
+
+impl OperandByColumns<'_> {
+    fn all<'a>(code: &AttentionCode, args: &'a AttentionArgs) -> SmallVec<[OperandByColumns<'a>; 3]> {
+        let inputs = &code.kernel.inputs;
+        let keys = args.inner.iter().enumerate().map(|(i, inner)| (2 * i + 1, &inner.b, inner.depth));
+        let values = (2 * args.inner.len(), &args.values, args.n_values);
+        keys.chain([values]).map(|(i, lies, len)| OperandByColumns { storage: inputs[i], lies, len }).collect()
     }
+}
+
+/// How many consecutive batch indices are computed together because they read the same columns: as many as share them, or a
+/// divisor of that number if those have too many rows.
+fn joined(args: &AttentionArgs, read: &[OperandByColumns]) -> usize {
+    let is_shared = |axis: &usize| args.batch[*axis] == 1 || read.iter().all(|x| x.lies.batch[*axis] == 0);
+    let n_sharing: usize = (0..args.batch.len()).rev().take_while(is_shared).map(|axis| args.batch[axis]).product();
+    let most = (MAX_JOINED_ROWS / args.n_rows.max(1)).clamp(1, n_sharing.max(1));
+    (1..=most).rev().find(|n| n_sharing.is_multiple_of(*n)).unwrap_or(1)
 }
 
 impl fmt::Display for AttentionSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let AttentionSchedule { n_batch, rows_per_task, n_row_tasks, n_parts, part_columns, .. } = self;
+        let AttentionSchedule { n_groups, n_joined, rows_per_task, n_row_tasks, n_parts, part_columns, .. } = self;
         let AttentionSchedule { block_rows, block_columns, chunk_columns, .. } = self;
         let threads = if self.is_shared { "" } else { " on one thread" };
-        write!(f, "{n_batch} × {n_row_tasks} tasks of {rows_per_task} rows{threads}, ")?;
+        write!(f, "{n_groups} × {n_row_tasks} tasks of {rows_per_task} rows{threads}, ")?;
+        if *n_joined > 1 {
+            write!(f, "{n_joined} heads that share keys joined, ")?;
+        }
         write!(f, "{n_parts} parts of {part_columns} columns, blocks of {block_rows}×{block_columns}, ")?;
         match self.reads_in_place {
             true => write!(f, "operands read in place"),
@@ -180,8 +228,13 @@ impl ChainedProductWork {
     pub fn parts_bytes(&self) -> usize {
         match self.schedule.n_parts {
             1 => 0,
-            n_parts => self.schedule.n_batch * n_parts * self.args.n_rows * self.row_state() * 4,
+            n_parts => self.schedule.n_groups * n_parts * self.group_rows() * self.row_state() * 4,
         }
+    }
+
+    /// Rows of a group of batch indices.
+    pub(super) fn group_rows(&self) -> usize {
+        self.args.n_rows * self.schedule.n_joined
     }
 
     /// Values that are kept of a row: the product, the greatest score and the sum of weights.
@@ -196,6 +249,11 @@ impl fmt::Display for ChainedProductWork {
         let softmax = if self.is_softmax { "online softmax, " } else { "" };
         write!(f, "{softmax}{}", self.schedule)
     }
+}
+
+/// From row to row of packed rows: whole vectors, filled up with zeros.
+pub fn row_pitch(depth: usize) -> usize {
+    depth.next_multiple_of(16)
 }
 
 /// Where in a thread's room a task keeps its operands, scores and sums.
@@ -234,18 +292,18 @@ impl TaskRoom {
             size += n.next_multiple_of(16);
             at
         };
-        let chunk = work.schedule.chunk_columns.min(args.n_columns);
+        let chunk = if work.schedule.reads_in_place { 0 } else { work.schedule.chunk_columns.min(args.n_columns) };
         let (n_rows, n_columns) = (work.schedule.block_rows, work.schedule.block_pitch);
         let depth = |i: usize| args.inner.get(i).map_or(0, |inner| inner.depth);
         let task_rows = work.schedule.rows_per_task;
         let columns = [0, 1].map(|i| take(PackedMatrix::n_values(depth(i), chunk)));
         let values = take(PackedMatrix::n_values(chunk, args.n_values));
-        let rows = [0, 1].map(|i| take(depth(i) * n_rows));
+        let rows = [0, 1].map(|i| take(row_pitch(depth(i)) * n_rows));
         let sums = [0, 1].map(|i| take(if depth(i) > 0 { n_rows * n_columns } else { 0 }));
         let weights = take(n_rows * n_columns);
         let state = RowState { product: take(task_rows * args.n_values), max: take(task_rows), sum: take(task_rows) };
         let shifts = take(task_rows);
-        let wide = take(chunk.next_multiple_of(16).max(depth(0)).max(depth(1)).max(args.n_values) * 16);
+        let wide = take(chunk.max(n_rows).next_multiple_of(16).max(depth(0)).max(depth(1)).max(args.n_values) * 16);
         TaskRoom { columns, values, rows, sums, weights, state, shifts, wide, size }
     }
     /// The packed values of a chunk of so many columns.

@@ -20,13 +20,13 @@ use crate::ops::Isa;
 
 /// Columns of `b` whose sums are made before they are transposed: with a panel's width of sums for each they take half of a
 /// first-level cache, and each row of a packed panel is used so often while it is near.
-const BLOCK: usize = 96;
+pub(super) const BLOCK: usize = 96;
 /// Fewer columns than this are not worth a block of their own: what follows would take them in rows shorter than vectors.
 const MIN_BLOCK: usize = 32;
 /// Fewer register tiles than this cannot be shared out among threads; a plain GEMM splits k then.
 const MIN_TILES: usize = 16;
 /// The most values that are packed: larger operands are packed piece by piece by a plain GEMM.
-const MAX_PACKED: usize = 16 << 20;
+pub(super) const MAX_PACKED: usize = 16 << 20;
 
 /// A product `out[m, n] = a[m, k] · b[k, n]` of each image of a batch, with the same `a` for all.
 #[derive(Clone, Copy)]
@@ -59,6 +59,33 @@ pub enum ImplicitOut<'a> {
     /// Each block is handed over in a near cache by the thread that has made it, its rows one after another: the image, rows and
     /// columns, and the first sum.
     Blocks(&'a (dyn Fn(usize, Range<usize>, Range<usize>, *const f32) + Sync)),
+}
+
+impl ImplicitOut<'_> {
+    /// Transposes the sums of a block, which begin at an address and are so many values from column to column, on their way to
+    /// the results of `(image, columns of all)`; those that are handed over go to `near` before.
+    pub(super) unsafe fn take(
+        &self,
+        (image_idx, n): (usize, usize),
+        rows: Range<usize>,
+        columns: Range<usize>,
+        (sums, width): (*const f32, usize),
+        near: *mut f32,
+    ) {
+        // SAFETY: as promised by the caller.
+        unsafe {
+            match self {
+                ImplicitOut::Results(first) => {
+                    let to = first(image_idx).wrapping_add(rows.start * n + columns.start);
+                    turn_near(sums, width, (rows.len(), columns.len()), to, n);
+                }
+                ImplicitOut::Blocks(take) => {
+                    turn_near(sums, width, (rows.len(), columns.len()), near, columns.len());
+                    take(image_idx, rows, columns, near);
+                }
+            }
+        }
+    }
 }
 
 impl ImplicitGemm {
@@ -96,7 +123,7 @@ impl ImplicitGemm {
     }
 
     /// The transposed product, in which `a` is the right operand.
-    fn transposed(&self, a: *const f32, lies: &OperandArgs) -> Gemm {
+    pub(super) fn transposed(&self, a: *const f32, lies: &OperandArgs) -> Gemm {
         Gemm {
             isa: self.isa,
             m: self.n,
@@ -162,30 +189,24 @@ impl ImplicitGemm {
             way: BSource::Prepacked,
             kernel: kernel(self.isa, false),
         };
-        let block = ImplicitBlock { cut, packed: SharedConst(memory.packed), table, places: &memory.b.cols };
+        let (block, packed) = (DirectBlock { cut, table, places: &memory.b.cols }, SharedConst(memory.packed));
+        let n_depths = k.div_ceil(DEPTH);
         // Blocks of one panel come one after another: the panel stays near.
         threads::for_each_on(n_panels * n_images * n_blocks, &|worker, task| {
             let (panel, image_idx, part) = (task / n_blocks / n_images, task / n_blocks % n_images, task % n_blocks);
             let units = share(n.div_ceil(unit), n_blocks, part);
             let columns = units.start * unit..(units.end * unit).min(n);
             let rows = block.cut.columns(panel..panel + 1);
-            let room = memory.rooms.of(worker);
-            // SAFETY: the caller promises that operands and results lie within their memory; no two tasks write to the same block.
-            unsafe {
-                block.multiply(image(image_idx), panel, columns.clone(), room);
-                let width = block.cut.width(&rows);
-                match out {
-                    ImplicitOut::Results(first) => {
-                        let to = first(image_idx).wrapping_add(rows.start * n + columns.start);
-                        turn_near(room.first, width, (rows.len(), columns.len()), to, n);
-                    }
-                    ImplicitOut::Blocks(take) => {
-                        let near = room.first.wrapping_add(self.block_len());
-                        turn_near(room.first, width, (rows.len(), columns.len()), near, columns.len());
-                        take(image_idx, rows, columns, near);
-                    }
-                }
+            let (width, sums) = (block.cut.width(&rows), memory.rooms.of(worker).first);
+            for part in 0..n_depths {
+                let depth = share(k, n_depths, part);
+                let packed = packed.get().wrapping_add(k * rows.start + depth.start * width);
+                // SAFETY: the caller promises that operands lie within their memory.
+                unsafe { block.multiply((image(image_idx), columns.clone()), (depth, packed), width, sums, part > 0) };
             }
+            let near = sums.wrapping_add(self.block_len());
+            // SAFETY: no two tasks write to the same block.
+            unsafe { out.take((image_idx, n), rows, columns, (sums, width), near) };
         });
     }
 }
@@ -196,50 +217,49 @@ fn least_common_multiple(a: usize, b: usize) -> usize {
 }
 
 /// What the tasks of an implicit GEMM share.
-struct ImplicitBlock<'a> {
-    cut: GemmTiling<'a>,
-    packed: SharedConst,
-    table: &'a [isize],
-    places: &'a AxisList,
+pub(super) struct DirectBlock<'a> {
+    pub cut: GemmTiling<'a>,
+    /// Where rows of `b` are.
+    pub table: &'a [isize],
+    /// Where its columns are.
+    pub places: &'a AxisList,
 }
 
-impl ImplicitBlock<'_> {
-    /// The sums of some columns of `b` and a panel of `a`, transposed.
-    unsafe fn multiply(&self, image: *const f32, panel: usize, places: Range<usize>, room: PackBuffers) {
-        let (k, kernel) = (self.cut.x.k, self.cut.kernel);
+impl DirectBlock<'_> {
+    /// The sums of up to [`BLOCK`] columns of `b` and part of a panel of `a`, of which `packed` is the first row, transposed. They are
+    /// written to memory, or added to what is there.
+    pub unsafe fn multiply(
+        &self,
+        (image, places): (*const f32, Range<usize>),
+        (depth, packed): (Range<usize>, *const f32),
+        width: usize,
+        to: *mut f32,
+        adds: bool,
+    ) {
+        let kernel = self.cut.kernel;
         let mut starts = [0isize; BLOCK + super::MAX_ROWS];
         starts.iter_mut().zip(self.places.offsets(places.start).take(places.len())).for_each(|(to, at)| *to = at);
-        let columns = self.cut.columns(panel..panel + 1);
-        let width = self.cut.width(&columns);
-        let packed = self.packed.get().wrapping_add(k * columns.start);
-        let n_depths = k.div_ceil(DEPTH);
-        // SAFETY: the instruction set is there; the rest as promised by the caller.
-        unsafe {
-            for part in 0..n_depths {
-                let depth = share(k, n_depths, part);
-                for row in (0..places.len()).step_by(kernel.heights[2]) {
-                    let n_rows = kernel.heights[2].min(places.len() - row);
-                    let height = kernel.heights.iter().filter(|height| **height < n_rows).count();
-                    let b = packed.wrapping_add(depth.start * width);
-                    let tile = RegisterTile {
-                        a: image,
-                        a_pitch: 0,
-                        a_rows: starts[row..].as_ptr(),
-                        a_columns: self.table[depth.start..].as_ptr(),
-                        b,
-                        b_pitch: 0,
-                        laid: std::ptr::null_mut(),
-                        depth: depth.len(),
-                        out: room.first.wrapping_add(row * width),
-                        pitch: width,
-                        n_rows,
-                        n_columns: width,
-                        adds: part > 0,
-                        next: RegisterTile::next_of(b, (depth.len(), width), row / kernel.heights[2]),
-                    };
-                    kernel.listed[height][width / kernel.lanes - 1](&tile);
-                }
-            }
+        for row in (0..places.len()).step_by(kernel.heights[2]) {
+            let n_rows = kernel.heights[2].min(places.len() - row);
+            let height = kernel.heights.iter().filter(|height| **height < n_rows).count();
+            let tile = RegisterTile {
+                a: image,
+                a_pitch: 0,
+                a_rows: starts[row..].as_ptr(),
+                a_columns: self.table[depth.start..].as_ptr(),
+                b: packed,
+                b_pitch: 0,
+                laid: std::ptr::null_mut(),
+                depth: depth.len(),
+                out: to.wrapping_add(row * width),
+                pitch: width,
+                n_rows,
+                n_columns: width,
+                adds,
+                next: RegisterTile::next_of(packed, (depth.len(), width), row / kernel.heights[2]),
+            };
+            // SAFETY: the instruction set is there; the rest as promised by the caller.
+            unsafe { kernel.listed[height][width / kernel.lanes - 1](&tile) };
         }
     }
 }

@@ -1,8 +1,11 @@
 //! Tiles of results, summed up in registers: one function for each size, instruction set and way to find `b`.
 
+use std::ops::Range;
+
 use half::{bf16, f16};
 
 use super::gather::Gather;
+use super::winograd::{SumTransform, TileTransform, WeightTransform};
 use crate::dtype::DType;
 use crate::ops::Isa;
 use crate::ops::math::{F32x4, Floats, prefetch, prefetch_l2};
@@ -47,6 +50,10 @@ pub struct MicroKernel {
     pub listed: [&'static [TileFn]; 3],
     /// [`Gather::run`].
     pub gather: GatherFn,
+    /// [`WeightTransform::run`], [`TileTransform::run`] and [`SumTransform::run`].
+    pub weights: unsafe fn(&WeightTransform),
+    pub tiles_in: unsafe fn(&TileTransform<'_>),
+    pub tiles_out: unsafe fn(&SumTransform<'_>, &Range<usize>) -> bool,
     /// [`RegisterTile::run_row`] for `f32`, `f16` and `bf16`.
     pub rows: [&'static [TileFn]; 3],
 }
@@ -342,6 +349,9 @@ macro_rules! compiled {
                     &[$(tile::<$rows, $across, LISTED>),*],
                 ],
                 gather,
+                weights,
+                tiles_in,
+                tiles_out,
                 rows: [
                     &[$(row::<$across, { super::LAID }>),*],
                     &[$(row::<$across, F16>),*],
@@ -362,6 +372,9 @@ macro_rules! compiled {
                 fresh: [&[]; 3],
                 listed: [&[]; 3],
                 gather,
+                weights,
+                tiles_in,
+                tiles_out,
                 rows: [&[]; 3],
             };
 
@@ -369,6 +382,24 @@ macro_rules! compiled {
             unsafe fn gather(part: &Gather<'_>) {
                 // SAFETY: as promised by the caller.
                 unsafe { part.run::<$vector>() }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn weights(part: &WeightTransform) {
+                // SAFETY: as promised by the caller.
+                unsafe { part.run::<$vector>() }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn tiles_in(part: &TileTransform<'_>) {
+                // SAFETY: as promised by the caller.
+                unsafe { part.run::<$vector>() }
+            }
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn tiles_out(part: &SumTransform<'_>, columns: &Range<usize>) -> bool {
+                // SAFETY: as promised by the caller.
+                unsafe { part.run::<$vector>(columns) }
             }
 
             $(#[target_feature(enable = $features)])?

@@ -7,9 +7,11 @@ mod implicit;
 mod kernel;
 mod pack;
 mod packed;
+mod winograd;
 
 pub use gather::ListedMatrix;
 pub use implicit::{ImplicitGemm, ImplicitMemory, ImplicitOut};
+pub use winograd::{Winograd, WinogradMemory};
 
 use std::fmt;
 use std::mem::MaybeUninit;

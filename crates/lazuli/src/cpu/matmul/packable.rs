@@ -4,9 +4,12 @@
 use super::{Matmul, ProductMethod};
 use crate::blocks::Storage;
 use crate::cpu::gemm::{Gemm, GemmLists, ListedMatrix, MAX_USES_PACKED_FIRST};
-use crate::cpu::packed::PackedKey;
+use crate::cpu::packed::{PackedKey, PackedLayout};
 use crate::dtype::DType;
 use crate::kernel::{MatmulArgs, OperandArgs};
+
+/// Weights that are used more often than this are not worth keeping transformed: that costs more than packing.
+const MAX_USES_TRANSFORMED: usize = 4 * MAX_USES_PACKED_FIRST;
 
 /// An operand that may be kept packed.
 pub struct PackableOperand {
@@ -23,8 +26,13 @@ impl Matmul {
         let MatmulArgs { m, n, k, ref batch, ref a, ref b, .. } = self.args;
         let (idx, lies, n_values, max_uses) = match &self.sums {
             ProductMethod::Implicit(gemm) => (0, a, gemm.packed_len(), MAX_USES_PACKED_FIRST),
+            ProductMethod::Winograd(gemm) => (0, a, gemm.packed_len(), MAX_USES_TRANSFORMED),
             ProductMethod::Gemm(gemm) => (1, b, gemm.packed_len(), gemm.max_uses_of_kept()?),
             _ => return None,
+        };
+        let layout = match self.sums {
+            ProductMethod::Winograd(_) => PackedLayout::Winograd,
+            _ => PackedLayout::Panels,
         };
         let (rows, cols, n, n_uses) =
             if idx == 0 { (&lies.cols, &lies.rows, m, n) } else { (&lies.rows, &lies.cols, n, m) };
@@ -34,7 +42,7 @@ impl Matmul {
         let is_plain = self.nest.code.body.inputs[idx] == Storage::Plain(DType::F32) && lies.is_shared(batch);
         (is_plain && is_dense && is_worth_it).then(|| PackableOperand {
             idx,
-            key: PackedKey { k, n, rows: rows.clone(), cols: cols.clone(), offset: lies.offset },
+            key: PackedKey { k, n, rows: rows.clone(), cols: cols.clone(), offset: lies.offset, layout },
             n_values,
         })
     }
@@ -50,6 +58,7 @@ impl Matmul {
         unsafe {
             match &self.sums {
                 ProductMethod::Implicit(gemm) => gemm.pack(from(a), a, to),
+                ProductMethod::Winograd(gemm) => gemm.pack(from(a), a, to),
                 ProductMethod::Gemm(gemm) => {
                     let matrix = ListedMatrix { rows: &b.rows, cols: &b.cols, first_row: 0 };
                     let lists = GemmLists { a: None, b: b.steps().is_none().then_some(matrix) };

@@ -54,7 +54,7 @@ fn product(batch: &[usize], [m, k, n]: [usize; 3], dtype: DType, lies: [Lies; 2]
     let (b, b_len) = operand(batch, k, n, lies[1], b_shared);
     case.numbers(dtype, a_len, 1);
     case.numbers(dtype, b_len, 2);
-    case.args.matmul = Some(MatmulArgs { batch: batch.into(), m, k, n, a, b, panels: None });
+    case.args.matmul = Some(Box::new(MatmulArgs { batch: batch.into(), m, k, n, a, b, panels: None }));
     let acc = case.push(InstOp::Acc(0), if dtype == DType::U8 { DType::U32 } else { dtype }, Scope::Outer);
     (case, acc)
 }
@@ -181,10 +181,11 @@ fn panels_of_every_width_are_right_at_every_edge() {
 fn lesser_instruction_sets_are_right_too() {
     for isa in ["baseline", "avx2"] {
         let mut again = std::process::Command::new(std::env::current_exe().unwrap());
-        again.args(["panels_of_every_width", "few_results_of_many", "few_rows_are_right"]).env("LAZULI_ISA", isa);
-        let output = again.output().unwrap();
+        let tests = ["panels_of_every_width", "few_results_of_many", "few_rows_are_right"];
+        again.args(tests).args(["channels_by_themselves", "windows_by_winograd"]);
+        let output = again.env("LAZULI_ISA", isa).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && text.contains("running 3 tests"), "{isa}: {text}");
+        assert!(output.status.success() && text.contains("running 7 tests"), "{isa}: {text}");
     }
 }
 
@@ -305,7 +306,7 @@ fn operands_are_read_by_lists_of_axes() {
                 let a = OperandArgs::plain([(2, 0)].into_iter(), (m, k as isize), (k, 1));
                 case.numbers(dtype, m * k, 1);
                 case.numbers(dtype, n_elems, 2);
-                case.args.matmul = Some(MatmulArgs { batch: vec![2], m, k, n, a, b, panels: None });
+                case.args.matmul = Some(Box::new(MatmulArgs { batch: vec![2], m, k, n, a, b, panels: None }));
                 let acc = if dtype.is_float() { DType::F32 } else { dtype };
                 let acc = case.push(InstOp::Acc(0), acc, Scope::Outer);
                 case.store_all(acc);
@@ -318,10 +319,146 @@ fn operands_are_read_by_lists_of_axes() {
                 case.matmul = true;
                 case.numbers(dtype, n_elems, 1);
                 case.numbers(dtype, n_elems, 2);
-                case.args.matmul = Some(MatmulArgs { batch: vec![2], m: rows, k, n, a, b, panels: None });
+                case.args.matmul = Some(Box::new(MatmulArgs { batch: vec![2], m: rows, k, n, a, b, panels: None }));
                 let acc = if dtype.is_float() { DType::F32 } else { dtype };
                 let acc = case.push(InstOp::Acc(0), acc, Scope::Outer);
                 case.store_all(acc);
+                case.check();
+            }
+        }
+    }
+}
+
+/// Weights times windows of 3 × 3, which Winograd's way is for, with what follows, and the sizes of `(c, h, w)`, `m` and images.
+fn winograd([images, c, h, w, m]: [usize; 5], follow: bool) -> Case {
+    let (b, [k, n, n_elems]) = windows(images, [c, h, w, 3, 3, 1], false);
+    let mut case = Case::new(&[images, m, n], &[], Order::InnerFast);
+    case.matmul = true;
+    let a = OperandArgs::plain([(images, 0)].into_iter(), (m, k as isize), (k, 1));
+    case.numbers(DType::F32, m * k, 1);
+    case.numbers(DType::F32, n_elems, 2);
+    let direct = gemm::ImplicitGemm { isa: isa(), m, k, n, n_images: images };
+    assert!(direct.fits() && gemm::Winograd::new(direct, &b).is_some(), "{images} images of {c} × {h} × {w}, {m}");
+    case.args.matmul = Some(Box::new(MatmulArgs { batch: vec![images], m, k, n, a, b, panels: None }));
+    let acc = case.push(InstOp::Acc(0), DType::F32, Scope::Outer);
+    let y = if follow { epilogue(&mut case, acc, DType::F32) } else { acc };
+    case.store_all(y);
+    case
+}
+
+/// One or several rows of tiles a block, blocks of unequal height, odd sizes, rows narrower than a vector and wider, panels that are not
+/// full, more channels than a block of a product is deep.
+const WINOGRAD: [[usize; 5]; 9] = [
+    [1, 16, 18, 18, 16],
+    [2, 17, 13, 12, 40],
+    [3, 33, 9, 11, 70],
+    [1, 64, 20, 37, 64],
+    [1, 24, 16, 75, 33],
+    [4, 16, 9, 9, 130],
+    [1, 520, 16, 15, 20],
+    [5, 40, 8, 10, 65],
+    [1, 19, 4, 150, 48],
+];
+
+#[test]
+fn windows_by_winograd_are_exact_for_small_integers() {
+    for sizes in WINOGRAD {
+        winograd(sizes, false).check();
+        winograd(sizes, true).check();
+    }
+}
+
+#[test]
+fn windows_by_winograd_keep_what_is_not_finite_where_it_belongs() {
+    for sizes @ [_, _, h, w, _] in WINOGRAD {
+        for (value, at) in [(f32::NAN, 0), (f32::INFINITY, h * w / 2), (f32::NEG_INFINITY, h * w - 1), (3e38, w + 1)] {
+            let mut case = winograd(sizes, false);
+            case.inputs[1][at * 4..][..4].copy_from_slice(&value.to_le_bytes());
+            let expect = reference::read_all(&reference::run(&case)[0], DType::F32);
+            for cpu in cpus() {
+                let got = reference::read_all(&case.run(cpu).unwrap().0[0], DType::F32);
+                for (i, (got, expect)) in got.iter().zip(&expect).enumerate() {
+                    let (got, expect) = (f32::from_bits(*got), f32::from_bits(*expect));
+                    // Near the largest number the order of adding shows.
+                    let is_close = (got - expect).abs() <= expect.abs() * 1e-5;
+                    let is_it = got == expect || got.is_nan() && expect.is_nan() || is_close;
+                    assert!(is_it, "{got}, not {expect}, at {i} of {sizes:?} with {value}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn windows_by_winograd_round_as_stated_on_any_number_of_threads() {
+    for sizes @ [_, c, h, w, m] in WINOGRAD {
+        let mut case = winograd(sizes, false);
+        let mut values = [Vec::new(), Vec::new()];
+        for input in 0..2 {
+            for (i, lane) in case.inputs[input].chunks_mut(4).enumerate() {
+                let value = (i as f32 * 0.37 + input as f32).sin();
+                lane.copy_from_slice(&value.to_le_bytes());
+                values[input].push(value as f64);
+            }
+        }
+        let all: Vec<_> = cpus().iter().map(|cpu| case.run(cpu).unwrap().0).collect();
+        assert!(all.iter().all(|o| *o == all[0]), "{sizes:?}");
+        let [weights, image] = values;
+        let (oh, ow) = (h - 2, w - 2);
+        let (mut squares, mut squares_of_sums) = (0.0, 0.0);
+        for (i, got) in reference::read_all(&all[0][0], DType::F32).into_iter().enumerate() {
+            let (image_idx, o, y, x) = (i / (m * oh * ow), i / (oh * ow) % m, i / ow % oh, i % ow);
+            let (mut sum, mut in_order, mut bound) = (0.0f64, 0.0f32, 0.0f64);
+            for channel in 0..c {
+                let d = |dy: usize, dx: usize| match (dy < h, dx < w) {
+                    (true, true) => image[((image_idx * c + channel) * h + dy) * w + dx],
+                    _ => 0.0,
+                };
+                let g = |i: usize| weights[(o * c + channel) * 9 + i];
+                for i in 0..9 {
+                    let product = g(i) * d(y + i / 3, x + i % 3);
+                    sum += product;
+                    in_order = (g(i) as f32).mul_add(d(y + i / 3, x + i % 3) as f32, in_order);
+                }
+                let of_tile: f64 = (0..16).map(|i| d(y / 2 * 2 + i / 4, x / 2 * 2 + i % 4).abs()).sum();
+                bound += of_tile * (0..9).map(|i| g(i).abs()).sum::<f64>();
+            }
+            let error = f32::from_bits(got) as f64 - sum;
+            let bound = 9.0 * (c + 12) as f64 * (f32::EPSILON / 2.0) as f64 * bound;
+            assert!(error.abs() <= bound, "{error:e} above {bound:e} at {i} of {sizes:?}");
+            squares += error * error;
+            squares_of_sums += (in_order as f64 - sum).powi(2);
+        }
+        // On the whole no worse than sums in order.
+        let ratio = (squares / squares_of_sums).sqrt();
+        assert!(ratio < 2.0, "errors {ratio} times those of sums in order, {sizes:?}");
+    }
+}
+
+#[test]
+fn windows_of_channels_by_themselves_are_right_at_every_width() {
+    // Channels, height and width of images, of windows, and the step; each channel of two images has a row of weights.
+    let mut shapes: Vec<[usize; 6]> = (1..40).map(|w| [3, 6, w + 2, 3, 3, 1]).collect();
+    shapes.extend((1..70).map(|w| [2, 7, w + 4, 5, 5, 2]));
+    shapes.extend([[130, 9, 90, 3, 3, 1], [1, 200, 70, 7, 7, 1], [2, 220, 160, 2, 1, 2], [5, 40, 30, 3, 3, 3]]);
+    for shape in shapes {
+        let [c, h, w, kh, kw, step] = shape;
+        let (b, [k, n, _]) = windows(1, [1, h, w, kh, kw, step], false);
+        let channels = |by: usize| [AxisList::single(2, (c * by) as isize), AxisList::single(c, by as isize)];
+        let b = OperandArgs { batch: channels(h * w).into(), ..b };
+        let mut a = OperandArgs::plain([].into_iter(), (1, k as isize), (k, 1));
+        a.batch = vec![AxisList::single(2, 0), AxisList::single(c, k as isize)];
+        for dtype in [DType::F32, DType::F16] {
+            for follows in [false, true] {
+                let mut case = Case::new(&[2, c, 1, n], &[], Order::InnerFast);
+                case.matmul = true;
+                case.numbers(dtype, c * k, 1);
+                case.numbers(dtype, 2 * c * h * w, 2);
+                let (a, b) = (a.clone(), b.clone());
+                case.args.matmul = Some(Box::new(MatmulArgs { batch: vec![2, c], m: 1, k, n, a, b, panels: None }));
+                let acc = case.push(InstOp::Acc(0), DType::F32, Scope::Outer);
+                let y = if follows { epilogue(&mut case, acc, DType::F32) } else { acc };
+                case.store_all(y);
                 case.check();
             }
         }
@@ -339,7 +476,7 @@ fn windows_may_be_the_transposed_operand() {
             let a = OperandArgs::plain([(1, 0)].into_iter(), (m, k as isize), (k, 1));
             case.numbers(DType::F32, m * k, 1);
             case.numbers(DType::F32, n_elems, 2);
-            case.args.matmul = Some(MatmulArgs { batch: vec![1], m, k, n, a, b: b.clone(), panels: None });
+            case.args.matmul = Some(Box::new(MatmulArgs { batch: vec![1], m, k, n, a, b: b.clone(), panels: None }));
             let acc = case.push(InstOp::Acc(0), DType::F32, Scope::Outer);
             case.store_all(acc);
             case.check();

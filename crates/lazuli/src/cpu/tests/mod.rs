@@ -166,7 +166,8 @@ impl Case {
                 slots.push(Slot { kind: SlotKind::Output, size_bytes: output.0 * dtype.size() });
             }
         }
-        let kernel = if self.matmul { Kernel::Matmul(self.body.clone()) } else { Kernel::Loop(self.body.clone()) };
+        let body = Arc::new(self.body.clone());
+        let kernel = if self.matmul { Kernel::Matmul(body) } else { Kernel::Loop(body) };
         let launch = Launch {
             kernel,
             args: self.args.clone(),

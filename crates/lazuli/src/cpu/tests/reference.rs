@@ -140,7 +140,7 @@ impl Evaluation<'_> {
 
     fn acc(&self, outer: usize) -> u32 {
         let case = self.case;
-        let MatmulArgs { batch, k, a, b, panels, .. } = case.args.matmul.as_ref().unwrap();
+        let MatmulArgs { batch, k, a, b, panels, .. } = case.args.matmul.as_deref().unwrap();
         let c = coordinates(outer, &case.args.outer);
         let (batch_idx, row, col) = (&c[..batch.len()], c[batch.len()], c[batch.len() + 1]);
         let element = |input: usize, lies: &OperandArgs, row: usize, col: usize| {

@@ -260,8 +260,8 @@ pub fn plan(class: &Class) -> Plan {
     let slot = |kind: SlotKind, n: usize, dtype: DType| Slot { kind, size_bytes: n * dtype.size() };
     Plan {
         launches: vec![Launch {
-            kernel: Kernel::Matmul(body),
-            args: Args { outer, accesses, matmul: Some(matmul), ..Args::default() },
+            kernel: Kernel::Matmul(Arc::new(body)),
+            args: Args { outer, accesses, matmul: Some(Box::new(matmul)), ..Args::default() },
             reads: vec![SlotId(0), SlotId(1)],
             writes: vec![SlotId(2)],
             read_values: vec![0, 1],

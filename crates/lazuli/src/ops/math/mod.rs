@@ -62,7 +62,7 @@ pub use special::{cbrt, erf, erfc};
 pub use trig::{cos, cos_slow, sin, sin_slow, tan, tan_slow, trig_needs_slow};
 pub use vector::{F32x4, Floats, prefetch, prefetch_l2};
 #[cfg(target_arch = "x86_64")]
-pub use vector::{F32x8, F32x16, Vector};
+pub use vector::{F32x8, F32x16, SumEach, Vector};
 
 /// An instruction-set level: says how `a · b + c` is done, so that one source serves AVX-512, AVX2 and the baseline.
 pub trait Level: Copy + 'static {

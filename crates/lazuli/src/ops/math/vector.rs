@@ -62,6 +62,16 @@ pub unsafe trait Vector: Floats {
     unsafe fn sum_lanes(self) -> f32;
 }
 
+/// Vectors whose sums of lanes become the lanes of one: of as many as there are lanes.
+///
+/// # Safety
+/// As for [`Floats`].
+#[cfg(target_arch = "x86_64")]
+pub unsafe trait SumEach<const N: usize>: Floats {
+    /// Lane `i` is the sum of all lanes of `x[i]`.
+    unsafe fn sum_each(x: [Self; N]) -> Self;
+}
+
 /// Asks for the memory around an address, which need not exist.
 #[inline(always)]
 pub fn prefetch<T>(at: *const T) {
@@ -125,7 +135,7 @@ unsafe impl Floats for F32x4 {
 mod x86 {
     use half::{bf16, f16};
 
-    use super::{Floats, Vector};
+    use super::{Floats, SumEach, Vector};
     use crate::ops::math::ROUND;
     use std::arch::x86_64::*;
 
@@ -195,6 +205,42 @@ mod x86 {
         #[inline(always)] unsafe fn sum_lanes(self) -> f32 {
             let high = _mm512_extractf32x8_ps::<1>(self.0);
             F32x8(_mm256_add_ps(_mm512_castps512_ps256(self.0), high)).sum_lanes()
+        }
+    }
+
+    // SAFETY: the promise is the callers'.
+    #[allow(unsafe_op_in_unsafe_fn, reason = "every line is an instruction of the set that callers promise")]
+    unsafe impl SumEach<16> for F32x16 {
+        #[inline(always)]
+        unsafe fn sum_each(x: [Self; 16]) -> Self {
+            // Of each quarter of two vectors: x₀ + x₂, y₀ + y₂, x₁ + x₃, y₁ + y₃; then of four vectors one number each.
+            let twos: [__m512; 8] = std::array::from_fn(|i| {
+                let (x, y) = (x[2 * i].0, x[2 * i + 1].0);
+                _mm512_add_ps(_mm512_unpacklo_ps(x, y), _mm512_unpackhi_ps(x, y))
+            });
+            let fours: [__m512; 4] = std::array::from_fn(|i| {
+                let (x, y) = (_mm512_castps_pd(twos[2 * i]), _mm512_castps_pd(twos[2 * i + 1]));
+                let (low, high) = (_mm512_unpacklo_pd(x, y), _mm512_unpackhi_pd(x, y));
+                _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high))
+            });
+            // Quarters 0 + 1 and 2 + 3 of two vectors, twice.
+            let by_quarters = |x: __m512, y: __m512| {
+                let even = _mm512_shuffle_f32x4::<0b10_00_10_00>(x, y);
+                _mm512_add_ps(even, _mm512_shuffle_f32x4::<0b11_01_11_01>(x, y))
+            };
+            Self(by_quarters(by_quarters(fours[0], fours[1]), by_quarters(fours[2], fours[3])))
+        }
+    }
+
+    // SAFETY: the promise is the callers'.
+    #[allow(unsafe_op_in_unsafe_fn, reason = "every line is an instruction of the set that callers promise")]
+    unsafe impl SumEach<8> for F32x8 {
+        #[inline(always)]
+        unsafe fn sum_each(x: [Self; 8]) -> Self {
+            let twos: [__m256; 4] = std::array::from_fn(|i| _mm256_hadd_ps(x[2 * i].0, x[2 * i + 1].0));
+            let (low, high) = (_mm256_hadd_ps(twos[0], twos[1]), _mm256_hadd_ps(twos[2], twos[3]));
+            let first_halves = _mm256_permute2f128_ps::<0x20>(low, high);
+            Self(_mm256_add_ps(first_halves, _mm256_permute2f128_ps::<0x31>(low, high)))
         }
     }
 

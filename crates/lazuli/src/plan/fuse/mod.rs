@@ -106,9 +106,9 @@ pub fn fuse(graph: &AskedGraph, limits: &Limits, checks: &Checks, stages: &NodeS
         uses[*output as usize] += 1;
         wanted[*output as usize] = true;
     }
-    let (chained, order) = graph.chained();
+    let (chained, is_chained, order) = graph.chained();
     let mut part_of: Vec<Option<ChainedPart>> = vec![None; n_nodes];
-    for (number, found) in chained.iter().enumerate() {
+    for (number, found) in chained.iter().enumerate().filter(|(number, _)| is_chained[*number]) {
         let inside = found.interior.iter().chain(&found.row_nodes);
         inside.for_each(|idx| part_of[*idx as usize] = Some(ChainedPart::Inside));
         part_of[found.root as usize] = Some(ChainedPart::Root(number as u32));

@@ -1,9 +1,10 @@
 //! Writes a chained product as a kernel: a map over scores, one over results and one over rows, and how the operands lie.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use super::super::attention::{ChainedProduct, InnerNode, SoftmaxNodes};
-use super::super::body::BodyBuilder;
+use super::super::body::{BodyBuilder, Differs};
 use super::super::groups::{Group, StoredNode, widened_source};
 use super::{LaunchDraft, Lowering};
 use crate::dtype::DType;
@@ -18,7 +19,7 @@ use crate::view::{IndexMap, View};
 
 impl Lowering<'_> {
     /// The kernel of a group around a chained product.
-    pub(super) fn attention(&mut self, number: u32, group: &Group, found: &ChainedProduct) {
+    pub(super) fn attention(&mut self, number: u32, group: &Group, found: &ChainedProduct) -> Result<(), Differs> {
         // Rows and columns as the product sees them.
         let rank = found.space.rank();
         let (row_axis, column_axis) = if found.is_turned { (rank - 1, rank - 2) } else { (rank - 2, rank - 1) };
@@ -37,24 +38,24 @@ impl Lowering<'_> {
             inner.push(self.inner_product(&mut scores, number, node, (seen, row_axis)));
         }
         let values = self.values(&mut scores, number, found.root, (space, n_values));
-        self.scores(&mut scores, found, seen);
+        self.scores(&mut scores, found, seen)?;
         let (full, row): (Vec<StoredNode>, Vec<StoredNode>) = (group.stores.iter().copied())
             .partition(|t| self.graph.nodes[t.value as usize].shape.n_elems() == results.n_elems() || n_rows == 0);
-        let built_scores = scores.finish_unmerged(self);
+        let built_scores = scores.finish_unmerged(self)?;
         let mut result = BodyBuilder::new(self, number, (&results, &[]), None);
         result.take_inputs(&built_scores);
-        self.know_rows(&mut result, found, &rows, Some(n_values));
-        self.store_all(&mut result, &full, |_| View::contiguous(results));
-        let built_result = result.finish_unmerged(self);
+        self.know_rows(&mut result, found, &rows, Some(n_values))?;
+        self.store_all(&mut result, &full, |_| View::contiguous(results))?;
+        let built_result = result.finish_unmerged(self)?;
         let mut by_row = BodyBuilder::new(self, number, (&rows, &[]), None);
         by_row.take_inputs(&built_result);
-        self.know_rows(&mut by_row, found, &rows, None);
-        self.store_all(&mut by_row, &row, |_| View::contiguous(rows));
-        let built_rows = by_row.finish_unmerged(self);
+        self.know_rows(&mut by_row, found, &rows, None)?;
+        self.store_all(&mut by_row, &row, |_| View::contiguous(rows))?;
+        let built_rows = by_row.finish_unmerged(self)?;
 
         let writes = [&built_result.writes[..], &built_rows.writes].concat();
         if writes.iter().all(|v| self.values[*v as usize].n_elems == 0) {
-            return;
+            return Ok(());
         }
         let n_full = built_result.writes.len() as u16;
         let of_rows = built_rows.bases.iter().map(|(output, base)| (n_full + output, *base));
@@ -86,7 +87,7 @@ impl Lowering<'_> {
         let ops = [Cow::Borrowed("matmul")].into_iter().chain(built_scores.ops).chain(softmax);
         let ops = ops.chain([Cow::Borrowed("matmul")]).chain(built_result.ops).chain(built_rows.ops).collect();
         self.steps.push(LaunchDraft {
-            kernel: Kernel::Attention(Box::new(kernel)),
+            kernel: Kernel::Attention(Arc::new(kernel)),
             args: Args { outer, attention: Some(Box::new(args)), ..Args::default() },
             reads: built_rows.reads,
             writes,
@@ -94,6 +95,7 @@ impl Lowering<'_> {
             ops,
             ..LaunchDraft::default()
         });
+        Ok(())
     }
 
     /// An inner product: binds its operands and says which register its sums are in.
@@ -133,7 +135,7 @@ impl Lowering<'_> {
         let (a, b) = if left.3 == row_axis { (left, right) } else { (right, left) };
         let acc = scores.bind(a.0) / 2;
         scores.bind(b.0);
-        let reg = scores.push(InstOp::Acc(acc as u8), DType::F32, Scope::Outer);
+        let reg = scores.add(InstOp::Acc(acc as u8), DType::F32, Scope::Outer);
         let everywhere = scores.map(seen.into());
         scores.know(node.seen, everywhere, reg);
         InnerProduct { depth: a.2, a: a.1, b: b.1 }
@@ -166,53 +168,60 @@ impl Lowering<'_> {
     }
 
     /// The score and, if there is one, the factor.
-    fn scores(&mut self, scores: &mut BodyBuilder, found: &ChainedProduct, seen: View) {
+    fn scores(&mut self, scores: &mut BodyBuilder, found: &ChainedProduct, seen: View) -> Result<(), Differs> {
         let map = scores.map(seen.into());
-        let score = scores.eval(self, found.score, map);
+        let score = scores.eval(self, found.score, map)?;
         let mut factor: Option<Reg> = None;
         for node in &found.factors {
-            let reg = scores.eval(self, *node, map);
+            let reg = scores.eval(self, *node, map)?;
             factor = Some(match factor {
                 None => reg,
-                Some(before) => scores.push(InstOp::Binary(&MUL, before, reg), DType::F32, Scope::Outer),
+                Some(before) => scores.add(InstOp::Binary(&MUL, before, reg), DType::F32, Scope::Outer),
             });
         }
         for reg in [score].into_iter().chain(factor) {
             // It goes nowhere: no value has this number.
             scores.store(reg, u32::MAX, DType::F32, View::contiguous(seen.shape).into());
         }
+        Ok(())
     }
 
     /// Says in which registers a map over results or rows finds what the form hands to it.
-    fn know_rows(&mut self, body: &mut BodyBuilder, found: &ChainedProduct, rows: &Shape, n_values: Option<usize>) {
+    fn know_rows(
+        &mut self,
+        body: &mut BodyBuilder,
+        found: &ChainedProduct,
+        rows: &Shape,
+        n_values: Option<usize>,
+    ) -> Result<(), Differs> {
         let root = &self.graph.nodes[found.root as usize];
-        let mut product = n_values.map(|_| body.push(InstOp::Acc(ROW_PRODUCT), DType::F32, Scope::Outer));
+        let mut product = n_values.map(|_| body.add(InstOp::Acc(ROW_PRODUCT), DType::F32, Scope::Outer));
         let axes = rows.iter().copied().zip(rows.strides());
         let by_row = View::from_axes(axes.chain(n_values.map(|n| (n, 0))), 0);
         if let Some(SoftmaxNodes { exp, sub, shift, max, sum }) = found.softmax {
             let row_map = body.map(by_row.into());
-            let max_reg = body.push(InstOp::Acc(ROW_MAX), DType::F32, Scope::Outer);
+            let max_reg = body.add(InstOp::Acc(ROW_MAX), DType::F32, Scope::Outer);
             body.know(max, row_map, max_reg);
             // Weights are made with a shift of their own, e^(score − own): e^(own − shift) makes them what they should be.
-            let own = body.push(InstOp::Acc(ROW_SHIFT), DType::F32, Scope::Outer);
+            let own = body.add(InstOp::Acc(ROW_SHIFT), DType::F32, Scope::Outer);
             let n_columns = found.space[found.space.rank() - 1];
             let of_scores = |stride: isize| stride * n_columns as isize;
             let axes = rows.iter().copied().zip(rows.strides().into_iter().map(of_scores));
             let first_column = View::from_axes(axes.chain(n_values.map(|n| (n, 0))), 0);
             let first_column = body.map(first_column.into());
-            let wanted = body.eval(self, shift, first_column);
-            let less = body.push(InstOp::Binary(sub, own, wanted), DType::F32, Scope::Outer);
-            let scale = body.push(InstOp::Unary(exp, less), DType::F32, Scope::Outer);
+            let wanted = body.eval(self, shift, first_column)?;
+            let less = body.add(InstOp::Binary(sub, own, wanted), DType::F32, Scope::Outer);
+            let scale = body.add(InstOp::Unary(exp, less), DType::F32, Scope::Outer);
             if let Some(sum) = sum {
-                let acc = body.push(InstOp::Acc(ROW_SUM), DType::F32, Scope::Outer);
-                let reg = body.push(InstOp::Binary(&MUL, acc, scale), DType::F32, Scope::Outer);
+                let acc = body.add(InstOp::Acc(ROW_SUM), DType::F32, Scope::Outer);
+                let reg = body.add(InstOp::Binary(&MUL, acc, scale), DType::F32, Scope::Outer);
                 body.know(sum, row_map, reg);
             }
             if let Some(mut reg) = product {
-                reg = body.push(InstOp::Binary(&MUL, reg, scale), DType::F32, Scope::Outer);
+                reg = body.add(InstOp::Binary(&MUL, reg, scale), DType::F32, Scope::Outer);
                 for (row, node) in &found.row_factors {
-                    let factor = body.eval(self, *node, first_column);
-                    reg = body.push(InstOp::Binary(row, reg, factor), DType::F32, Scope::Outer);
+                    let factor = body.eval(self, *node, first_column)?;
+                    reg = body.add(InstOp::Binary(row, reg, factor), DType::F32, Scope::Outer);
                 }
                 product = Some(reg);
             }
@@ -225,6 +234,7 @@ impl Lowering<'_> {
             let whole = body.map(IndexMap::from(View::contiguous(domain)).of(&View::contiguous(root.shape)));
             body.know(found.root, whole, reg);
         }
+        Ok(())
     }
 }
 
@@ -251,13 +261,15 @@ fn affine_masks(body: &Body, args: &Args) -> Vec<AffineMask> {
     masks
 }
 
-/// Whether a value is an integer that is affine in the indices.
+/// Whether a value is a whole number that is affine in the indices: an integer, or a float made of such. Whoever uses it
+/// makes sure that floats are exact.
 fn is_affine(body: &Body, args: &Args, reg: Reg) -> bool {
     let inst = &body.insts[reg as usize];
     match inst.op {
-        _ if inst.dtype != DType::I32 => false,
+        _ if !matches!(inst.dtype, DType::I32 | DType::F32) => false,
         InstOp::Const(_) => true,
         InstOp::Index { access } => args.accesses[access as usize].strided().is_some(),
+        InstOp::Cast(x) => body.insts[x as usize].dtype == DType::I32 && is_affine(body, args, x),
         InstOp::Binary(row, x, y) => {
             matches!(row.step, Some(RegisterStep::Add | RegisterStep::Sub))
                 && is_affine(body, args, x)

@@ -1,12 +1,14 @@
 //! What lowering made of each group of a template the last time. A group is lowered from its nodes' sizes and views, its
 //! numbers; where those are what they were, so are its kernels: in a loop whose lengths grow, most groups of a plan do not
-//! see the length. A group whose checks are numbered within its plan is lowered every time.
+//! see the length. Of the others the instructions are mostly what they were (`body/recorded.rs`). A group whose checks are
+//! numbered within its plan is lowered every time.
 
 use std::cell::RefCell;
 
 use super::{LaunchDraft, Lowering, PlanValue};
 use crate::graph::{Graph, NodeIdx, Op};
 use crate::plan::ValueId;
+use crate::plan::body::{Differs, GroupRecording, RecordedGroup};
 use crate::plan::groups::Groups;
 
 /// The last kernels of each group of a template.
@@ -25,6 +27,8 @@ struct Memo {
     /// Its kernels, once the same numbers have come twice: most groups of a loop that see its length never do, and copies of
     /// kernels are not made for nothing.
     lowered: Option<LoweredGroup>,
+    /// How its bodies were built; None if they have to be built every time.
+    recorded: Option<RecordedGroup>,
 }
 
 /// The kernels of a group, over values that are numbered within it.
@@ -43,9 +47,9 @@ enum GroupValue {
 
 /// How far a lowering has come.
 pub(super) struct Progress {
-    n_steps: usize,
-    n_values: usize,
-    n_checks: usize,
+    pub n_steps: usize,
+    pub n_values: usize,
+    pub n_checks: usize,
 }
 
 impl GroupMemos {
@@ -79,9 +83,29 @@ impl GroupMemos {
         true
     }
 
+    /// Lowers a group that was looked for just now: by what was recorded the last time, else afresh.
+    pub(super) fn lower(&self, number: u32, lowering: &mut Lowering) {
+        let before = Progress::of(lowering);
+        let recorded = self.last.borrow()[number as usize].recorded.clone();
+        if let Some(recorded) = recorded {
+            lowering.recording = GroupRecording::Follows(recorded, 0);
+            let followed = lowering.group(number, &lowering.groups.groups[number as usize]);
+            lowering.recording = GroupRecording::Off;
+            match followed {
+                Ok(()) => return self.remember(number, lowering, &before),
+                Err(Differs) => lowering.rewind(&before),
+            }
+        }
+        lowering.recording = GroupRecording::Writes(Some(Vec::new()));
+        lowering.afresh(number);
+        let recorded = std::mem::take(&mut lowering.recording).into_recorded();
+        self.last.borrow_mut()[number as usize].recorded = recorded;
+        self.remember(number, lowering, &before);
+    }
+
     /// Remembers the numbers of a group that was looked for just now; if they are what they were, also what was made of it
     /// since `before`.
-    pub(super) fn remember(&self, number: u32, lowering: &Lowering, before: &Progress) {
+    fn remember(&self, number: u32, lowering: &Lowering, before: &Progress) {
         let memo = &mut self.last.borrow_mut()[number as usize];
         if memo.numbers != *self.now.borrow() {
             memo.lowered = None;

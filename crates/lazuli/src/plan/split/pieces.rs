@@ -4,6 +4,7 @@
 //! their indices, reductions and contractions by pieces of what they run along, values of many loads one part after another.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::SplitSteps;
 use super::slice::{KernelSlice, body_of, stored_as};
@@ -31,7 +32,7 @@ pub fn cut(split: &mut SplitSteps, step: &LaunchDraft) {
     let (body, _) = body_of(step);
     for args in even_pieces(body, &step.args) {
         let body = Body { ragged: false, ..body.clone() };
-        let kernel = if args.matmul.is_some() { Kernel::Matmul(body) } else { Kernel::Loop(body) };
+        let kernel = if args.matmul.is_some() { Kernel::Matmul(Arc::new(body)) } else { Kernel::Loop(Arc::new(body)) };
         let step = LaunchDraft { kernel, args, ..step.clone() };
         let known = vec![None; body_of(&step).0.insts.len()];
         IndexSpace { step, excess, known }.write(split);
@@ -255,7 +256,7 @@ impl IndexSpace {
         };
         let makes_sums = part.insts.iter().any(|inst| matches!(inst.op, InstOp::Acc(_)));
         let matmul = args.matmul.clone().filter(|_| makes_sums);
-        let kernel = if makes_sums { Kernel::Matmul(part) } else { Kernel::Loop(part) };
+        let kernel = if makes_sums { Kernel::Matmul(Arc::new(part)) } else { Kernel::Loop(Arc::new(part)) };
         LaunchDraft { kernel, args: Args { outer, inner, accesses, matmul, ..slice.args }, ..slice.draft }
     }
 
@@ -356,7 +357,8 @@ impl SplitSteps<'_> {
         let args = Args { outer: vec![n_rows], inner: vec![n_pieces], accesses, ..Args::default() };
         let (reads, writes) = (vec![value], vec![self.scratch(n_rows, lane)]);
         let ops = vec![row.name.into()];
-        let fold = LaunchDraft { kernel: Kernel::Loop(body), args, reads, writes, ops, ..LaunchDraft::default() };
+        let fold =
+            LaunchDraft { kernel: Kernel::Loop(Arc::new(body)), args, reads, writes, ops, ..LaunchDraft::default() };
         if n_pieces < length {
             // They may be many, too, but there are fewer each time.
             return self.add_pieces(fold, SplitAxis::Inner, row, lane);
@@ -398,13 +400,13 @@ impl SplitSteps<'_> {
             to.iter().zip(&from).map(|(to, from)| (to.0, if *from == 0 { 0 } else { to.1 })).collect();
         let (cols, rows) = (axes.pop().unwrap_or((1, 0)), axes.pop().unwrap_or((1, 0)));
         *lies = OperandArgs::plain(axes.into_iter(), rows, cols);
-        body.inputs[idx] = copied.into();
+        Arc::make_mut(body).inputs[idx] = copied.into();
         let read = step.reads[idx];
         let value = self.scratch(sizes.iter().product(), dtype.lane());
         step.reads[idx] = value;
         let args = Args { outer: sizes, accesses, ..Args::default() };
         let (reads, writes) = (vec![read], vec![value]);
-        let copy = LaunchDraft { kernel: Kernel::Loop(copy), args, reads, writes, ..LaunchDraft::default() };
+        let copy = LaunchDraft { kernel: Kernel::Loop(Arc::new(copy)), args, reads, writes, ..LaunchDraft::default() };
         let args = copy.args.clone();
         self.add_parts(&copy, args);
     }

@@ -2,6 +2,8 @@
 //! reduced, side by side, the second combines the pieces and does what follows. Where to cut depends on sizes alone, never on
 //! threads.
 
+use std::sync::Arc;
+
 use super::slice::{KernelSlice, body_of, stored_as};
 use crate::dtype::DType;
 use crate::kernel::{AccessForm, Args, Body, Inst, InstOp, Kernel, Order, Reg, Scope};
@@ -90,7 +92,7 @@ impl LongReduce {
         let order = order_of(&sizes);
         let (outer_rank, inner_rank) = (sizes.outer.len() as u8, 1);
         let body = Body { outer_rank, inner_rank, order, ragged, accesses, ..slice.body };
-        LaunchDraft { kernel: Kernel::Loop(body), args: sizes, ..slice.draft }
+        LaunchDraft { kernel: Kernel::Loop(Arc::new(body)), args: sizes, ..slice.draft }
     }
 
     /// A map over outer and inner axes, as it is met by `[pieces, outer…, piece]`.
@@ -141,7 +143,7 @@ impl LongReduce {
         let sizes = Args { outer: args.outer.clone(), inner: vec![self.n_pieces], ..slice.args };
         let order = order_of(&sizes);
         let body = Body { outer_rank: body.outer_rank, inner_rank: 1, order, accesses, ..slice.body };
-        LaunchDraft { kernel: Kernel::Loop(body), args: sizes, ..slice.draft }
+        LaunchDraft { kernel: Kernel::Loop(Arc::new(body)), args: sizes, ..slice.draft }
     }
 }
 

@@ -1,6 +1,8 @@
 //! Kernels whose memory is larger than a binding, or whose index space is larger than a device counts, cut into parts along
 //! outer axes, so that each part touches few windows: pieces of memory as large as a binding. Knows sizes and strides.
 
+use std::sync::Arc;
+
 use super::slice::body_of;
 use crate::blocks::Storage;
 use crate::kernel::{AccessForm, Args, Body, InstOp, Kernel, coordinates_between, reach_of};
@@ -64,7 +66,7 @@ impl<'a> Footprint<'a> {
             return None;
         }
         let body = Body { accesses: strided(&self.body.accesses), ..self.body.clone() };
-        let kernel = if is_matmul { Kernel::Matmul(body) } else { Kernel::Loop(body) };
+        let kernel = if is_matmul { Kernel::Matmul(Arc::new(body)) } else { Kernel::Loop(Arc::new(body)) };
         Some(LaunchDraft { kernel, ..self.step.clone() })
     }
 

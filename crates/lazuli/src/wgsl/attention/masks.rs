@@ -9,11 +9,13 @@ use super::super::schedule;
 use super::super::shader::Shader;
 use super::super::tree::{ShaderExpr, ShaderType, call, literal, min, select, word};
 use super::{ChainedMap, ChainedShader, FLOAT, batch_names};
-use crate::dtype::Lane;
+use crate::dtype::{DType, Lane};
 use crate::kernel::{AffineMask, InstOp, Reg};
 
 /// Integers up to here are far from wrapping, even if they are rounded to floats.
 const NEAR: &str = "2e9f";
+/// Floats up to here are exact if they are whole numbers.
+const WHOLE: &str = "1.6e7f";
 
 impl ChainedShader<'_> {
     /// The columns that this block of rows looks at, of those of its part: the first, and where they end.
@@ -99,31 +101,39 @@ impl ChainedShader<'_> {
         true
     }
 
-    /// Whether nothing wraps on the way to what a mask compares: the same sums as floats are small.
+    /// Whether nothing wraps or is rounded on the way to what a mask compares: the same sums as floats are small, and
+    /// floats are whole numbers.
     fn is_exact(&self, eval: &Eval, cond: Reg) -> ShaderExpr {
         let insts = &self.scores.body.insts;
         let mut agenda: Vec<Reg> = Vec::new();
         insts[cond as usize].op.for_each_reg(|reg| agenda.push(reg));
         let mut all: Option<ShaderExpr> = None;
         while let Some(reg) = agenda.pop() {
-            let size = call("abs", [self.as_float(eval, reg)], FLOAT);
-            let is_small = size.less(literal(NEAR, Lane::F32));
+            let inst = &insts[reg as usize];
+            let (value, is_float) = (self.as_float(eval, reg), inst.dtype == DType::F32);
+            let size = call("abs", [value.clone()], FLOAT);
+            let mut is_exact = size.less(literal(if is_float { WHOLE } else { NEAR }, Lane::F32));
+            if is_float && matches!(inst.op, InstOp::Const(_)) {
+                is_exact = is_exact & call("floor", [value.clone()], FLOAT).equals(value);
+            }
             all = Some(match all {
-                Some(all) => all & is_small,
-                None => is_small,
+                Some(all) => all & is_exact,
+                None => is_exact,
             });
-            insts[reg as usize].op.for_each_reg(|reg| agenda.push(reg));
+            inst.op.for_each_reg(|reg| agenda.push(reg));
         }
         all.unwrap_or(literal("true", Lane::U32))
     }
 
     /// An affine value as a float.
     fn as_float(&self, eval: &Eval, reg: Reg) -> ShaderExpr {
-        match self.scores.body.insts[reg as usize].op {
+        let inst = &self.scores.body.insts[reg as usize];
+        match inst.op {
             InstOp::Binary(row, x, y) => {
                 let (x, y) = (self.as_float(eval, x), self.as_float(eval, y));
                 if row.step == Some(crate::ops::RegisterStep::Sub) { x - y } else { x + y }
             }
+            _ if inst.dtype == DType::F32 => eval.value(reg).clone(),
             _ => ShaderType::One(Lane::F32).make([eval.value(reg).reinterpreted(Lane::I32)]),
         }
     }

@@ -115,7 +115,7 @@ impl<'a> ChainedShader<'a> {
                 insts: body.insts.iter().map(of_all).collect(),
                 stores: body.stores.clone(),
                 offsets: body.offsets.clone(),
-                ..*body
+                ..**body
             };
             for offset in &mut joined.offsets {
                 (offset.access, offset.constant) = (offset.access + n_accesses, offset.constant + n_consts);

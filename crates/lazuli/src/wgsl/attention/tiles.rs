@@ -33,16 +33,19 @@ pub struct AttentionTiles {
     pub hides: bool,
 }
 
-/// Rows that a subgroup which is a driver's vector takes at a time, and how many there must be for it. Many rows use what is
-/// read of keys and values more often, and take longer to compile: for 512 rows and columns of 12 heads, 32 took 11.3 ms
-/// where 16 took 13.6, and 1.5 s to compile instead of 0.6, on llvmpipe and an AMD EPYC.
-const SUBGROUP_ROWS: [(usize, usize); 4] = [(1, 0), (8, 2), (16, 9), (32, 256)];
-/// Fours of values that an invocation keeps at most, and how many of all its rows.
+/// Rows that a subgroup which is a driver's vector takes at a time, fours of columns of each invocation, and how many rows
+/// there must be for it; the first that serves is taken. What is read of keys and values serves all rows. For 512 rows and
+/// columns of 12 heads, on llvmpipe and an AMD EPYC, 32 rows and 2 fours took 11.8 ms, 32 and 1 took 12.3, 24 and 1 14.0, 16
+/// and 2 14.9, 16 and 1 15.8.
+const SUBGROUP_BLOCKS: [(usize, usize, usize); 7] =
+    [(32, 1, 256), (24, 1, 192), (16, 2, 9), (16, 1, 9), (8, 2, 2), (8, 1, 2), (1, 2, 0)];
+/// Operations that are written out for all rows of a subgroup, at most, so that drivers compile them in good time: llvmpipe
+/// took 0.85 s for 864 and 1.5 s for 1216.
+const MAX_WRITTEN_OUT: usize = 900;
+/// Operations that stand for the steps of a product in it, of scores or of values, for a row and a four.
+const PRODUCT_OPERATIONS: usize = 8;
+/// Fours of values that an invocation keeps at most.
 const MAX_VALUE_FOURS: usize = 4;
-const MAX_SUMS: usize = 64;
-/// The map of a score is written out for each four of an invocation: up to so many instructions for one four of each row,
-/// so that drivers compile it in good time.
-const MAX_SCORE_INSTS: usize = 1024;
 /// With no more rows than this, columns are cut into parts of this many, so that few rows over a long cache keep a device
 /// busy. Sizes alone decide, so that results do not depend on anything else.
 const FEW_ROWS: usize = 8;
@@ -52,16 +55,18 @@ impl AttentionTiles {
     /// The blocks for these sizes on this device.
     pub fn choose(kernel: &AttentionKernel, args: &AttentionArgs, target: &GpuTarget) -> AttentionTiles {
         let n_fours = args.n_values.div_ceil(4);
-        let n_insts = kernel.scores.insts.len() + 8;
         let (share, rows, key_fours, value_fours) = match (target.style, target.subgroup) {
             (Threads::Independent, Some(n)) => {
                 let value_fours = n_fours.div_ceil(n).min(MAX_VALUE_FOURS);
-                // What is written out for each row must stay short, so that it is compiled in good time.
-                let is_short = |rows: usize| rows * value_fours <= MAX_SUMS && rows * n_insts <= MAX_SCORE_INSTS;
-                let serves = |(_, from): &&(usize, usize)| args.n_rows >= *from;
-                let wanted = SUBGROUP_ROWS.iter().filter(serves).map(|(rows, _)| *rows);
-                let rows = wanted.rev().find(|rows| is_short(*rows)).unwrap_or(SUBGROUP_ROWS[0].0);
-                (Share::SubgroupBroadcast(n), rows, 2, value_fours)
+                let score: usize = kernel.scores.insts.iter().map(|inst| inst.op.cost().max(1)).sum();
+                let score = score + args.inner.len() * PRODUCT_OPERATIONS;
+                let serves = |(rows, key_fours, from): &&(usize, usize, usize)| {
+                    let written_out = rows * (key_fours * score + value_fours * PRODUCT_OPERATIONS);
+                    args.n_rows >= *from && written_out <= MAX_WRITTEN_OUT
+                };
+                let [.., least] = &SUBGROUP_BLOCKS;
+                let (rows, key_fours, _) = SUBGROUP_BLOCKS.iter().find(serves).unwrap_or(least);
+                (Share::SubgroupBroadcast(n), *rows, *key_fours, value_fours)
             }
             _ => workgroup(args, n_fours, target),
         };

@@ -58,7 +58,7 @@ fn every_variant_reads_lists_of_axes() {
             check(&[&y]);
             let plan = plan(&[&y]);
             let is_list = |m: &crate::kernel::MatmulArgs| m.a.steps().is_none() || m.b.steps().is_none();
-            assert!(plan.launches.iter().any(|launch| launch.args.matmul.as_ref().is_some_and(is_list)), "{plan}");
+            assert!(plan.launches.iter().any(|launch| launch.args.matmul.as_deref().is_some_and(is_list)), "{plan}");
             for variant in VARIANTS {
                 let tuned = Arc::new(Tuned { forced: Some(variant), ..Tuned::default() });
                 let target = GpuTarget { tuned, subgroup: Some(8), ..target(Threads::Cooperative) };

@@ -1,0 +1,183 @@
+//! Makes a kernel of a body in the making: its axes merged as far as every access allows, the forms of its index maps, and in
+//! which order its axes are walked.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::recorded::{BodyRecording, Differs};
+use super::{Access, BodyBuilder, BodyLists, BodyStore, BoundInput, MovedBy};
+use crate::graph::NodeIdx;
+use crate::kernel::{AccessForm, Args, Body, OffsetArgs, Order, RuntimeOffset, Scope, Store};
+use crate::plan::ValueId;
+use crate::plan::lower::Lowering;
+use crate::plan::maps::{cut, last, merge_axes, mergeable, remove_axis, with_axis};
+use crate::view::IndexMap;
+
+/// A finished kernel.
+pub struct BuiltKernel {
+    pub body: Arc<Body>,
+    pub args: Args,
+    pub reads: Vec<ValueId>,
+    pub writes: Vec<ValueId>,
+    /// The outputs that replace some rows of a value, and that value.
+    pub bases: Vec<(u16, ValueId)>,
+    pub(super) inputs: Vec<BoundInput>,
+    /// The nodes that may fail, and whether commits wait for one of them.
+    pub may_fail: Vec<NodeIdx>,
+    pub first: bool,
+    pub ops: Vec<Cow<'static, str>>,
+}
+
+impl BodyBuilder {
+    /// Makes outer axes `axis` and the next one, if every access allows.
+    pub fn merge_axes(&mut self, axis: usize) -> bool {
+        let (size, next) = (self.dims[axis], self.dims[axis + 1]);
+        if !self.lists.accesses.iter().all(|a| mergeable(&a.map, axis, next)) {
+            return false;
+        }
+        for access in &mut self.lists.accesses {
+            merge_axes(&mut access.map, axis);
+        }
+        self.dims[axis] = size * next;
+        self.dims.remove(axis + 1);
+        self.n_outer -= 1;
+        true
+    }
+
+    /// The kernel, its axes merged as far as every access allows.
+    pub fn finish(mut self, lowering: &mut Lowering) -> Result<BuiltKernel, Differs> {
+        self.simplify_axes();
+        self.finish_unmerged(lowering)
+    }
+
+    fn simplify_axes(&mut self) {
+        // Axes of size 1 say nothing, unless a mask hides their one element.
+        for axis in (0..self.dims.len()).rev() {
+            let visible = |a: &Access| last(&a.map).mask.is_none_or(|m| m[axis] == (0, 1));
+            if self.dims[axis] == 1 && self.lists.accesses.iter().all(visible) {
+                self.dims.remove(axis);
+                self.n_outer -= (axis < self.n_outer) as usize;
+                self.lists.accesses.iter_mut().for_each(|a| remove_axis(&mut a.map, axis));
+            }
+        }
+        for axis in (0..self.dims.len().saturating_sub(1)).rev() {
+            let next = self.dims[axis + 1];
+            let same_side = (axis < self.n_outer) == (axis + 1 < self.n_outer);
+            if same_side && self.lists.accesses.iter().all(|a| mergeable(&a.map, axis, next)) {
+                self.lists.accesses.iter_mut().for_each(|a| merge_axes(&mut a.map, axis));
+                self.dims[axis] *= next;
+                self.dims.remove(axis + 1);
+                self.n_outer -= (axis < self.n_outer) as usize;
+            }
+        }
+        // A reduction keeps an inner axis, even one of size 1.
+        if self.rows.is_some() && self.n_outer == self.dims.len() {
+            self.dims.push(1);
+            let axis = self.dims.len() - 1;
+            self.lists.accesses.iter_mut().for_each(|a| a.map = with_axis(&a.map, axis, 1, 0));
+        }
+    }
+
+    /// The kernel with its axes as they are.
+    pub fn finish_unmerged(mut self, lowering: &mut Lowering) -> Result<BuiltKernel, Differs> {
+        let n_outer = self.n_outer;
+        let n_inner = self.dims.len() - n_outer;
+        let order = if n_inner > 0 { self.order() } else { Order::InnerFast };
+        let (mut offsets, mut offset_args) = (Vec::new(), Vec::new());
+        for access in 0..self.lists.accesses.len() {
+            if let Some(MovedBy { constant, stride, n_positions }) = self.lists.accesses[access].moved {
+                offsets.push(RuntimeOffset { access: access as u16, constant: self.constant(constant) });
+                offset_args.push(OffsetArgs { stride, bound: n_positions, served: (0, n_positions) });
+            }
+        }
+        let (n_accesses, n_axes) = (self.lists.accesses.len(), self.dims.len());
+        let mut scopes = Vec::with_capacity(n_accesses);
+        let mut maps = Vec::with_capacity(n_accesses);
+        for mut access in self.lists.accesses.drain(..) {
+            let n_axes = match access.scope {
+                Scope::Uniform => 0,
+                Scope::Outer => n_outer,
+                Scope::Inner => n_axes,
+            };
+            cut(&mut access.map, n_axes);
+            scopes.push(access.scope);
+            maps.push(access.map);
+        }
+        let (body, ops) = match std::mem::replace(&mut self.recording, BodyRecording::Off) {
+            BodyRecording::Follows(follower) => {
+                let known = follower.finished()?;
+                let body = &known.body;
+                let inputs = self.inputs.iter().map(|i| i.storage);
+                let is_same = (body.outer_rank, body.inner_rank, body.order) == (n_outer as u8, n_inner as u8, order)
+                    && known.scopes == scopes
+                    && body.accesses.iter().copied().eq(maps.iter().map(AccessForm::of))
+                    && body.inputs.iter().copied().eq(inputs);
+                if !is_same {
+                    return Err(Differs);
+                }
+                (body.clone(), known.ops.clone())
+            }
+            recording => {
+                let body = Arc::new(self.body(order, &maps, offsets));
+                recording.finish(lowering, &body, scopes, &self.ops);
+                (body, self.ops)
+            }
+        };
+        let stores = &self.lists.stores;
+        let args = Args {
+            outer: self.dims[..n_outer].to_vec(),
+            inner: self.dims[n_outer..].to_vec(),
+            accesses: maps,
+            gathers: self.gathers,
+            consts: self.consts,
+            offsets: offset_args,
+            ..Args::default()
+        };
+        let built = BuiltKernel {
+            body,
+            args,
+            reads: self.inputs.iter().map(|i| i.value).collect(),
+            writes: stores.iter().map(|s| s.value).collect(),
+            bases: stores.iter().enumerate().filter_map(|(i, s)| Some((i as u16, s.base?))).collect(),
+            inputs: self.inputs,
+            may_fail: self.may_fail,
+            first: self.first,
+            ops,
+        };
+        lowering.lists = self.lists;
+        Ok(built)
+    }
+
+    /// The instructions, with the forms of these maps.
+    fn body(&mut self, order: Order, maps: &[IndexMap], offsets: Vec<RuntimeOffset>) -> Body {
+        let BodyLists { insts, stores, .. } = &mut *self.lists;
+        // The list keeps its memory for the next kernel.
+        let mut own_insts = Vec::with_capacity(insts.len());
+        own_insts.append(insts);
+        let store = |(i, s): (usize, &BodyStore)| Store { value: s.reg, output: i as u16, access: s.access };
+        Body {
+            outer_rank: self.n_outer as u8,
+            inner_rank: (self.dims.len() - self.n_outer) as u8,
+            order,
+            ragged: false,
+            inputs: self.inputs.iter().map(|i| i.storage).collect(),
+            outputs: stores.iter().map(|s| s.dtype).collect(),
+            accesses: maps.iter().map(AccessForm::of).collect(),
+            insts: own_insts,
+            stores: stores.iter().enumerate().map(store).collect(),
+            offsets,
+        }
+    }
+
+    /// Which axes to walk fastest: those along which most loads find their elements side by side.
+    fn order(&self) -> Order {
+        let (Some(outer), inner) = (self.n_outer.checked_sub(1), self.dims.len() - 1) else { return Order::InnerFast };
+        let mut votes = 0i32;
+        for access in self.lists.accesses.iter().filter(|a| a.scope == Scope::Inner) {
+            let strides = last(&access.map).strides;
+            votes += (strides[outer].abs() == 1 && strides[inner].abs() != 1) as i32;
+            votes -= (strides[inner].abs() == 1) as i32;
+        }
+        if votes > 0 && self.dims[outer] >= 8 { Order::OuterFast } else { Order::InnerFast }
+    }
+}
