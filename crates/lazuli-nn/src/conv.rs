@@ -85,7 +85,7 @@ macro_rules! conv_layer {
             #[track_caller]
             fn forward(&self, x: &Tensor) -> Tensor {
                 let _caller = fault::caller();
-                x.$method(&self.weight, self.bias.as_ref(), self.window.into())
+                x.$method(&self.weight, self.bias.as_ref(), Conv::from(self.window))
             }
         }
     };

@@ -48,8 +48,8 @@ pub use error::{Error, Fault, Result};
 pub use graph::CustomOp;
 pub use half::{bf16, f16};
 pub use ops::{
-    Attention, Conv, Coordinates, Dft, GridMode, GridPadding, GridSample, Interpolate, Interpolation, NearestRule,
-    PadMode, Pads, PerAxis, Pool, Position, ScatterReduce, Slice, Slices, einsum,
+    Attention, Conv, ConvTranspose, Coordinates, Dft, GridMode, GridPadding, GridSample, Interpolate, Interpolation,
+    NearestRule, PadMode, Pads, PerAxis, Pool, Position, ScatterReduce, Slice, Slices, einsum,
 };
 pub use place::Caller;
 pub use plan::{Boundary, Explain, KernelInfo};

@@ -1,6 +1,6 @@
 //! Products: matrices, einsum, convolutions and their opposites.
 
-use lazuli::{Conv, DType, PerAxis, Tensor};
+use lazuli::{Conv, ConvTranspose, DType, PerAxis, Tensor};
 
 use super::padding::zero_padded;
 use super::{Row, row};
@@ -137,17 +137,14 @@ fn conv(c: &Call) -> Outputs {
 pub fn convolved(c: &Call, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor, Stop> {
     let image = image(c)?;
     let windows = Windows::of(c, &image, kernel_of_weight(c, weight.shape()?)?)?;
-    let mut x = x.clone();
-    let mut padding = vec![0; image.len()];
-    if windows.pads.iter().all(|(before, after)| before == after) {
-        padding = windows.pads.iter().map(|pads| pads.0).collect();
-    } else {
-        let around: Vec<(i64, i64)> = windows.pads.iter().map(|(b, a)| (*b as i64, *a as i64)).collect();
-        x = zero_padded(&x, &[&[(0, 0), (0, 0)], &around[..]].concat(), 0.0)?;
-    }
     let options = Conv {
         stride: per_axis(&windows.strides)?,
-        padding: per_axis(&padding)?,
+        padding: match windows.pads[..] {
+            [a] => [a].into(),
+            [a, b] => [a, b].into(),
+            [a, b, c] => [a, b, c].into(),
+            _ => return refuse(format!("windows over {} axes, at most 3", image.len())),
+        },
         dilation: per_axis(&windows.dilations)?,
         groups: groups(c)?,
     };
@@ -168,15 +165,16 @@ fn conv_transpose(c: &Call) -> Outputs {
     if extra.len() != n || wanted.as_ref().is_some_and(|wanted| wanted.len() < n) {
         return invalid("`output_padding` or `output_shape` has another number of axes");
     }
-    let options = Conv {
+    let conv = Conv {
         stride: per_axis(&windows.strides)?,
         dilation: per_axis(&windows.dilations)?,
         groups: groups(c)?,
         ..Conv::default()
     };
+    let options = ConvTranspose { conv, output_padding: per_axis(&extra)? };
     let whole = c.tensor(0)?.conv_transpose(&c.tensor(1)?, None, options);
     let lower = c.attr_text("auto_pad", "NOTSET")? == "SAME_LOWER";
-    // The whole result, longer by the output padding, is cut by the pads.
+    // The whole result is cut by the pads, which may differ from side to side.
     let mut pads = vec![(0, 0); 2];
     for i in 0..n {
         let full = image[i].saturating_sub(1) * windows.strides[i] + windows.reach(i) + extra[i];
@@ -194,7 +192,7 @@ fn conv_transpose(c: &Call) -> Outputs {
             }
             None => (windows.pads[i].0 as i64, windows.pads[i].1 as i64),
         };
-        pads.push((-before, extra[i] as i64 - after));
+        pads.push((-before, -after));
     }
     let mut y = zero_padded(&whole, &pads, 0.0)?;
     if let Some(bias) = c.optional(2)? {

@@ -10,55 +10,12 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::operand::or_error;
+use super::windows::{Pads, PerAxis};
 use crate::error::{Error, Fault, Result};
 use crate::graph::{CustomOp, CustomRef, NodeRef, Op};
 use crate::shape::Shape;
 use crate::tensor::Tensor;
 use crate::view::View;
-
-/// A number for each of the axes that a window has: one for all, or one each.
-///
-/// ```
-/// # use lazuli::PerAxis;
-/// let (all, each): (PerAxis, PerAxis) = (2.into(), [2, 1].into());
-/// assert_ne!(all, each);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PerAxis {
-    numbers: [usize; 3],
-    /// How many were given; 0 for one that stands for all.
-    n_given: u8,
-}
-
-impl PerAxis {
-    pub(super) fn at(&self, axis: usize) -> usize {
-        self.numbers[axis]
-    }
-
-    pub(super) fn fits(&self, n_axes: usize) -> bool {
-        self.n_given == 0 || self.n_given as usize == n_axes
-    }
-}
-
-impl From<usize> for PerAxis {
-    fn from(number: usize) -> PerAxis {
-        PerAxis { numbers: [number; 3], n_given: 0 }
-    }
-}
-
-macro_rules! per_axis {
-    ($($n:literal)*) => {$(
-        impl From<[usize; $n]> for PerAxis {
-            fn from(given: [usize; $n]) -> PerAxis {
-                let mut numbers = [0; 3];
-                numbers[..$n].copy_from_slice(&given);
-                PerAxis { numbers, n_given: $n }
-            }
-        }
-    )*};
-}
-
-per_axis!(1 2 3);
 
 /// How the windows of a convolution lie on its input.
 ///
@@ -73,7 +30,7 @@ pub struct Conv {
     /// From one window to the next.
     pub stride: PerAxis,
     /// Zeros before and after each axis.
-    pub padding: PerAxis,
+    pub padding: Pads,
     /// From one element of a window to the next.
     pub dilation: PerAxis,
     /// Into how many groups channels are split; each group of outputs sees one group of inputs.
@@ -83,6 +40,35 @@ pub struct Conv {
 impl Default for Conv {
     fn default() -> Conv {
         Conv { stride: 1.into(), padding: 0.into(), dilation: 1.into(), groups: 1 }
+    }
+}
+
+/// How the windows of a transposed convolution lie on its result. Made from the options of the [`Conv`] whose opposite it is.
+///
+/// ```
+/// # use lazuli::{Conv, ConvTranspose};
+/// let halved = Conv { stride: 2.into(), padding: 1.into(), ..Conv::default() };
+/// let doubled = ConvTranspose { output_padding: 1.into(), ..halved.into() };
+/// assert_eq!((doubled.conv, doubled.output_padding), (halved, 1.into()));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConvTranspose {
+    /// The convolution whose opposite it is.
+    pub conv: Conv,
+    /// How many elements longer than the smallest the result is at the end of each axis: less than stride or dilation. Inputs of
+    /// `conv` with a stride have sizes that give the same number of windows; this says which of them is meant.
+    pub output_padding: PerAxis,
+}
+
+impl From<Conv> for ConvTranspose {
+    fn from(conv: Conv) -> ConvTranspose {
+        ConvTranspose { conv, output_padding: 0.into() }
+    }
+}
+
+impl Default for ConvTranspose {
+    fn default() -> ConvTranspose {
+        Conv::default().into()
     }
 }
 
@@ -108,7 +94,7 @@ impl Tensor {
 
     /// The opposite of a `conv` with the same weights and options, from its output's size to the smallest
     /// input's: `[batch, outputs, size…]` with weights `[outputs, channels / groups, size…]` gives `[batch, channels, size…]`. It
-    /// is the gradient of that convolution by its input.
+    /// is the gradient of that convolution by its input. [`ConvTranspose::output_padding`] asks for a larger input's size.
     ///
     /// ```
     /// # use lazuli::{Conv, Device, Tensor};
@@ -117,11 +103,16 @@ impl Tensor {
     /// let w = Tensor::from_slice(&[1.0f32, 10.0], [1, 1, 2], &cpu);
     /// let y = x.conv_transpose(&w, None, Conv { stride: 2.into(), ..Conv::default() });
     /// assert_eq!(y.to_vec::<f32>()?, [1.0, 10.0, 2.0, 20.0]);
+    ///
+    /// use lazuli::ConvTranspose;
+    /// let options = Conv { stride: 2.into(), ..Conv::default() };
+    /// let longer = x.conv_transpose(&w, None, ConvTranspose { output_padding: 1.into(), ..options.into() });
+    /// assert_eq!(longer.to_vec::<f32>()?, [1.0, 10.0, 2.0, 20.0, 0.0]);
     /// # Ok::<(), lazuli::Error>(())
     /// ```
     #[track_caller]
-    pub fn conv_transpose(&self, weight: &Tensor, bias: Option<&Tensor>, options: Conv) -> Tensor {
-        or_error(conv_transpose(self, weight, bias, options))
+    pub fn conv_transpose(&self, weight: &Tensor, bias: Option<&Tensor>, options: impl Into<ConvTranspose>) -> Tensor {
+        or_error(conv_transpose(self, weight, bias, options.into()))
     }
 }
 
@@ -139,9 +130,9 @@ fn conv(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: Conv) -> Re
 }
 
 #[track_caller]
-fn conv_transpose(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: Conv) -> Result<Tensor> {
+fn conv_transpose(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, options: ConvTranspose) -> Result<Tensor> {
     let op = name("conv_transpose", weight)?;
-    let geometry = Geometry::new(op, x, weight, options, Way::Back)?;
+    let geometry = Geometry::new(op, x, weight, options.conv, Way::Back(options.output_padding))?;
     let y = by_input(x, weight, geometry)?;
     with_bias(op, y, bias, geometry.n_channels * geometry.groups, geometry.axes().len())
 }
@@ -189,8 +180,8 @@ fn channel_orders(n_axes: usize) -> (SmallVec<[i32; 5]>, SmallVec<[i32; 5]>) {
 enum Way {
     /// From channels to outputs.
     Forth,
-    /// From outputs to channels.
-    Back,
+    /// From outputs to channels, to a result so much longer than the smallest.
+    Back(PerAxis),
 }
 
 /// Windows along one axis.
@@ -202,7 +193,8 @@ struct AxisWindows {
     n_windows: usize,
     stride: usize,
     dilation: usize,
-    padding: usize,
+    /// Before and after.
+    padding: (usize, usize),
 }
 
 impl AxisWindows {
@@ -242,12 +234,21 @@ impl Geometry {
         }
         let Conv { stride, padding, dilation, groups } = options;
         let n_outputs = weight.shape[0];
+        let longer = match way {
+            Way::Forth => PerAxis::from(0),
+            Way::Back(output_padding) => output_padding,
+        };
         let fits = stride.fits(n_axes) && padding.fits(n_axes) && dilation.fits(n_axes);
         let is_positive = |i: usize| stride.at(i) > 0 && dilation.at(i) > 0 && weight.shape[i + 2] > 0;
         if !fits || groups == 0 || !n_outputs.is_multiple_of(groups) || !(0..n_axes).all(is_positive) {
             let rule = "stride, dilation, groups and the weights' sizes are at least 1, one for all axes or one for each, \
                         and groups divide the channels";
             return Err(fault(format!("{options:?} cannot be: {rule}")));
+        }
+        let is_less = |i: usize| longer.at(i) < stride.at(i).max(dilation.at(i));
+        if !longer.fits(n_axes) || !(0..n_axes).all(is_less) {
+            let rule = "it is one number for all axes or one for each, less than stride or dilation";
+            return Err(fault(format!("{options:?} with an output padding of {longer} cannot be: {rule}")));
         }
         let n_channels = weight.shape[1];
         let wanted = if way == Way::Forth { n_channels.saturating_mul(groups) } else { n_outputs };
@@ -257,22 +258,23 @@ impl Geometry {
         let mut axes = [AxisWindows::default(); 3];
         for (i, axis) in axes.iter_mut().enumerate().take(n_axes) {
             let (given, window) = (x.shape[i + 2], weight.shape[i + 2]);
-            let (stride, dilation, padding) = (stride.at(i), dilation.at(i), padding.at(i));
+            let (stride, dilation, around, padding) = (stride.at(i), dilation.at(i), padding, padding.at(i));
             let far = || fault(format!("{options:?} has more elements than can be addressed"));
             let reach = dilation.checked_mul(window - 1).filter(|n| *n < MAX_SIZE).ok_or_else(far)?;
-            let zeros = padding.checked_mul(2).filter(|n| *n < MAX_SIZE).ok_or_else(far)?;
+            let zeros = padding.0.checked_add(padding.1).filter(|n| *n < MAX_SIZE).ok_or_else(far)?;
             let (size, n_windows) = match way {
                 Way::Forth if given + zeros <= reach => {
                     let windows: Vec<String> = weight.shape[2..].iter().map(|n| n.to_string()).collect();
                     let what =
-                        format!("no window of {} fits, with {padding} zeros around; pad more", windows.join(" × "));
+                        format!("no window of {} fits, with {around} zeros around; pad more", windows.join(" × "));
                     return Err(fault(what));
                 }
                 Way::Forth => (given, (given + zeros - reach - 1) / stride + 1),
-                Way::Back => {
+                Way::Back(_) => {
                     let whole =
                         given.saturating_sub(1).checked_mul(stride).filter(|n| *n < MAX_SIZE).ok_or_else(far)?;
-                    ((whole + reach + 1).saturating_sub(zeros), given)
+                    let longer = Some(longer.at(i)).filter(|n| *n < MAX_SIZE).ok_or_else(far)?;
+                    ((whole + reach + 1 + longer).saturating_sub(zeros), given)
                 }
             };
             *axis = AxisWindows { size, window, n_windows, stride, dilation, padding };
@@ -295,7 +297,7 @@ impl Geometry {
     }
 
     fn padded_shape(&self) -> Shape {
-        let sizes = self.axes().iter().map(|axis| axis.size + 2 * axis.padding);
+        let sizes = self.axes().iter().map(|axis| axis.size + axis.padding.0 + axis.padding.1);
         [self.n_images, self.groups.saturating_mul(self.n_channels)].into_iter().chain(sizes).collect()
     }
 
@@ -328,7 +330,7 @@ impl Geometry {
     fn windows_tile(&self) -> bool {
         let tiles = |axis: &AxisWindows| {
             let AxisWindows { size, window, n_windows, stride, dilation, padding } = *axis;
-            stride == window && (dilation == 1 || window == 1) && padding == 0 && size == n_windows * window
+            stride == window && (dilation == 1 || window == 1) && padding == (0, 0) && size == n_windows * window
         };
         self.axes().iter().all(tiles) && self.axes().iter().any(|axis| axis.window > 1)
     }
@@ -371,7 +373,7 @@ fn by_input(g: &Tensor, weight: &Tensor, geometry: Geometry) -> Result<Tensor> {
     let per_group = n_outputs / groups;
     let mut back = Geometry { n_channels: per_group, n_outputs: groups * n_channels, ..geometry };
     for (to, from) in back.axes.iter_mut().zip(geometry.axes()) {
-        *to = AxisWindows { size: from.size + from.reach(), n_windows: from.size, stride: 1, padding: 0, ..*from };
+        *to = AxisWindows { size: from.size + from.reach(), n_windows: from.size, stride: 1, padding: (0, 0), ..*from };
     }
     let dx = match dilated(g, &geometry)? {
         Some(_) if geometry.windows_tile() => side_by_side(g, weight, &geometry),
@@ -463,8 +465,8 @@ fn channels_last(x: &Tensor, weight: &Tensor, geometry: &Geometry) -> Result<Ten
     let (first, last) = channel_orders(n_axes);
     let images = x.permute(&last);
     let pads: SmallVec<[(usize, usize); 5]> =
-        std::iter::once(0).chain(geometry.axes().iter().map(|a| a.padding)).chain([0]).map(|n| (n, n)).collect();
-    let images = if pads.iter().any(|pad| pad.0 > 0) { images.pad(&pads, 0.0) } else { images };
+        std::iter::once((0, 0)).chain(geometry.axes().iter().map(|a| a.padding)).chain([(0, 0)]).collect();
+    let images = if pads.iter().any(|pad| *pad != (0, 0)) { images.pad(&pads, 0.0) } else { images };
     let node = images.node()?;
     let steps = node.shape.strides();
     let axis = |n: usize, by: usize, step: isize| (n, if n > 1 { by as isize * step } else { 0 });
@@ -483,9 +485,9 @@ fn channels_last(x: &Tensor, weight: &Tensor, geometry: &Geometry) -> Result<Ten
 
 #[track_caller]
 fn padded(x: &Tensor, geometry: &Geometry) -> Tensor {
-    let pads = geometry.axes().iter().map(|axis| (axis.padding, axis.padding));
+    let pads = geometry.axes().iter().map(|axis| axis.padding);
     let pads: SmallVec<[(usize, usize); 5]> = [(0, 0); 2].into_iter().chain(pads).collect();
-    if pads.iter().any(|pad| pad.0 > 0) { x.pad(&pads, 0.0) } else { x.clone() }
+    if pads.iter().any(|pad| *pad != (0, 0)) { x.pad(&pads, 0.0) } else { x.clone() }
 }
 
 /// Gradients of places with zeros between them, as far apart as windows were, and so many around them that a window lies on
@@ -507,7 +509,7 @@ fn dilated(g: &Tensor, geometry: &Geometry) -> Result<Option<Tensor>> {
     for (i, axis) in geometry.axes().iter().enumerate() {
         // After the last place there are no zeros.
         let n_spread = axis.n_windows.saturating_sub(1) * spacing(axis) + 1;
-        let before = axis.reach() as isize - axis.padding as isize;
+        let before = axis.reach() as isize - axis.padding.0 as isize;
         let after = (axis.size + axis.reach()) as isize - before - n_spread as isize;
         let (cut_before, cut_after) = ((-before).max(0) as usize, (-after).max(0) as usize);
         if axis.n_windows == 0 || cut_before + cut_after >= n_spread {

@@ -39,6 +39,7 @@ mod rearrange;
 mod padding;
 mod contraction;
 mod einsum;
+mod windows;
 mod convolution;
 mod pooling;
 mod indexing;
@@ -59,7 +60,7 @@ mod tests;
 pub use attention::Attention;
 pub use binary::*;
 pub use compare::*;
-pub use convolution::{Conv, PerAxis};
+pub use convolution::{Conv, ConvTranspose};
 pub use einsum::einsum;
 pub use grid_sample::{GridMode, GridPadding, GridSample};
 pub use indexing::SCATTER_ADD;
@@ -67,7 +68,7 @@ pub(crate) use lanes::has_vnni;
 pub use lanes::{apply, isa, isas};
 pub use operand::{Number, Operand};
 pub use padding::PadMode;
-pub use pooling::{Pads, Pool};
+pub use pooling::Pool;
 pub use position::Position;
 pub use reduce::{MAX, MIN, PROD, SUM};
 pub use resize::{Coordinates, Interpolate, Interpolation, NearestRule};
@@ -78,6 +79,7 @@ pub use sorting::{ARGSORT, CUMSUM, SORT};
 pub use spectral::Dft;
 pub use transcendental::*;
 pub use unary::*;
+pub use windows::{Pads, PerAxis};
 
 /// Every row, by family, in the order docs list them.
 ///

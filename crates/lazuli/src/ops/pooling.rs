@@ -7,68 +7,15 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::convolution::PerAxis;
 use super::create::coordinate;
 use super::operand::or_error;
 use super::softmax::Widened;
+use super::windows::{Pads, PerAxis};
 use crate::dtype::DType;
 use crate::error::{Error, Fault, Result};
 use crate::shape::{MAX_RANK, Shape};
 use crate::tensor::Tensor;
 use crate::view::View;
-
-/// How many elements stand before and after each of the axes that a window has: one number for all, one for each axis, or a
-/// pair for each.
-///
-/// ```
-/// # use lazuli::Pads;
-/// let (all, each, pairs): (Pads, Pads, Pads) = (1.into(), [1, 0].into(), [(0, 1), (2, 0)].into());
-/// assert!(all != each && each != pairs);
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pads {
-    before: PerAxis,
-    after: PerAxis,
-}
-
-impl Pads {
-    pub(super) fn at(&self, axis: usize) -> (usize, usize) {
-        (self.before.at(axis), self.after.at(axis))
-    }
-
-    pub(super) fn fits(&self, n_axes: usize) -> bool {
-        self.before.fits(n_axes)
-    }
-}
-
-impl From<usize> for Pads {
-    fn from(number: usize) -> Pads {
-        Pads::from(PerAxis::from(number))
-    }
-}
-
-impl From<PerAxis> for Pads {
-    fn from(numbers: PerAxis) -> Pads {
-        Pads { before: numbers, after: numbers }
-    }
-}
-
-macro_rules! pads {
-    ($($n:literal)*) => {$(
-        impl From<[usize; $n]> for Pads {
-            fn from(given: [usize; $n]) -> Pads {
-                Pads::from(PerAxis::from(given))
-            }
-        }
-        impl From<[(usize, usize); $n]> for Pads {
-            fn from(given: [(usize, usize); $n]) -> Pads {
-                Pads { before: given.map(|pair| pair.0).into(), after: given.map(|pair| pair.1).into() }
-            }
-        }
-    )*};
-}
-
-pads!(1 2 3);
 
 /// How the windows of a pooling lie on its input.
 ///

@@ -1,8 +1,8 @@
 //! Ops written with other ops against values of NumPy, PyTorch and ONNX's reference implementation: see `tests/fixtures/ops`.
 
 use lazuli::{
-    Coordinates, DType, Dft, GridMode, GridPadding, GridSample, Interpolate, Interpolation, NearestRule, PadMode,
-    PerAxis, Pool, ScatterReduce, Tensor,
+    Conv, ConvTranspose, Coordinates, DType, Dft, GridMode, GridPadding, GridSample, Interpolate, Interpolation,
+    NearestRule, PadMode, PerAxis, Pool, ScatterReduce, Tensor,
 };
 
 use crate::device::device;
@@ -248,6 +248,24 @@ fn grid_options(words: &[&str]) -> GridSample {
     GridSample { mode, padding, align_corners: words[2] == "aligned" }
 }
 
+/// Longer than the smallest result, and the gradients by input, weights and bias.
+fn conv_transpose(words: &[&str], x: &[Tensor]) -> Vec<Tensor> {
+    let conv = Conv::default();
+    let options = match words {
+        ["1"] => ConvTranspose { conv: Conv { stride: 3.into(), padding: 1.into(), ..conv }, output_padding: 1.into() },
+        ["2"] => ConvTranspose {
+            conv: Conv { stride: [2, 3].into(), padding: [1, 0].into(), dilation: [2, 1].into(), groups: 2 },
+            output_padding: [1, 0].into(),
+        },
+        ["2", ..] => ConvTranspose { conv: Conv { dilation: [2, 3].into(), ..conv }, output_padding: [1, 2].into() },
+        _ => ConvTranspose { conv: Conv { stride: [2, 1, 3].into(), ..conv }, output_padding: [0, 0, 1].into() },
+    };
+    let [input, weight, bias, g] = [0, 1, 2, 3].map(|i| x[i].tracked());
+    let y = input.conv_transpose(&weight, Some(&bias), options);
+    let grads = y.mul(&g).sum(..).grad(&[&input, &weight, &bias]);
+    std::iter::once(y).chain(grads).collect()
+}
+
 fn call(name: &str, x: &[Tensor]) -> Vec<Tensor> {
     let words: Vec<&str> = name.split(' ').collect();
     match words[0] {
@@ -255,6 +273,7 @@ fn call(name: &str, x: &[Tensor]) -> Vec<Tensor> {
         "resize" => return vec![resize(&words[1..], &x[0])],
         "max_pool" | "avg_pool" => return pooled(name, &x[0]),
         "grid_sample" => return vec![x[0].grid_sample(&x[1], grid_options(&words[1..]))],
+        "conv_transpose" => return conv_transpose(&words[1..], x),
         "det" => return vec![x[0].det()],
         "rfft" => return vec![x[0].rfft(if words[1] == "down" { 0 } else { -1 })],
         "fft" => return vec![x[0].fft(-2)],
@@ -368,6 +387,7 @@ fn mistakes_name_the_op_and_the_shapes() {
     let x = Tensor::zeros([2, 3, 4], DType::F32, &device());
     let places = Tensor::from_slice(&[0, 5], [2], &device());
     let plain = Interpolate::new(Interpolation::Linear);
+    let w = Tensor::zeros([3, 1, 2], DType::F32, &device());
     for (made, parts) in [
         (x.reshape([5, -1]), &["reshape", "[2, 3, 4]", "24 elements", "[5, -1]"][..]),
         (x.reshape([-1, -1]), &["reshape", "[-1, -1]", "more than one -1"]),
@@ -377,6 +397,14 @@ fn mistakes_name_the_op_and_the_shapes() {
         (x.movedim([0, 1], 2), &["movedim", "2 axes", "1 place"]),
         (x.pad_with(&[(1, 1); 4], PadMode::Edge), &["pad_with", "4 pairs", "3 axes"]),
         (x.narrow(0, 0, 0).pad_with(&[(1, 0)], PadMode::Wrap), &["pad_with", "[0, 3, 4]"]),
+        (
+            x.conv_transpose(&w, None, ConvTranspose { output_padding: 1.into(), ..ConvTranspose::default() }),
+            &["conv_transpose1d", "an output padding of 1", "less than stride or dilation", "[2, 3, 4]"],
+        ),
+        (
+            x.conv_transpose(&w, None, ConvTranspose { output_padding: [0, 0].into(), ..ConvTranspose::default() }),
+            &["conv_transpose1d", "an output padding of [0, 0]", "one for each"],
+        ),
         (x.max_pool(Pool::new(5)), &["max_pool", "[2, 3, 4]", "pad more"]),
         (x.avg_pool(Pool { stride: 0.into(), ..Pool::new(2) }), &["avg_pool", "at least 1"]),
         (x.max_pool(Pool::new([2, 2])), &["max_pool", "[2, 3, 4]"]),

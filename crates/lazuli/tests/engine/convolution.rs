@@ -60,7 +60,7 @@ fn linear(at: &[usize], shape: &[usize]) -> usize {
 impl Case {
     fn options(&self) -> Conv {
         let (stride, padding, dilation) = (per_axis(&self.stride), per_axis(&self.padding), per_axis(&self.dilation));
-        Conv { stride, padding, dilation, groups: self.groups }
+        Conv { stride, padding: padding.into(), dilation, groups: self.groups }
     }
 
     fn x_shape(&self) -> Vec<usize> {
@@ -172,6 +172,32 @@ fn every_combination_of_options_is_its_definition() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn pads_may_differ_from_side_to_side() {
+    let _shared = shared();
+    for last in [false, true] {
+        let (mut x, w) = (numbers(&[2, 4, 7, 6], 1).tracked(), numbers(&[6, 4, 3, 2], 2).tracked());
+        if last {
+            x = x.detach().permute(&[0, 2, 3, 1]).compute().unwrap().permute(&[0, 3, 1, 2]).tracked();
+        }
+        let options = Conv { stride: [2, 1].into(), ..Conv::default() };
+        let made = x.conv(&w, None, Conv { padding: [(2, 0), (1, 3)].into(), ..options });
+        let expect = x.pad(&[(0, 0), (0, 0), (2, 0), (1, 3)], 0.0).conv(&w, None, options);
+        let all = |y: &Tensor| {
+            let grads = y.square().sum(..).grad(&[&x, &w]);
+            [y, &grads[0], &grads[1]].map(|t| (t.shape().unwrap().to_vec(), t.to_vec::<f32>().unwrap()))
+        };
+        assert_eq!(all(&made), all(&expect));
+        // The way back cuts as much off each side.
+        let g = numbers(&[2, 6, 4, 5], 3);
+        let back = |options: Conv| g.conv_transpose(&w, None, options);
+        let (cut, whole) = (back(Conv { padding: [(2, 0), (1, 3)].into(), ..options }), back(options));
+        let [h, v] = [whole.shape().unwrap()[2], whole.shape().unwrap()[3]];
+        let expect = whole.narrow(2, 2, h - 2).narrow(3, 1, v - 4);
+        assert_eq!(cut.to_vec::<f32>().unwrap(), expect.to_vec::<f32>().unwrap());
     }
 }
 
