@@ -89,16 +89,24 @@ impl Call<'_> {
 
     /// What a row makes of some of its inputs. If all of them are constants of the model it is made and evaluated once, and
     /// kept with the node.
-    pub fn kept(&self, inputs: &[usize], make: impl FnOnce() -> Result<Tensor, Stop>) -> Result<Tensor, Stop> {
+    pub fn kept<const N: usize>(
+        &self,
+        inputs: &[usize],
+        make: impl FnOnce() -> Result<[Tensor; N], Stop>,
+    ) -> Result<[Tensor; N], Stop> {
         let is_constant = |i: &usize| !self.has(*i) || self.node.is_constant.get(*i).copied().unwrap_or(false);
         if !self.may_evaluate || !inputs.iter().all(is_constant) {
             return make();
         }
-        if let Some(kept) = self.node.kept.get() {
-            return Ok(kept.clone());
+        if self.node.kept.get().is_none() {
+            let made = make()?;
+            lazuli::compute(&made.each_ref())?;
+            self.node.kept.get_or_init(|| made.into());
         }
-        let made = make()?.compute()?;
-        Ok(self.node.kept.get_or_init(|| made).clone())
+        match self.node.kept.get().map(|kept| kept.clone().try_into()) {
+            Some(Ok(kept)) => Ok(kept),
+            _ => unreachable!("a row keeps as many tensors as it asks for"),
+        }
     }
 
     /// The element type of an input.

@@ -109,6 +109,24 @@ fn zero_points_of_rows_and_columns_are_exact() {
     assert_eq!(y, (0..m * n).map(|at| sum(at / n, at % n)).collect::<Vec<i64>>());
 }
 
+#[test]
+fn vectors_of_bytes_are_a_row_and_a_column() {
+    let (k, n) = (300, 5);
+    let (x, b) = (numbers(k, 7, -128, 127), numbers(k * n, 8, -128, 127));
+    let constants = || vec![bytes("b", &[k, n], ElemType::I8, &b), bytes("zero", &[1], ElemType::I8, &[-3])];
+    let y = run(node("MatMulInteger", &["x", "b", "zero", "zero"], Vec::new()), constants(), (&[k], ElemType::I8, &x));
+    let sum = |j: usize| (0..k).map(|t| (x[t] + 3) * (b[t * n + j] + 3)).sum::<i64>();
+    assert_eq!(y, (0..n).map(sum).collect::<Vec<i64>>());
+    let constants = vec![bytes("b", &[k], ElemType::I8, &b[..k])];
+    let y = run(
+        node("MatMulInteger", &["x", "b"], Vec::new()),
+        constants,
+        (&[2, k], ElemType::I8, &numbers(2 * k, 9, -128, 127)),
+    );
+    let rows = numbers(2 * k, 9, -128, 127);
+    assert_eq!(y, [0, 1].map(|i| (0..k).map(|t| rows[i * k + t] * b[t]).sum::<i64>()));
+}
+
 /// Channels of a sum that fits, that is cut by channels, and that has to be summed as integers.
 #[test]
 fn long_convolutions_of_bytes_are_exact() {
@@ -132,4 +150,26 @@ fn long_convolutions_of_bytes_are_exact() {
         let expected: Vec<i64> = (0..outputs * places).map(|at| sum(at / places, at % places)).collect();
         assert_eq!(y, expected, "{channels} channels in {groups} groups, windows of {window}");
     }
+}
+
+#[test]
+fn convolutions_of_bytes_without_padding_are_exact() {
+    let (channels, outputs, window, n, stride) = (40, 5, 7, 61, 3);
+    let (x, w) = (numbers(channels * n, 11, -128, 127), numbers(outputs * channels * window, 12, 0, 255));
+    let zeros = numbers(outputs, 13, 0, 255);
+    let strides =
+        AttributeProto { name: "strides".into(), kind: 7, ints: vec![stride as i64], ..AttributeProto::default() };
+    let node = node("ConvInteger", &["x", "w", "zero", "zeros"], vec![strides]);
+    let constants = vec![
+        bytes("w", &[outputs, channels, window], ElemType::U8, &w),
+        bytes("zero", &[], ElemType::I8, &[-9]),
+        bytes("zeros", &[outputs], ElemType::U8, &zeros),
+    ];
+    let y = run(node, constants, (&[1, channels, n], ElemType::I8, &x));
+    let places = (n - window) / stride + 1;
+    let sum = |o: usize, p: usize| -> i64 {
+        let terms = (0..channels * window).map(|t| (t, x[t / window * n + p * stride + t % window]));
+        terms.map(|(t, x)| (x + 9) * (w[o * channels * window + t] - zeros[o])).sum()
+    };
+    assert_eq!(y, (0..outputs * places).map(|at| sum(at / places, at % places)).collect::<Vec<i64>>());
 }

@@ -44,7 +44,7 @@ pub struct Node {
     /// Per input, whether it is the same in every run. Filled in by [`Graph::mark_constants`].
     pub is_constant: Vec<bool>,
     /// What the row has made of constants alone, once for all runs.
-    pub kept: OnceLock<Tensor>,
+    pub kept: OnceLock<Vec<Tensor>>,
     /// What the node gives, once for all runs, where all it reads are constants (constant folding).
     pub folded: OnceLock<Vec<Value>>,
 }

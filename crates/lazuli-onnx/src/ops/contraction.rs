@@ -151,6 +151,12 @@ pub fn convolved(c: &Call, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -
     Ok(x.conv(weight, bias, options))
 }
 
+/// Whether windows of a convolution reach beyond the image.
+pub fn is_padded(c: &Call, weight: &[usize]) -> Result<bool, Stop> {
+    let windows = Windows::of(c, &image(c)?, kernel_of_weight(c, weight)?)?;
+    Ok(windows.pads.iter().any(|pads| *pads != (0, 0)))
+}
+
 /// Into how many groups the channels of a convolution are split.
 pub fn groups(c: &Call) -> Result<usize, Stop> {
     crate::call::size(c.attr_int("group", 1)?)

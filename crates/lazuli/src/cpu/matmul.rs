@@ -2,6 +2,7 @@
 //! not depend on the number of threads: each is made by one thread, in one order.
 
 mod block_products;
+mod byte_products;
 mod epilogue;
 mod implicit;
 mod packable;
@@ -12,10 +13,12 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
+use self::byte_products::multiplies_bytes;
 use self::epilogue::{Epilogue, EpilogueTiles};
 use self::packable::PackableOperand;
 use self::windows::WindowProduct;
 use super::blocks::BlockGemv;
+use super::byte_gemm::ByteGemm;
 use super::gemm::{Gemm, GemmLists, ImplicitGemm, ListedMatrix, PackBuffers, Winograd};
 use super::gemv::{self, Skinny};
 use super::load;
@@ -89,14 +92,14 @@ impl Matmul {
         let batch: usize = matmul.batch.iter().product();
         let products = batch as f64 * matmul.m as f64 * matmul.k as f64 * matmul.n as f64;
         let nanos = products * 0.03 + nest.nanos;
-        let sums = if lane == Lane::F32 {
-            ProductMethod::of_floats(&matmul, code.body.inputs[1], target)
-        } else {
-            ProductMethod::Integers
+        let sums = match lane {
+            Lane::F32 => ProductMethod::of_floats(&matmul, code.body.inputs[1], target),
+            _ if multiplies_bytes(lane, &code.body.inputs) => ProductMethod::Bytes(ByteGemm::new(&matmul, target)),
+            _ => ProductMethod::Integers,
         };
-        // The sums of an implicit GEMM are transposed anyway: they are handed over apart from the result.
+        // Blocks of sums that are mapped one by one are handed over apart from the result.
         let (nest, in_output) = match sums {
-            ProductMethod::Implicit(_) | ProductMethod::Winograd(_) if !bare => {
+            ProductMethod::Implicit(_) | ProductMethod::Winograd(_) | ProductMethod::Bytes(_) if !bare => {
                 let mut nest = Nest::new(code.clone(), args, aliased, target);
                 // A block is written in short rows, which are no whole cache lines.
                 nest.streams.fill(false);
@@ -108,6 +111,7 @@ impl Matmul {
             ProductMethod::Gemm(gemm) => gemm.room(),
             ProductMethod::Implicit(gemm) => gemm.room(),
             ProductMethod::Winograd(gemm) => gemm.room(),
+            ProductMethod::Bytes(gemm) => gemm.room(),
             _ => 0,
         };
         let (wide, epilogue) = ([None; 2], EpilogueTiles::new(&nest, matmul.n, bare));
@@ -142,7 +146,7 @@ impl Matmul {
         let MatmulArgs { m, n, .. } = self.args;
         match self.in_output {
             Some(_) => 0,
-            None if self.is_implicit() => 0,
+            None if self.maps_blocks() => 0,
             None if self.by_batch() || matches!(self.sums, ProductMethod::Windows(_)) => self.n_batch() * m * n * 4,
             None => self.panel_rows().min(m) * n * 4,
         }
@@ -162,12 +166,13 @@ impl Matmul {
     fn by_batch(&self) -> bool {
         self.n_batch() > 1
             && self.work() < 64 * SMALL
-            && !self.is_implicit()
+            && !self.maps_blocks()
             && !matches!(self.sums, ProductMethod::Windows(_))
     }
 
-    fn is_implicit(&self) -> bool {
-        matches!(self.sums, ProductMethod::Implicit(_) | ProductMethod::Winograd(_))
+    /// Whether blocks of sums are mapped as they are made, by the thread that makes them.
+    fn maps_blocks(&self) -> bool {
+        matches!(self.sums, ProductMethod::Implicit(_) | ProductMethod::Winograd(_) | ProductMethod::Bytes(_))
     }
 
     /// Rows whose sums are made before they are looked at again.
@@ -189,6 +194,7 @@ impl Matmul {
             ProductMethod::Windows(product) => product.table_bytes(),
             ProductMethod::Winograd(gemm) => gemm.packed_len() * 4 + gemm.table_len() * size_of::<isize>(),
             ProductMethod::Blocks(gemv) => gemv.digits_bytes(),
+            ProductMethod::Bytes(gemm) => gemm.packed_len() * 4,
             _ => 0,
         };
         [a, b, parts, self.sums_bytes(), packed, n_workers * self.room * 4]
@@ -196,6 +202,9 @@ impl Matmul {
 
     fn wide_operands(&self) -> [Option<WideOperand>; 2] {
         let MatmulArgs { m, k, n, ref batch, ref a, ref b, .. } = self.args;
+        if let ProductMethod::Bytes(_) = self.sums {
+            return [None; 2];
+        }
         let wide = |idx: usize, lies: &OperandArgs, rows: usize, cols: usize| {
             let is_narrow = !self.nest.code.body.inputs[idx].is_lane();
             let (low, high) = is_narrow.then(|| lies.extent(batch, rows, cols)).flatten()?;
@@ -231,11 +240,14 @@ impl Matmul {
             if self.reads_blocks() {
                 return self.run_block(bound, &scratch);
             }
+            let sums = self.sums_at(bound, &scratch);
+            if let ProductMethod::Bytes(gemm) = &self.sums {
+                return self.run_bytes(gemm, bound, SharedPtr(sums), &scratch, packed);
+            }
             let a = self.operand(bound, 0, &self.args.a, self.wide[0], scratch.a);
             let b = self.operand(bound, 1, &self.args.b, self.wide[1], scratch.b);
-            let sums = self.sums_at(bound, &scratch);
             let rooms = PackBuffers { first: scratch.rooms.cast(), size: self.room };
-            if self.is_implicit() {
+            if self.maps_blocks() {
                 return self.run_implicit(bound, [a, b], SharedPtr(sums), &scratch, packed);
             }
             let parts = scratch.parts.cast();
@@ -349,6 +361,7 @@ impl fmt::Display for Matmul {
             ProductMethod::Implicit(gemm) => write!(f, "{gemm}")?,
             ProductMethod::Windows(product) => write!(f, "{product}")?,
             ProductMethod::Winograd(gemm) => write!(f, "{gemm}")?,
+            ProductMethod::Bytes(gemm) => write!(f, "{gemm}")?,
         }
         if self.by_batch() {
             write!(f, ", whole matrices a task")?;
@@ -384,6 +397,8 @@ enum ProductMethod {
     /// A single row with the windows of images.
     Windows(WindowProduct),
     Winograd(Winograd),
+    /// Integers whose operands are stored as bytes.
+    Bytes(ByteGemm),
 }
 
 impl ProductMethod {
@@ -549,6 +564,7 @@ impl Product<'_> {
                 ProductMethod::Blocks(_)
                 | ProductMethod::Implicit(_)
                 | ProductMethod::Winograd(_)
+                | ProductMethod::Bytes(_)
                 | ProductMethod::Windows(_) => {
                     unreachable!("not computed row by row")
                 }

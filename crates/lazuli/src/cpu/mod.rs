@@ -32,6 +32,7 @@ mod map;
 #[cfg_attr(not(target_arch = "x86_64"), allow(unused, reason = "products of bytes are there for x86 alone"))]
 mod blocks;
 mod gemm;
+mod byte_gemm;
 #[cfg_attr(not(target_arch = "x86_64"), allow(unused, reason = "its loops are there for x86 alone"))]
 mod gemv;
 mod matmul;

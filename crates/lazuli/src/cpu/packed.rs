@@ -35,6 +35,8 @@ pub enum PackedLayout {
     Panels,
     /// Its windows of 3 × 3, transformed by Winograd's minimal filtering.
     Winograd,
+    /// Its bytes in panels of quads, for integer products.
+    Bytes,
 }
 
 impl PackedKey {

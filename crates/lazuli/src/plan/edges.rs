@@ -63,6 +63,17 @@ pub enum OperandOf {
     Chained,
 }
 
+impl OperandOf {
+    /// The ways in which it may lie.
+    pub fn forms(self, limits: &Limits) -> OperandForms {
+        match self {
+            OperandOf::Gather | OperandOf::RowsAt | OperandOf::Chained => OperandForms::default(),
+            OperandOf::Left(dtype) => limits.operand_forms(dtype)[0],
+            OperandOf::Right(dtype) => limits.operand_forms(dtype)[1],
+        }
+    }
+}
+
 impl Edge {
     /// What it is for a graph.
     pub fn answer(&self, graph: &Graph, limits: &Limits, chained: &ChainedProducts) -> bool {
@@ -92,11 +103,7 @@ impl Edge {
             }
             Edge::Strided { node, source } => seen_from(graph, node, source).strided().is_some(),
             Edge::Operand { node, source, side } => {
-                let forms = match side {
-                    OperandOf::Gather | OperandOf::RowsAt | OperandOf::Chained => OperandForms::default(),
-                    OperandOf::Left(dtype) => limits.operand_forms(dtype)[0],
-                    OperandOf::Right(dtype) => limits.operand_forms(dtype)[1],
-                };
+                let forms = side.forms(limits);
                 let map = seen_from(graph, node, source);
                 map.strided().is_some() || operand_args(&map, n_elems(source), forms).is_some()
             }
@@ -250,6 +257,11 @@ impl<'a> AskedGraph<'a> {
     /// Whether a node is only a small float as a large one, which loses nothing.
     pub fn widens(&self, idx: NodeIdx) -> bool {
         super::groups::widens(self.graph, idx)
+    }
+
+    /// Whether a node is only a byte as a large integer.
+    pub fn widens_bytes(&self, idx: NodeIdx) -> bool {
+        super::groups::widens_bytes(self.graph, idx)
     }
 }
 

@@ -86,7 +86,8 @@ pub fn operand_source(
     idx: NodeIdx,
     forms: OperandForms,
 ) -> Option<(NodeIdx, OperandArgs, Option<Panels>)> {
-    let (source, map) = source(graph, is_stored, |i| widens(graph, i), idx)?;
+    let looks_through = |i| widens(graph, i) || forms.bytes && widens_bytes(graph, i);
+    let (source, map) = source(graph, is_stored, looks_through, idx)?;
     let (lies, panels) = operand_args(&map, graph.nodes[source as usize].shape.n_elems(), forms)?;
     Some((source, lies, panels))
 }
@@ -102,6 +103,13 @@ pub fn widens(graph: &Graph, idx: NodeIdx) -> bool {
     let node = &graph.nodes[idx as usize];
     let is_small = |i: NodeIdx| matches!(graph.nodes[i as usize].dtype, DType::F16 | DType::BF16);
     matches!(node.op, Op::Cast) && node.dtype == DType::F32 && is_small(node.inputs[0])
+}
+
+/// Whether a node is only a byte as a large integer.
+pub fn widens_bytes(graph: &Graph, idx: NodeIdx) -> bool {
+    let node = &graph.nodes[idx as usize];
+    let is_byte = |i: NodeIdx| graph.nodes[i as usize].dtype == DType::U8;
+    matches!(node.op, Op::Cast) && matches!(node.dtype, DType::I32 | DType::U32) && is_byte(node.inputs[0])
 }
 
 fn source(

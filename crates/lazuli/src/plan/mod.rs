@@ -47,8 +47,9 @@ impl Limits {
     /// How the left and the right operand of a product of this type may lie.
     fn operand_forms(&self, dtype: DType) -> [OperandForms; 2] {
         let panels = self.panels.filter(|_| dtype.is_float());
-        let max_list_elems = self.max_list_elems;
-        [OperandForms { panels: None, max_list_elems }, OperandForms { panels, max_list_elems }]
+        let bytes = self.products_of_bytes && dtype.is_int();
+        let left = OperandForms { panels: None, max_list_elems: self.max_list_elems, bytes };
+        [left, OperandForms { panels, ..left }]
     }
 }
 

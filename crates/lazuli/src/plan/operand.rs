@@ -16,6 +16,8 @@ pub struct OperandForms {
     pub panels: Option<PanelWidths>,
     /// Whether rows, columns and batches may be lists of axes, of sources with at most this many elements.
     pub max_list_elems: usize,
+    /// Whether integers may be stored as bytes.
+    pub bytes: bool,
 }
 
 /// How a map lies as an operand of a product, if it can be read in place. Its source has `n_elems` elements.

@@ -17,6 +17,7 @@ fn limits() -> Limits {
         min_rows: 64,
         panels: None,
         max_list_elems: 0,
+        products_of_bytes: false,
         max_chained_depth: 512,
         max_chained_elems: usize::MAX,
         max_binding_bytes: usize::MAX,
@@ -161,6 +162,29 @@ fn an_operand_that_reaches_too_far_is_found() {
         let fault = verify::verify(&plan, &limits()).expect_err("it reads past its end");
         assert!(fault.contains("operand") && fault.contains("reaches elements"), "{fault}");
     }
+}
+
+#[test]
+fn integer_products_read_bytes_where_a_device_takes_them() {
+    let bytes = |shape: [usize; 2]| data(shape).to_dtype(DType::U8).compute().unwrap();
+    let (a, b, zero) = (bytes([5, 8]), bytes([4, 8]), data([1]).to_dtype(DType::I32).compute().unwrap());
+    let planned = |y: &Tensor, products_of_bytes: bool| {
+        let plan = plan_with(&[y], &Limits { products_of_bytes, ..limits() });
+        plan.launches.iter().map(|launch| launch.kernel.text(&launch.args)).collect::<Vec<_>>()
+    };
+    let wide = |x: &Tensor| x.to_dtype(DType::I32);
+    let y = wide(&a).matmul(&wide(&b).t());
+    assert_eq!(planned(&y, true), ["matmul [] 5×8×4: out0 = a·b"]);
+    assert_eq!(planned(&y, false).len(), 3);
+    // What a kernel makes is stored as bytes; what takes a zero point from the sums is computed with them.
+    let made = data([5, 8]).mul(3.0).round().to_dtype(DType::U8);
+    let y = wide(&made).matmul(&wide(&b).t()).sub(&wide(&made).sum(keep(-1)).mul(&zero));
+    let expect = [
+        "map [40]: out0 = u8(round(mul(in0, c0)))",
+        "reduce [5] | [8]: out0 = mul(sum(i32(u8(round(mul(in0, c0))))), in1)",
+        "matmul [] 5×8×4: out0 = sub(a·b, in2)",
+    ];
+    assert_eq!(planned(&y, true), expect);
 }
 
 #[test]

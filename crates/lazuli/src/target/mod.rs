@@ -82,6 +82,8 @@ pub struct Limits {
     /// An operand of a product with at most this many elements may be read by lists of axes: a reshape of windows or of a
     /// transpose is then not copied. Larger ones may have to be cut for bindings, which takes plain strides.
     pub max_list_elems: usize,
+    /// Whether products of integers read bytes as they are stored: others read them as large integers.
+    pub products_of_bytes: bool,
     /// How long the sums and the results of a chained product may be, so that what is packed of it stays in a second-level
     /// cache; 0: the device has no such kernel.
     pub max_chained_depth: usize,
@@ -125,6 +127,7 @@ impl Target {
             min_rows: 64,
             panels: Some(PanelWidths::of_isa(cpu.isa)),
             max_list_elems: usize::MAX,
+            products_of_bytes: true,
             max_chained_depth: 512,
             max_chained_elems: usize::MAX,
             max_binding_bytes: usize::MAX,
@@ -156,6 +159,7 @@ impl Target {
             panels: None,
             // What fits into a binding is never cut.
             max_list_elems: gpu.max_binding_bytes / 4,
+            products_of_bytes: false,
             max_chained_depth: if has_chained { 512 } else { 0 },
             // What fits into a binding is never cut.
             max_chained_elems: gpu.max_binding_bytes / 4,

@@ -1,6 +1,7 @@
 //! Which operand of a product is worth keeping packed, and packing it as a whole. Knows sizes and how operands lie; what is
 //! kept, and for how long, is `packed.rs`'s business.
 
+use super::byte_products::BYTES;
 use super::{Matmul, ProductMethod};
 use crate::blocks::Storage;
 use crate::cpu::gemm::{Gemm, GemmLists, ListedMatrix, MAX_USES_PACKED_FIRST};
@@ -16,7 +17,7 @@ pub struct PackableOperand {
     /// Which operand it is.
     pub idx: usize,
     pub key: PackedKey,
-    /// Values of the packed form.
+    /// Words of four bytes of the packed form.
     pub n_values: usize,
 }
 
@@ -28,19 +29,21 @@ impl Matmul {
             ProductMethod::Implicit(gemm) => (0, a, gemm.packed_len(), MAX_USES_PACKED_FIRST),
             ProductMethod::Winograd(gemm) => (0, a, gemm.packed_len(), MAX_USES_TRANSFORMED),
             ProductMethod::Gemm(gemm) => (1, b, gemm.packed_len(), gemm.max_uses_of_kept()?),
+            ProductMethod::Bytes(gemm) => (1, b, gemm.packed_len(), MAX_USES_PACKED_FIRST),
             _ => return None,
         };
-        let layout = match self.sums {
-            ProductMethod::Winograd(_) => PackedLayout::Winograd,
-            _ => PackedLayout::Panels,
+        let (layout, storage) = match self.sums {
+            ProductMethod::Winograd(_) => (PackedLayout::Winograd, Storage::Plain(DType::F32)),
+            ProductMethod::Bytes(_) => (PackedLayout::Bytes, BYTES),
+            _ => (PackedLayout::Panels, Storage::Plain(DType::F32)),
         };
         let (rows, cols, n, n_uses) =
             if idx == 0 { (&lies.cols, &lies.rows, m, n) } else { (&lies.rows, &lies.cols, n, m) };
         let (low, high) = if idx == 0 { lies.extent(&[], n, k) } else { lies.extent(&[], k, n) }?;
         let is_dense = (high - low + 1) as usize >= k.saturating_mul(n);
         let is_worth_it = n_uses.saturating_mul(self.n_batch()) <= max_uses;
-        let is_plain = self.nest.code.body.inputs[idx] == Storage::Plain(DType::F32) && lies.is_shared(batch);
-        (is_plain && is_dense && is_worth_it).then(|| PackableOperand {
+        let is_whole = self.nest.code.body.inputs[idx] == storage && lies.is_shared(batch);
+        (is_whole && is_dense && is_worth_it).then(|| PackableOperand {
             idx,
             key: PackedKey { k, n, rows: rows.clone(), cols: cols.clone(), offset: lies.offset, layout },
             n_values,
@@ -64,6 +67,7 @@ impl Matmul {
                     let lists = GemmLists { a: None, b: b.steps().is_none().then_some(matrix) };
                     Gemm { b: from(b).cast(), ..*gemm }.pack(lists, to)
                 }
+                ProductMethod::Bytes(gemm) => gemm.pack(operand.wrapping_offset(b.offset), b, to.cast()),
                 _ => unreachable!("only these read packed operands"),
             }
         }

@@ -51,6 +51,8 @@ impl Fuser<'_> {
                 // What a group sees through a view it cannot store any more.
                 Op::View(_) if is_free || self.graph.ask(Edge::Reshape(source)) => {}
                 Op::Cast if is_free && goes_by_operand(side) && self.graph.widens(source) => {}
+                // The bytes are stored, whoever makes them: a quarter of what is widened.
+                Op::Cast if side.forms(self.limits).bytes && self.graph.widens_bytes(source) => {}
                 _ => break,
             }
             source = self.graph.inputs(source)[0];

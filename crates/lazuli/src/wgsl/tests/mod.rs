@@ -53,6 +53,7 @@ fn limits() -> Limits {
         min_rows: 256,
         panels: None,
         max_list_elems: 32 << 20,
+        products_of_bytes: false,
         max_chained_depth: 512,
         max_chained_elems: 32 << 20,
         max_binding_bytes: usize::MAX,

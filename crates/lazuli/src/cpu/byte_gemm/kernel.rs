@@ -1,0 +1,252 @@
+//! Tiles of integer products, summed up in registers: each step multiplies four neighbouring bytes of a row with four of each of
+//! 16 columns. The left operand's bytes are signed, the right one's are not, as VNNI wants them. No sum saturates: what does not
+//! fit 32 bits wraps.
+
+use super::{LANES, QUAD};
+use crate::ops::Isa;
+
+/// Rows of the left operand times neighbouring panels of the right one.
+pub struct ByteTile {
+    /// Rows of whole quads of signed bytes, and from row to row.
+    pub a: *const u8,
+    pub a_pitch: usize,
+    pub n_quads: usize,
+    /// The first panel: what its sums start with, then its quads.
+    pub b: *const u8,
+    pub out: *mut i32,
+    pub out_pitch: usize,
+    /// How many columns of the panels have a result.
+    pub n_columns: usize,
+}
+
+type QuadTileFn = unsafe fn(&ByteTile);
+
+/// How products of bytes are made with one instruction set.
+pub struct QuadKernel {
+    pub name: &'static str,
+    /// Panels side by side in a tile.
+    pub n_panels: usize,
+    /// [`tile`] of that many panels, by the number of rows less one.
+    pub tiles: &'static [QuadTileFn],
+    /// The same of a single panel, for those that are left over.
+    pub single: &'static [QuadTileFn],
+}
+
+/// Bytes of a panel of so many quads.
+pub fn panel_bytes(n_quads: usize) -> usize {
+    LANES * 4 + n_quads * LANES * QUAD
+}
+
+/// The kernel for so many rows.
+pub fn kernel(isa: Isa, has_vnni: bool, n_rows: usize) -> &'static QuadKernel {
+    #[cfg(target_arch = "x86_64")]
+    match (isa, has_vnni) {
+        // Few rows: more panels, so that enough sums are in the making.
+        (Isa::Avx512, true) if n_rows <= vnni::FEW.tiles.len() => return &vnni::FEW,
+        (Isa::Avx512, true) => return &vnni::MANY,
+        (Isa::Avx512 | Isa::Avx2, _) => return &avx2::KERNEL,
+        _ => {}
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (isa, has_vnni, n_rows);
+    &baseline::KERNEL
+}
+
+/// 16 lanes, each of which sums up products of four bytes.
+trait QuadLanes {
+    /// Four bytes of each of 16 columns.
+    type Codes: Copy;
+    /// Four signed bytes of a row.
+    type Row: Copy;
+    type Sums: Copy;
+    unsafe fn zero() -> Self::Sums;
+    unsafe fn load(from: *const u8) -> Self::Codes;
+    unsafe fn row(quad: u32) -> Self::Row;
+    unsafe fn dot(sums: Self::Sums, codes: Self::Codes, row: Self::Row) -> Self::Sums;
+    /// The sums of all lanes, added to these.
+    unsafe fn add_to(start: *const i32, sums: Self::Sums) -> [i32; LANES];
+}
+
+/// A tile of `M` rows and `P` panels.
+#[inline(always)]
+unsafe fn tile<V: QuadLanes, const M: usize, const P: usize>(x: &ByteTile) {
+    let pitch = panel_bytes(x.n_quads);
+    // SAFETY: rows, panels and results are within their memory, as promised by the caller.
+    unsafe {
+        let mut sums = [[V::zero(); P]; M];
+        let codes = x.b.add(LANES * 4);
+        for quad in 0..x.n_quads {
+            let mut right = [V::load(codes.add(quad * LANES * QUAD)); P];
+            for panel in 1..P {
+                right[panel] = V::load(codes.add(panel * pitch + quad * LANES * QUAD));
+            }
+            for row in 0..M {
+                let left = x.a.add(row * x.a_pitch + quad * QUAD).cast::<u32>().read_unaligned();
+                let left = V::row(left);
+                for panel in 0..P {
+                    sums[row][panel] = V::dot(sums[row][panel], right[panel], left);
+                }
+            }
+        }
+        for panel in 0..P {
+            let start = x.b.add(panel * pitch).cast();
+            let n = LANES.min(x.n_columns - panel * LANES);
+            for row in 0..M {
+                let sums = V::add_to(start, sums[row][panel]);
+                let to = x.out.add(row * x.out_pitch + panel * LANES);
+                if n == LANES {
+                    to.cast::<[i32; LANES]>().write_unaligned(sums);
+                } else {
+                    to.copy_from_nonoverlapping(sums.as_ptr(), n);
+                }
+            }
+        }
+    }
+}
+
+/// The tiles of one instruction set.
+macro_rules! tiles {
+    ($isa:ident $lanes:ident $($features:literal)?; $($kernel:ident $name:literal $panels:literal [$($rows:literal)*];)*) => {
+        mod $isa {
+            use super::*;
+
+            $(#[target_feature(enable = $features)])?
+            unsafe fn one<const M: usize, const P: usize>(x: &ByteTile) {
+                // SAFETY: as promised by the caller.
+                unsafe { tile::<$lanes, M, P>(x) }
+            }
+
+            $(pub static $kernel: QuadKernel = QuadKernel {
+                name: $name,
+                n_panels: $panels,
+                tiles: &[$(one::<$rows, $panels>),*],
+                single: &[$(one::<$rows, 1>),*],
+            };)*
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+tiles! { vnni Lanes512 "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni,avx2,fma";
+    FEW "VNNI" 4 [1 2 3 4];
+    MANY "VNNI" 2 [1 2 3 4 5 6 7 8];
+}
+#[cfg(target_arch = "x86_64")]
+tiles! { avx2 Lanes256 "avx2,fma";
+    KERNEL "AVX2" 1 [1 2];
+}
+tiles! { baseline Portable;
+    KERNEL "plain code" 1 [1 2];
+}
+
+#[cfg(target_arch = "x86_64")]
+pub use x86::{Lanes256, Lanes512};
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    use super::{LANES, QuadLanes};
+
+    /// One vector.
+    pub struct Lanes512;
+
+    #[rustfmt::skip]
+    impl QuadLanes for Lanes512 {
+        type Codes = __m512i;
+        type Row = __m512i;
+        type Sums = __m512i;
+        #[inline(always)]
+        unsafe fn zero() -> __m512i { unsafe { _mm512_setzero_si512() } }
+        #[inline(always)]
+        unsafe fn load(from: *const u8) -> __m512i { unsafe { _mm512_loadu_si512(from.cast()) } }
+        #[inline(always)]
+        unsafe fn row(quad: u32) -> __m512i { unsafe { _mm512_set1_epi32(quad as i32) } }
+        #[inline(always)]
+        unsafe fn dot(sums: __m512i, codes: __m512i, row: __m512i) -> __m512i {
+            unsafe { _mm512_dpbusd_epi32(sums, codes, row) }
+        }
+        #[inline(always)]
+        unsafe fn add_to(start: *const i32, sums: __m512i) -> [i32; LANES] {
+            unsafe { std::mem::transmute(_mm512_add_epi32(_mm512_loadu_si512(start.cast()), sums)) }
+        }
+    }
+
+    /// Four vectors of four columns, the products of whose first and last two bytes are summed apart. Bytes are widened to 16
+    /// bits: a product of 8-bit pairs (`maddubs`) would saturate.
+    pub struct Lanes256;
+
+    #[rustfmt::skip]
+    impl QuadLanes for Lanes256 {
+        type Codes = [__m256i; 4];
+        type Row = __m256i;
+        type Sums = [__m256i; 4];
+        #[inline(always)]
+        unsafe fn zero() -> [__m256i; 4] { unsafe { [_mm256_setzero_si256(); 4] } }
+        #[inline(always)]
+        unsafe fn load(from: *const u8) -> [__m256i; 4] {
+            unsafe { [0, 16, 32, 48].map(|at| _mm256_cvtepu8_epi16(_mm_loadu_si128(from.add(at).cast()))) }
+        }
+        #[inline(always)]
+        unsafe fn row(quad: u32) -> __m256i { unsafe { _mm256_cvtepi8_epi16(_mm_set1_epi32(quad as i32)) } }
+        #[inline(always)]
+        unsafe fn dot(sums: [__m256i; 4], codes: [__m256i; 4], row: __m256i) -> [__m256i; 4] {
+            unsafe {
+                let one = |i: usize| _mm256_add_epi32(sums[i], _mm256_madd_epi16(codes[i], row));
+                [one(0), one(1), one(2), one(3)]
+            }
+        }
+        #[inline(always)]
+        unsafe fn add_to(start: *const i32, sums: [__m256i; 4]) -> [i32; LANES] {
+            unsafe {
+                // Columns 0 1 4 5 2 3 6 7, then in order.
+                let eight = |low: __m256i, high: __m256i| _mm256_permute4x64_epi64::<0b11011000>(_mm256_hadd_epi32(low, high));
+                let start: *const __m256i = start.cast();
+                let low = _mm256_add_epi32(eight(sums[0], sums[1]), _mm256_loadu_si256(start));
+                let high = _mm256_add_epi32(eight(sums[2], sums[3]), _mm256_loadu_si256(start.add(1)));
+                std::mem::transmute([low, high])
+            }
+        }
+    }
+}
+
+/// Plain code, in a form that compilers make vectors of: a product of an unsigned and a signed byte fits 16 bits.
+struct Portable;
+
+impl QuadLanes for Portable {
+    type Codes = [[u8; QUAD]; LANES];
+    type Row = [i16; QUAD];
+    type Sums = [i32; LANES];
+
+    #[inline(always)]
+    unsafe fn zero() -> [i32; LANES] {
+        [0; LANES]
+    }
+
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> [[u8; QUAD]; LANES] {
+        // SAFETY: as promised by the caller.
+        unsafe { from.cast::<[[u8; QUAD]; LANES]>().read_unaligned() }
+    }
+
+    #[inline(always)]
+    unsafe fn row(quad: u32) -> [i16; QUAD] {
+        quad.to_le_bytes().map(|byte| byte as i8 as i16)
+    }
+
+    #[inline(always)]
+    unsafe fn dot(mut sums: [i32; LANES], codes: [[u8; QUAD]; LANES], row: [i16; QUAD]) -> [i32; LANES] {
+        for (sum, codes) in sums.iter_mut().zip(&codes) {
+            let product = |i: usize| (codes[i] as i16 * row[i]) as i32;
+            *sum = sum.wrapping_add(product(0) + product(1) + product(2) + product(3));
+        }
+        sums
+    }
+
+    #[inline(always)]
+    unsafe fn add_to(start: *const i32, sums: [i32; LANES]) -> [i32; LANES] {
+        // SAFETY: as promised by the caller.
+        let start = unsafe { start.cast::<[i32; LANES]>().read_unaligned() };
+        std::array::from_fn(|i| start[i].wrapping_add(sums[i]))
+    }
+}
