@@ -1,9 +1,11 @@
 """How fast models run, Lazuli and onnxruntime in turns, each in a process of its own, on two threads of the CPU.
 
-    python speed.py MODELS CASES [NAME…]
+    python speed.py MODELS CASES [--tract PROGRAM] [NAME…]
 
-MODELS is the built `examples/models` of lazuli-onnx, CASES what `reference.py` wrote. onnxruntime runs with its defaults and with
-spinning off; the better one counts. Nobody else computes while one runs. Prints a row of Markdown for each case: best and median of the rounds, in milliseconds.
+MODELS is the built `examples/models` of lazuli-onnx, CASES what `reference.py` wrote, PROGRAM the built `tract` of `bench/`.
+onnxruntime runs with its defaults and with spinning off; the better one counts. Nobody else computes while one runs. Prints a row
+of Markdown for each case: best and median of the rounds, in milliseconds; then how fast Lazuli is beside onnxruntime, and beside
+tract, whose column says so where it does not load the model.
 """
 
 import os
@@ -69,20 +71,27 @@ def settled(children):
         before = now
 
 
-def measured(models, folder):
+def measured(models, folder, tract):
     environment = {**os.environ, "LAZULI_THREADS": "2"}
     commands = {
         "lazuli": [models, "--serve", folder],
         "onnxruntime": [sys.executable, __file__, "--serve", folder, "on"],
         "onnxruntime, no spinning": [sys.executable, __file__, "--serve", folder, "off"],
     }
+    if tract:
+        commands["tract"] = [tract, folder]
     pipe = subprocess.PIPE
     contenders = {
         name: subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment)
         for name, command in commands.items()
     }
-    for child in contenders.values():
-        assert child.stdout.readline().strip() == "ready"
+    for name, child in list(contenders.items()):
+        is_ready = child.stdout.readline().strip() == "ready"
+        # What tract does not load or run it says on its error stream.
+        assert is_ready or name == "tract"
+        if not is_ready:
+            child.wait()
+            del contenders[name]
     times = {name: [] for name in contenders}
     start = time.perf_counter()
     for turn in range(ROUNDS + 3):
@@ -104,18 +113,29 @@ def measured(models, folder):
 
 def main():
     models, cases, *names = sys.argv[1:]
+    tract = None
+    if names[:1] == ["--tract"]:
+        _, tract, *names = names
     for name in names or CASES:
-        times = measured(models, os.path.join(cases, name))
+        times = measured(models, os.path.join(cases, name), tract)
         best = {contender: min(values) for contender, values in times.items()}
         median = {contender: statistics.median(values) for contender, values in times.items()}
-        peer = min((contender for contender in times if contender != "lazuli"), key=best.get)
-        cells = [f"{best['lazuli']:.2f} / {median['lazuli']:.2f}"]
-        cells += [f"{best[c]:.2f} / {median[c]:.2f}" for c in ("onnxruntime", "onnxruntime, no spinning")]
-        ratios = f"{best[peer] / best['lazuli']:.2f} / {median[peer] / median['lazuli']:.2f}"
-        print(f"| {name} | {' | '.join(cells)} | {ratios} |", flush=True)
+        settings = ("onnxruntime", "onnxruntime, no spinning")
+
+        def cell(name):
+            return f"{best[name]:.2f} / {median[name]:.2f}" if name in times else "does not load"
+
+        def ratio(peer):
+            return f"{best[peer] / best['lazuli']:.2f} / {median[peer] / median['lazuli']:.2f}"
+
+        cells = [cell(c) for c in ("lazuli", *settings)] + [ratio(min(settings, key=best.get))]
+        if tract:
+            cells += [cell("tract"), ratio("tract") if "tract" in times else ""]
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
-if sys.argv[1] == "--serve":
-    serve(*sys.argv[2:4])
-else:
-    main()
+if __name__ == "__main__":
+    if sys.argv[1] == "--serve":
+        serve(*sys.argv[2:4])
+    else:
+        main()
