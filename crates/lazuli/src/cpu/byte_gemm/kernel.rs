@@ -133,14 +133,19 @@ tiles! { vnni Lanes512 "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni,avx2,fma";
 }
 #[cfg(target_arch = "x86_64")]
 tiles! { avx2 Lanes256 "avx2,fma";
-    KERNEL "AVX2" 1 [1 2];
+    KERNEL "AVX2" 1 [1 2 3 4];
 }
+#[cfg(target_arch = "x86_64")]
+tiles! { baseline Lanes128;
+    KERNEL "SSE2" 1 [1 2];
+}
+#[cfg(not(target_arch = "x86_64"))]
 tiles! { baseline Portable;
-    KERNEL "plain code" 1 [1 2];
+    KERNEL "plain code" 1 [1 2 3 4];
 }
 
 #[cfg(target_arch = "x86_64")]
-pub use x86::{Lanes256, Lanes512};
+use x86::{Lanes128, Lanes256, Lanes512};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
@@ -172,50 +177,77 @@ mod x86 {
         }
     }
 
-    /// Four vectors of four columns, the products of whose first and last two bytes are summed apart. Bytes are widened to 16
-    /// bits: a product of 8-bit pairs (`maddubs`) would saturate.
-    pub struct Lanes256;
+    /// Vectors of whole words: bytes are split into even and odd ones of 16 bits each, and pairs of those are multiplied and
+    /// summed. A product of 8-bit pairs (`maddubs`) would saturate.
+    macro_rules! word_pairs {
+        ($lanes:ident, $vector:ty, $n:literal, $zero:ident $load:ident $store:ident $splat:ident $and:ident $add:ident $madd:ident
+            $left:ident $right:ident $signed_right:ident) => {
+            pub struct $lanes;
 
-    #[rustfmt::skip]
-    impl QuadLanes for Lanes256 {
-        type Codes = [__m256i; 4];
-        type Row = __m256i;
-        type Sums = [__m256i; 4];
-        #[inline(always)]
-        unsafe fn zero() -> [__m256i; 4] { unsafe { [_mm256_setzero_si256(); 4] } }
-        #[inline(always)]
-        unsafe fn load(from: *const u8) -> [__m256i; 4] {
-            unsafe { [0, 16, 32, 48].map(|at| _mm256_cvtepu8_epi16(_mm_loadu_si128(from.add(at).cast()))) }
-        }
-        #[inline(always)]
-        unsafe fn row(quad: u32) -> __m256i { unsafe { _mm256_cvtepi8_epi16(_mm_set1_epi32(quad as i32)) } }
-        #[inline(always)]
-        unsafe fn dot(sums: [__m256i; 4], codes: [__m256i; 4], row: __m256i) -> [__m256i; 4] {
-            unsafe {
-                let one = |i: usize| _mm256_add_epi32(sums[i], _mm256_madd_epi16(codes[i], row));
-                [one(0), one(1), one(2), one(3)]
+            #[rustfmt::skip]
+            impl QuadLanes for $lanes {
+                type Codes = [[$vector; 2]; $n];
+                type Row = [$vector; 2];
+                type Sums = [$vector; $n];
+                #[inline(always)]
+                unsafe fn zero() -> [$vector; $n] { unsafe { [$zero(); $n] } }
+                #[inline(always)]
+                unsafe fn load(from: *const u8) -> [[$vector; 2]; $n] {
+                    unsafe {
+                        let mut codes = [[$zero(); 2]; $n];
+                        for i in 0..$n {
+                            let words = $load(from.cast::<$vector>().add(i));
+                            codes[i] = [$and(words, $splat(0x00ff_00ff)), $right::<8>(words)];
+                        }
+                        codes
+                    }
+                }
+                #[inline(always)]
+                unsafe fn row(quad: u32) -> [$vector; 2] {
+                    unsafe {
+                        let words = $splat(quad as i32);
+                        [$signed_right::<8>($left::<8>(words)), $signed_right::<8>(words)]
+                    }
+                }
+                #[inline(always)]
+                unsafe fn dot(mut sums: [$vector; $n], codes: [[$vector; 2]; $n], row: [$vector; 2]) -> [$vector; $n] {
+                    unsafe {
+                        for i in 0..$n {
+                            let pairs = $add($madd(codes[i][0], row[0]), $madd(codes[i][1], row[1]));
+                            sums[i] = $add(sums[i], pairs);
+                        }
+                        sums
+                    }
+                }
+                #[inline(always)]
+                unsafe fn add_to(start: *const i32, sums: [$vector; $n]) -> [i32; LANES] {
+                    unsafe {
+                        let mut out = [0i32; LANES];
+                        for i in 0..$n {
+                            let start = $load(start.cast::<$vector>().add(i));
+                            $store(out.as_mut_ptr().cast::<$vector>().add(i), $add(start, sums[i]));
+                        }
+                        out
+                    }
+                }
             }
-        }
-        #[inline(always)]
-        unsafe fn add_to(start: *const i32, sums: [__m256i; 4]) -> [i32; LANES] {
-            unsafe {
-                // Columns 0 1 4 5 2 3 6 7, then in order.
-                let eight = |low: __m256i, high: __m256i| _mm256_permute4x64_epi64::<0b11011000>(_mm256_hadd_epi32(low, high));
-                let start: *const __m256i = start.cast();
-                let low = _mm256_add_epi32(eight(sums[0], sums[1]), _mm256_loadu_si256(start));
-                let high = _mm256_add_epi32(eight(sums[2], sums[3]), _mm256_loadu_si256(start.add(1)));
-                std::mem::transmute([low, high])
-            }
-        }
+        };
     }
+
+    word_pairs!(Lanes256, __m256i, 2, _mm256_setzero_si256 _mm256_loadu_si256 _mm256_storeu_si256 _mm256_set1_epi32 _mm256_and_si256
+        _mm256_add_epi32 _mm256_madd_epi16 _mm256_slli_epi16 _mm256_srli_epi16 _mm256_srai_epi16);
+    word_pairs!(Lanes128, __m128i, 4, _mm_setzero_si128 _mm_loadu_si128 _mm_storeu_si128 _mm_set1_epi32 _mm_and_si128
+        _mm_add_epi32 _mm_madd_epi16 _mm_slli_epi16 _mm_srli_epi16 _mm_srai_epi16);
 }
 
-/// Plain code, in a form that compilers make vectors of: a product of an unsigned and a signed byte fits 16 bits.
+/// Plain code, for other processors than x86: each lane is a word of four bytes.
+#[cfg(not(target_arch = "x86_64"))]
 struct Portable;
 
+#[cfg(not(target_arch = "x86_64"))]
 impl QuadLanes for Portable {
-    type Codes = [[u8; QUAD]; LANES];
-    type Row = [i16; QUAD];
+    type Codes = [u32; LANES];
+    type Row = [i32; QUAD];
     type Sums = [i32; LANES];
 
     #[inline(always)]
@@ -224,21 +256,21 @@ impl QuadLanes for Portable {
     }
 
     #[inline(always)]
-    unsafe fn load(from: *const u8) -> [[u8; QUAD]; LANES] {
+    unsafe fn load(from: *const u8) -> [u32; LANES] {
         // SAFETY: as promised by the caller.
-        unsafe { from.cast::<[[u8; QUAD]; LANES]>().read_unaligned() }
+        unsafe { from.cast::<[[u8; QUAD]; LANES]>().read_unaligned() }.map(u32::from_le_bytes)
     }
 
     #[inline(always)]
-    unsafe fn row(quad: u32) -> [i16; QUAD] {
-        quad.to_le_bytes().map(|byte| byte as i8 as i16)
+    unsafe fn row(quad: u32) -> [i32; QUAD] {
+        quad.to_le_bytes().map(|byte| byte as i8 as i32)
     }
 
     #[inline(always)]
-    unsafe fn dot(mut sums: [i32; LANES], codes: [[u8; QUAD]; LANES], row: [i16; QUAD]) -> [i32; LANES] {
-        for (sum, codes) in sums.iter_mut().zip(&codes) {
-            let product = |i: usize| (codes[i] as i16 * row[i]) as i32;
-            *sum = sum.wrapping_add(product(0) + product(1) + product(2) + product(3));
+    unsafe fn dot(mut sums: [i32; LANES], codes: [u32; LANES], row: [i32; QUAD]) -> [i32; LANES] {
+        for (sum, word) in sums.iter_mut().zip(codes) {
+            let byte = |i: usize| (word >> (8 * i) & 0xff) as i32 * row[i];
+            *sum = sum.wrapping_add(byte(0) + byte(1) + byte(2) + byte(3));
         }
         sums
     }
