@@ -1,18 +1,19 @@
 //! SmolLM2-135M-Instruct against kept numbers of others: tokens of 200 lines as llama.cpp's, logits at 64 places as an f32 forward
-//! pass of the widened weights in NumPy, the text of twenty prompts as both. `cargo xtask data smollm2` fetches the model, and
+//! pass of the widened weights in NumPy, the text of thirty prompts as both. `cargo xtask data smollm2` fetches the model, and
 //! `bench/python/language_reference.py` and `tests/fixtures/make_references.mjs` made the numbers.
 //!
 //! `--device NAME` says where, `--bits` prints a hash of the logits' bits, to be compared between numbers of threads, `--full FILE.npy`
 //! compares every logit, `--steady N` counts what N tokens cost beside their arithmetic, `--memory` asks the system how much memory the
 //! process has, `--lora N` trains adapters for N steps (60 at most) and compares the losses with PyTorch's
-//! (`bench/python/lora_reference.py`), `--quick` reads fewer tokens one by one.
+//! (`bench/python/lora_reference.py`), `--choose FILE.json` chooses prompts of a pool by the rule in `tests/fixtures/smollm2/pool.json`
+//! and writes their tokens, `--quick` reads fewer tokens one by one.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use lazuli::{Device, Tensor};
 use lazuli_nn::{Adam, Optimizer, loss};
-use lazuli_text::LanguageModel;
+use lazuli_text::{LanguageModel, Message, Role};
 use serde_json::Value;
 
 /// What a check says if something differs.
@@ -20,6 +21,10 @@ type Checked = Result<(), Box<dyn std::error::Error>>;
 
 /// The reference's two best tokens are told apart if they differ by more.
 const CLEAR: f64 = 1e-3;
+/// Tokens of llama.cpp's text that are compared.
+const N_COMPARED: usize = 24;
+/// Prompts of a set that are counted together.
+const N_COUNTED: usize = 10;
 
 fn main() -> ExitCode {
     match run() {
@@ -33,7 +38,7 @@ fn main() -> ExitCode {
 
 fn run() -> Checked {
     let (mut device, mut bits, mut full, mut steady, mut quick) = ("cpu".to_string(), false, None, None, false);
-    let (mut memory, mut lora) = (false, None);
+    let (mut memory, mut lora, mut choice) = (false, None, None);
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(format!("{word} wants a value"));
@@ -45,8 +50,9 @@ fn run() -> Checked {
             "--steady" => steady = Some(value()?.parse::<usize>()?),
             "--memory" => memory = true,
             "--lora" => lora = Some(value()?.parse::<usize>()?),
+            "--choose" => choice = Some(value()?),
             _ => {
-                let known = "--device, --bits, --full, --steady, --memory, --lora, --quick";
+                let known = "--device, --bits, --full, --steady, --memory, --lora, --choose, --quick";
                 return Err(format!("`{word}`: there are {known}").into());
             }
         }
@@ -65,6 +71,9 @@ fn run() -> Checked {
     if let Some(n) = steady {
         return count_costs(&model, n);
     }
+    if let Some(path) = choice {
+        return choose(&model, &path);
+    }
     let whole = logits(&model)?;
     if bits {
         println!("{:016x}", hash(&whole));
@@ -77,7 +86,7 @@ fn run() -> Checked {
     compare_kept(&model, &whole)?;
     if is_cpu {
         // So many tokens of the text one by one, and so many after each of so many prompts.
-        let (n_cached, n_prompts, n_made) = if quick { (12, 2, 12) } else { (64, 20, 40) };
+        let (n_cached, n_prompts, n_made) = if quick { (12, 2, 12) } else { (64, 30, 40) };
         compare_cached(&model, &whole, n_cached)?;
         greedy(&model, n_prompts, n_made)?;
     }
@@ -172,13 +181,15 @@ fn compare_cached(model: &LanguageModel, whole: &[f32], n: usize) -> Checked {
 /// That distance is 5e-5 where llama.cpp is given the widened weights, in f32, and 1.5 where it is given the file itself: it rounds
 /// the activations of products with blocks to 8 bits. The reference with activations rounded in the same way is as far from f32
 /// (2.8 % of the largest logit in the middle, 6.9 % at most; llama.cpp 2.7 % and 6.9 %), and as far from llama.cpp, so beyond a few
-/// tokens its text is one of several that such rounding gives. The first ten prompts are questions with many answers, the others
-/// were written down before anything was computed, to have answers that are more certain.
+/// tokens its text is one of several that such rounding gives. The first ten prompts are questions with many answers, the second ten
+/// were written down before anything was computed, to have answers that are more certain, and the last ten were chosen by [`choose`]
+/// before llama.cpp had seen them: of those at least seven go on as llama.cpp does.
 fn greedy(model: &LanguageModel, n_prompts: usize, n_made: usize) -> Checked {
     let kept = fixture("smollm2/greedy.json")?;
-    let n_theirs = n_made.min(24);
-    let (mut n_equal, mut n_reaching, mut n_reaching_exact) = (0, 0, 0);
-    for case in kept["cases"].as_array().into_iter().flatten().take(n_prompts) {
+    let n_theirs = n_made.min(N_COMPARED);
+    let n_sets = n_prompts.div_ceil(N_COUNTED);
+    let (mut n_equal, mut n_reaching, mut n_reaching_exact) = (0, vec![0; n_sets], vec![0; n_sets]);
+    for (i, case) in kept["cases"].as_array().into_iter().flatten().take(n_prompts).enumerate() {
         let prompt = &case["prompt"];
         let mut session = model.session();
         let mut logits = session.read(&numbers(&case["tokens"]))?;
@@ -205,15 +216,64 @@ fn greedy(model: &LanguageModel, n_prompts: usize, n_made: usize) -> Checked {
             if n_same < made.len() && gaps[n_same] > 2.0 * distance {
                 return Err(format!("{prompt}, token {n_same}: {who} is sure of {}", theirs[n_same]).into());
             }
-            *n += (n_same >= n_theirs.min(end)) as usize;
+            n[i / N_COUNTED] += (n_same >= n_theirs.min(end)) as usize;
         }
     }
     println!("of {n_prompts} prompts {n_equal} go on as the reference for {n_made} tokens,");
     println!(
-        "{n_reaching_exact} as llama.cpp in f32 and {n_reaching} as llama.cpp with its activations of 8 bits for {n_theirs} tokens or to \
-         their end"
+        "{n_reaching_exact:?} of every ten as llama.cpp in f32, and {n_reaching:?} as llama.cpp with its activations of 8 bits, for \
+         {n_theirs} tokens or to their end"
     );
-    Ok(())
+    match n_reaching.get(2) {
+        Some(0..7) => Err("fewer than seven of the ten chosen prompts go on as llama.cpp does".into()),
+        _ => Ok(()),
+    }
+}
+
+/// The ten prompts of a pool after which the likeliest tokens are surest, by the rule that the pool's file states: prints the margin of
+/// each prompt and its text, compares with the margins that are kept, and writes the tokens of those that are chosen.
+fn choose(model: &LanguageModel, path: &str) -> Checked {
+    let pool = fixture("smollm2/pool.json")?;
+    let mut margins: Vec<(f64, &Value, Vec<u32>)> = Vec::new();
+    for prompt in pool["prompts"].as_array().into_iter().flatten() {
+        let message = Message::new(Role::User, prompt.as_str().ok_or("a prompt is a text")?);
+        let tokenizer = model.tokenizer();
+        let tokens = tokenizer.encode_marked(&model.template().render(&[message], "", "")?)?;
+        let mut session = model.session();
+        let mut logits = session.read(&tokens)?;
+        let (mut made, mut margin) = (Vec::new(), f64::INFINITY);
+        while made.len() < N_COMPARED && !made.iter().any(|token| tokenizer.is_end(*token)) {
+            let [best, second] = best_two(&logits);
+            let largest = logits.iter().fold(0f32, |largest, x| largest.max(x.abs()));
+            margin = margin.min(f64::from((logits[best] - logits[second]) / largest));
+            made.push(best as u32);
+            logits = session.read(&[best as u32])?;
+        }
+        // A reply that ends before cannot be compared as long.
+        margin = if made.iter().any(|token| tokenizer.is_end(*token)) { 0.0 } else { margin };
+        println!("{margin:.4}  {prompt} → {:?}", tokenizer.decode(&made));
+        margins.push((margin, prompt, tokens));
+    }
+    for ((margin, prompt, _), kept) in margins.iter().zip(floats(&pool["margins"])) {
+        if (margin - kept).abs() > 1e-4 {
+            return Err(format!("{prompt}: a margin of {margin}, {kept} is kept").into());
+        }
+    }
+    margins.sort_by(|(a, ..), (b, ..)| b.total_cmp(a));
+    margins.truncate(N_COUNTED);
+    println!("chosen:");
+    margins.iter().for_each(|(margin, prompt, _)| println!("{margin:.4}  {prompt}"));
+    let chosen: Vec<&Vec<u32>> = margins.iter().map(|(.., tokens)| tokens).collect();
+    Ok(std::fs::write(path, serde_json::to_string(&chosen)?)?)
+}
+
+/// The places of the largest number and of the second.
+fn best_two(logits: &[f32]) -> [usize; 2] {
+    (1..logits.len()).fold([0, 0], |[best, second], i| match logits[i] {
+        x if x > logits[best] => [i, best],
+        x if second == best || x > logits[second] => [best, i],
+        _ => [best, second],
+    })
 }
 
 /// What the process holds, in bytes, as Linux counts it.
