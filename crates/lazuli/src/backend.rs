@@ -208,6 +208,16 @@ impl AsBytes for CacheLines {
     }
 }
 
+impl AsBytes for huge_pages::SlabPart {
+    fn bytes(&self) -> &[u8] {
+        self.bytes()
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self.bytes_mut()
+    }
+}
+
 impl HostBytes {
     /// Takes over a vector of numbers. Types that must be narrowed first are refused by the caller.
     pub fn new<T: crate::dtype::Element>(data: Vec<T>) -> HostBytes {
@@ -230,9 +240,12 @@ impl HostBytes {
         Ok(HostBytes { owner: Box::new(CacheLines { lines, len: bytes.len() }) })
     }
 
-    /// Zeros to be overwritten, from a cache line on.
+    /// Zeros to be overwritten, from a cache line on, for something that is kept for long.
     #[track_caller]
     pub fn zeroed(op: &str, n_bytes: usize) -> Result<HostBytes> {
+        if let Some(part) = huge_pages::SlabPart::zeroed(n_bytes) {
+            return Ok(HostBytes { owner: Box::new(part) });
+        }
         let n_lines = n_bytes.div_ceil(64);
         let mut lines: Vec<CacheLine> = with_room(op, n_lines)?;
         huge_pages::ask_for_large(lines.as_ptr().cast(), n_bytes);
