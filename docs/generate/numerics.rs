@@ -23,9 +23,11 @@ What each op promises, and what the tests hold it to. The rules in short:
   where the product is not, and their gradients are off by a few 1.2e−38 at most. `gelu` is 0 below −13.03, where it is less than 8e−38.
 - **Sums** are pairwise or better: their error grows with the logarithm of the length, not with the length.
 - **Convolutions** with windows of 3 × 3 by 1 and 16 channels or more are computed by Winograd's F(2×2, 3×3) on the CPU, where images
-  are large enough. Rounding is then relative to the 4 × 4 values around a result (all channels), not to its 3 × 3 window alone; for
-  values of one size errors are about those of plain sums. Small whole numbers stay exact, and NaN and ±∞ reach the results whose
-  windows hold them and no others.
+  are large enough. Rounding is then relative to the 4 × 4 values around a result (all channels), not to its 3 × 3 window alone: the
+  error is at most 9 · (C + 12) · 2⁻²⁴ times the sum, over C channels, of Σ |values of the 4 × 4| · Σ |weights of the 3 × 3|. For values
+  of one size errors are about those of plain sums. Beside a value of 10⁶ a result whose window is all zeros may be 0.1 instead of 0, so
+  large numbers that mark missing places of an image (−10⁹, 10³⁰) also spoil results whose windows do not hold them. Small whole
+  numbers stay exact, and NaN and ±∞ reach the results whose windows hold them and no others.
 - **f16 and bf16** are storage: values are computed as f32, and stay f32 between ops that share a kernel. They are rounded
   once, when they are stored (or where `to_dtype` says so), so fusing takes roundings away and adds none. What is written
   with several ops (activations, means, spreads, norms, softmax) is computed in f32 from its first step to its last: of every

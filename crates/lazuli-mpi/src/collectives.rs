@@ -60,7 +60,7 @@ pub struct Collectives {
     n_begun: usize,
 }
 
-/// One that was asked for.
+/// A collective that was asked for.
 pub struct Asked {
     pub name: String,
     /// Which one it is of all that the program asks for, counted from 1.
@@ -91,7 +91,7 @@ struct Rounds {
     gathers: VecDeque<Pending>,
 }
 
-/// Who calls MPI, and over what.
+/// This rank and its communicators.
 struct Calls {
     rank: usize,
     n_ranks: usize,
@@ -100,8 +100,8 @@ struct Calls {
     counts: Arc<Counts>,
 }
 
-/// How many rounds, or single calls, are under way at most: enough to keep the network busy between two looks at them. MPI goes
-/// through all of them at every look.
+/// The most rounds and single calls that are under way at once: enough to keep the network busy between two polls. With more each
+/// poll would take longer, since MPI makes progress on all of them in every call.
 const MOST_BEGUN: usize = 16;
 
 impl Collectives {
@@ -120,18 +120,18 @@ impl Collectives {
         self.asked.is_empty()
     }
 
-    /// What was asked for first of all that has not ended.
+    /// The oldest collective that has not ended.
     pub fn oldest(&self) -> Option<&Asked> {
         self.asked.front()
     }
 
-    /// Whatever has not ended is answered with this. What MPI still has is left to it.
+    /// Answers every collective that has not ended with this error. Calls of MPI that are under way are not waited for.
     pub fn fail(&mut self, text: &str) {
         self.asked.drain(..).for_each(|mut asked| asked.end(Err(text.to_string())));
         self.n_begun = 0;
     }
 
-    /// Moves everything on that can be.
+    /// Tests what is under way, and begins what can begin.
     pub fn advance(&mut self) -> RawResult<()> {
         self.begin()?;
         let has_ended = self.end_exchanges()? | self.end_gathers()?;
@@ -168,7 +168,7 @@ impl Collectives {
         Ok(())
     }
 
-    /// Single calls and exchanges, up to the first that has not ended.
+    /// Ends single calls and exchanges in order, up to the first that is still under way. Whether any has ended.
     fn end_exchanges(&mut self) -> RawResult<bool> {
         let mut has_ended = false;
         for asked in &mut self.asked {
@@ -199,7 +199,7 @@ impl Collectives {
         Ok(has_ended)
     }
 
-    /// The second halves of all-reduces, up to the first that has not ended.
+    /// Ends the all-gathers of all-reduces in order, up to the first that is still under way. Whether any has ended.
     fn end_gathers(&mut self) -> RawResult<bool> {
         let mut has_ended = false;
         for asked in &mut self.asked {
@@ -257,7 +257,8 @@ impl Rounds {
         Ok(())
     }
 
-    /// Adds up what the oldest exchange, which has ended, has brought, and sends it on. How many rounds this ends.
+    /// Adds up what was received in the oldest exchange, which has ended, and begins to gather the sums. Returns the number of
+    /// rounds that have ended with it.
     fn add_up(&mut self, calls: &Calls) -> RawResult<usize> {
         let (rank, n, round) = (calls.rank, calls.n_ranks, self.n_added);
         let Some(mut exchange) = self.exchanges.pop_front() else { return Ok(0) };
@@ -274,7 +275,7 @@ impl Rounds {
         Ok(0)
     }
 
-    /// Takes what the oldest gather, which has ended, has brought.
+    /// Stores the sums that were received in the oldest all-gather, which has ended.
     fn take(&mut self, calls: &Calls) {
         if let Some(mut gather) = self.gathers.pop_front() {
             self.reduction.take(&gather.received(), 0..calls.n_ranks, self.n_ended, calls.n_ranks);

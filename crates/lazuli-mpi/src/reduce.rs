@@ -53,9 +53,9 @@ pub struct Reduction {
     pub wire: Wire,
 }
 
-/// The largest message of a round. Over TCP, Open MPI sends up to 64 KB at once. Of a larger message it sends the rest only when
-/// the receiver has answered; the answer waits for a core that is busy computing and behind whatever else is on its way, and
-/// the network idles meanwhile.
+/// The largest message of a round. Over TCP, Open MPI sends up to 64 KB at once (its eager limit). It sends the rest of a larger
+/// message only after the receiver has answered. The answer waits until a core that computes polls MPI, and until the messages
+/// before it have been sent; meanwhile the network is idle.
 const MESSAGE_BYTES: usize = 60 << 10;
 
 /// The parts that `n_elems` elements are cut into, one a rank; their lengths differ by one at most.
@@ -193,7 +193,7 @@ impl Reduction {
         (0..n_ranks).map(|rank| self.span(rank, round, n_ranks).len() * self.size()).collect()
     }
 
-    /// Takes the result of a round in place of what was sent in it: the parts of these ranks, one after another.
+    /// Replaces the values that were sent in a round by their results: the parts of these ranks, one after another.
     pub fn take(&mut self, mut bytes: &[u8], ranks: Range<usize>, round: usize, n_ranks: usize) {
         for rank in ranks {
             let span = self.span(rank, round, n_ranks);
@@ -204,7 +204,7 @@ impl Reduction {
         }
     }
 
-    /// The values, of which none are left.
+    /// Moves the values out; the reduction has none afterwards.
     pub fn take_values(&mut self) -> Values {
         std::mem::replace(&mut self.values, Values::F32(Vec::new()))
     }

@@ -1,6 +1,7 @@
-//! On which processor a thread runs. A system may wake a thread on the processor of the one that wakes it, and leave both there for
-//! milliseconds though others are idle: virtual machines often do not say which processors share a cache. Measured on one with two
-//! processors, a run of 10 ms after a pause of 30 ms took 17 ms.
+//! On which processor a thread of the pool runs. A system may wake a thread on the processor of the thread that wakes it, and leave
+//! both there for milliseconds although other processors are idle: virtual machines often do not say which processors share a cache.
+//! Measured on a virtual machine with two processors, a run of 10 ms after a pause of 30 ms took 17 ms. Only threads that the engine
+//! has started are moved, never those of the program.
 
 /// The processor that this thread runs on, if the system says so.
 #[cfg(target_os = "linux")]
@@ -9,14 +10,15 @@ pub fn here() -> Option<usize> {
     usize::try_from(unsafe { libc::sched_getcpu() }).ok()
 }
 
-/// Goes to another processor if this thread runs on that one and may run on at least as many as there are threads. Where it may run
-/// stays what it was.
+/// Moves this thread to another processor if it runs on `processor` and is allowed on at least `n_threads` processors. Its affinity is
+/// set to all of them but one, which moves it, and then back to what it was. Linux 6.2 and later then treat it as asked for by the
+/// program: processors that are added to a container's cpuset afterwards are not used by this thread.
 #[cfg(target_os = "linux")]
 pub fn leave(processor: usize, n_threads: usize) {
     if here() != Some(processor) || processor >= libc::CPU_SETSIZE as usize {
         return;
     }
-    // SAFETY: a set of bits, of which all may be zero; its size is the one that is told, and the processor is one of its bits.
+    // SAFETY: a set of bits may be all zeros; the size handed over is that of the set, and `processor` is less than its number of bits.
     unsafe {
         let mut allowed: libc::cpu_set_t = std::mem::zeroed();
         let size = size_of::<libc::cpu_set_t>();

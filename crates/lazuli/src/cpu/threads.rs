@@ -129,8 +129,9 @@ pub fn for_each(n_tasks: usize, f: &(dyn Fn(usize) + Sync)) {
     for_each_on(n_tasks, &|_, task| f(task));
 }
 
-/// The same with the number of the worker that takes the task, less than [`count`]: no two work at once under one. Each begins with
-/// a share of its own, the same from one kernel to the next: what it has written is in its own cache. Then it helps the others.
+/// [`for_each`] with the number of the worker that takes the task, which is less than [`count`]: no two threads have the same number
+/// at once. Each worker begins with a share of the tasks that is the same from one kernel to the next, since what it has written is
+/// in its own cache; then it takes tasks that others have left.
 pub fn for_each_on(n_tasks: usize, f: &(dyn Fn(usize, usize) + Sync)) {
     let Some(pool) = pool().filter(|_| n_tasks > 1) else {
         return (0..n_tasks).for_each(|task| f(0, task));

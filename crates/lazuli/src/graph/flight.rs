@@ -103,8 +103,8 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// What the twin of a captured node is made of: captured nodes that come before it, from which gradients go on as from its own
-/// inputs, and the tokens of all that lies between.
+/// What the twin of a captured node is made of: captured nodes before it, through which gradients pass as they do through its own
+/// inputs, and the tokens of the nodes between them and the twin.
 #[derive(Default)]
 struct TwinPaths {
     captured: SmallVec<[NodeIdx; 4]>,
@@ -221,8 +221,8 @@ impl FoundTokens {
     }
 }
 
-/// Finds the tokens of what each of up to 64 outputs comes from; the last made comes first. Linear in what lies between.
-/// Nothing is marked as reached, before and after.
+/// Finds the tokens of the ancestors of up to 64 outputs, in one pass from the last node to the first: linear in the nodes between.
+/// No node is marked as reached before and after.
 fn ancestors(walk: &Captured, held: &mut [Holder], twins: &Twins, heirs: &[NodeIdx], found: &mut FoundTokens) {
     let (mut n_open, mut leaves) = (heirs.len(), LeafPlaces::default());
     let mut next_heir = 0;
@@ -252,8 +252,8 @@ fn ancestors(walk: &Captured, held: &mut [Holder], twins: &Twins, heirs: &[NodeI
             GradientPath::Ends | GradientPath::Source => &[],
             GradientPath::Leaf => {
                 let kins = living(walk.nodes[i as usize].ancestors());
-                // What comes from memory that is still to be looked at goes on from there: caches of several layers come
-                // from each other, and each would bring the ancestors of all.
+                // An ancestor that is itself a leaf of this walk is visited later and adds its own ancestors then. Caches of
+                // several layers are ancestors of each other: otherwise each would add those of all.
                 for kin in kins {
                     match leaves.place_of(walk, &kin).filter(|place| *place < i) {
                         Some(place) => reach(&mut held[place as usize], through, &mut n_open),
@@ -277,13 +277,13 @@ fn ancestors(walk: &Captured, held: &mut [Holder], twins: &Twins, heirs: &[NodeI
     }
 }
 
-/// Notes that some outputs come from a node, which is one more to be looked at if it was not reached before.
+/// Marks a node as an ancestor of some outputs; if it was none before, one more node is to be visited.
 fn reach(holder: &mut Holder, by: u64, n_open: &mut usize) {
     *n_open += (holder.reached == 0) as usize;
     holder.reached |= by;
 }
 
-/// The leaves of a walk by their serial numbers, in order once somebody asks.
+/// The leaves of a walk, sorted by serial number when one is first searched for.
 #[derive(Default)]
 struct LeafPlaces(Option<Vec<(u64, NodeIdx)>>);
 

@@ -92,11 +92,11 @@ impl Kin {
 
 #[cfg(test)]
 thread_local! {
-    /// How many nodes and tokens this thread has looked at to find out what others come from.
+    /// How many nodes and tokens this thread has visited to find the ancestors of nodes.
     pub static LOOKED_AT: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// Counts nodes or tokens that are looked at, for tests.
+/// Counts visited nodes or tokens, for tests.
 pub(super) fn look_at(n: usize) {
     #[cfg(test)]
     LOOKED_AT.set(LOOKED_AT.get() + n as u64);
