@@ -157,9 +157,11 @@ impl KvCache {
         self.layers.len()
     }
 
-    /// The bytes that so many rows of all layers take.
+    /// The bytes that so many rows of all layers take, or [`usize::MAX`] if they are more than that.
     pub fn bytes_for(&self, n_rows: usize) -> usize {
-        2 * self.layers.len() * self.shape.iter().product::<usize>() * self.dtype.size() * n_rows
+        let row_bytes =
+            self.shape.iter().fold(2 * self.layers.len() * self.dtype.size(), |n, size| n.saturating_mul(*size));
+        row_bytes.saturating_mul(n_rows)
     }
 
     /// The capacity that so many rows make it grow to.
@@ -181,7 +183,8 @@ impl KvCache {
     /// ```
     pub fn next_capacities(&self) -> impl Iterator<Item = usize> + '_ {
         let next = |capacity: &usize| {
-            let grown = self.capacity_for(capacity.checked_add(1)?);
+            // No cache has room for more rows than the greatest power of two.
+            let grown = self.capacity_for(capacity.checked_add(1)?.checked_next_power_of_two()?);
             (grown > *capacity).then_some(grown)
         };
         std::iter::successors(next(&self.capacity), next)
@@ -277,5 +280,20 @@ impl KvCache {
     pub fn put(&mut self, tensors: impl IntoIterator<Item = Tensor>) {
         let mut tensors = tensors.into_iter();
         self.layers = std::iter::from_fn(|| Some((tensors.next()?, tensors.next()?))).collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capacities_of_a_cache_without_an_end_are_the_powers_of_two() {
+        let cache = KvCache::new(3, [1, 2, 64], &Device::cpu());
+        for cache in [cache.clone().with_max_len(usize::MAX), cache] {
+            let capacities: Vec<usize> = cache.next_capacities().take(100).collect();
+            assert_eq!(capacities, (8..usize::BITS).map(|bits| 1 << bits).collect::<Vec<usize>>());
+            assert_eq!(capacities.into_iter().map(|n| cache.bytes_for(n)).max(), Some(usize::MAX));
+        }
     }
 }
