@@ -2,7 +2,7 @@
 //! oracle, at the error it states; NumPy's own validation rows; and what is composed of rows.
 
 use lazuli::ops::{BinaryRow, Gives, ReduceRow, Takes, UnaryRow, table};
-use lazuli::{DType, Tensor};
+use lazuli::{Attention, Conv, DType, Device, Tensor};
 use lazuli_check::methods::{call_binary, call_unary};
 
 use crate::device::{device, flushes_subnormals, stated};
@@ -425,6 +425,30 @@ fn sums_stay_within_their_error_where_every_addition_rounds_the_same_way() {
             let error = (floats(sum)[0] - want).abs() / ulp(want);
             assert!(error <= stated, "{what} of {n}: {error} units of the {stated} stated");
         }
+    }
+}
+
+#[test]
+fn products_of_very_many_terms_keep_their_digits() {
+    let _device = shared();
+    let on = Device::cpu();
+    let far = |got: Vec<f32>, want: f64| got.iter().map(|x| (*x as f64 / want - 1.0).abs()).fold(0.0, f64::max);
+    // The gradient of a weight is a sum over all places of an image: of equal terms, which all round the same way.
+    for (channels, size, window) in [(1, 512, 5), (3, 256, 7), (1, 512, 3)] {
+        let x = Tensor::full([1, channels, size + window - 1, size + window - 1], 0.1, &on).compute().unwrap();
+        let w = Tensor::ones([channels, 1, window, window], DType::F32, &on).compute().unwrap().tracked();
+        let g = Tensor::ones([1, channels, size, size], DType::F32, &on).compute().unwrap();
+        let y = x.conv(&w, None, Conv { groups: channels, ..Conv::default() });
+        let dw = y.mul(&g).sum(..).grad(&[&w]).remove(0).to_vec::<f32>().unwrap();
+        let error = far(dw, 0.1f32 as f64 * (size * size) as f64);
+        assert!(error < 5e-5, "windows of {window} over {size}: {error:e}");
+    }
+    // Attention to all keys alike is the mean of values.
+    for heads in [2, 64] {
+        let [q, k] = [1, 4096].map(|n| Tensor::zeros([heads, n, 64], DType::F32, &on).compute().unwrap());
+        let v = Tensor::full([heads, 4096, 64], 0.1, &on).compute().unwrap();
+        let error = far(q.attention(&k, &v, Attention::default()).to_vec().unwrap(), 0.1f32 as f64);
+        assert!(error < 1e-5, "{heads} heads: {error:e}");
     }
 }
 

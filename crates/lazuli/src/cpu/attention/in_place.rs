@@ -276,12 +276,8 @@ unsafe fn strip<V: Vector, S: StoredFloat, const W: usize, const M: usize>(
     // SAFETY: as promised by the caller.
     unsafe {
         let place = |i: usize, w: usize| out.first.add(i * out.pitch + at + w * V::LANES);
+        // The block has sums of its own, which are added to those before: one chain over all blocks would round more often.
         let mut sums = [[V::splat(0.0); W]; M];
-        for (i, sums) in sums.iter_mut().enumerate() {
-            for (w, sum) in sums.iter_mut().enumerate() {
-                *sum = if is_whole { V::load(place(i, w)) } else { V::load_first(place(i, w), n_lanes) };
-            }
-        }
         let mut later = Prefetch::ahead_of(&values, 0);
         for j in 0..values.n_rows {
             if at == 0 {
@@ -302,6 +298,8 @@ unsafe fn strip<V: Vector, S: StoredFloat, const W: usize, const M: usize>(
         }
         for (i, sums) in sums.iter().enumerate() {
             for (w, sum) in sums.iter().enumerate() {
+                let before = if is_whole { V::load(place(i, w)) } else { V::load_first(place(i, w), n_lanes) };
+                let sum = sum.add(before);
                 match is_whole {
                     true => sum.store(place(i, w)),
                     false => sum.store_first(place(i, w), n_lanes),

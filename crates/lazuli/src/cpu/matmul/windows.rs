@@ -19,6 +19,9 @@ use crate::ops::math::{F32x8, F32x16};
 const PIECE: usize = 8 * 1024;
 /// Vectors of sums that are made together: enough to hide how long a multiply-add takes.
 const TOGETHER: usize = 4;
+/// Products that are added up one after another. Longer sums are made of such parts, as those of a GEMM are, so that they do not lose
+/// a digit for every ten times as many terms: the weight gradient of a large image has a million.
+const DEPTH: usize = 512;
 
 /// The sizes of such a product, still without its memory.
 #[derive(Clone, Copy)]
@@ -176,18 +179,24 @@ unsafe fn sums<V: Floats, const STEP: usize>(x: &WindowImage, rows: Range<usize>
                 }
                 n_left = n_left.saturating_sub(1);
             }
-            let mut sums = [V::splat(0.0); TOGETHER];
-            for l in 0..k {
-                let weight = V::splat(*x.weights.wrapping_offset(l as isize * a_step));
-                let at = *x.elements.add(l);
+            let mut totals = [V::splat(0.0); TOGETHER];
+            for first in (0..k).step_by(DEPTH) {
+                let mut sums = [V::splat(0.0); TOGETHER];
+                for l in first..k.min(first + DEPTH) {
+                    let weight = V::splat(*x.weights.wrapping_offset(l as isize * a_step));
+                    let at = *x.elements.add(l);
+                    for i in 0..TOGETHER {
+                        let from = from[i].wrapping_offset(at);
+                        let values = if STEP == 1 { V::load(from) } else { V::load_even(from) };
+                        sums[i] = values.fma(weight, sums[i]);
+                    }
+                }
                 for i in 0..TOGETHER {
-                    let from = from[i].wrapping_offset(at);
-                    let values = if STEP == 1 { V::load(from) } else { V::load_even(from) };
-                    sums[i] = values.fma(weight, sums[i]);
+                    totals[i] = totals[i].add(sums[i]);
                 }
             }
             for i in 0..TOGETHER {
-                sums[i].store(to[i]);
+                totals[i].store(to[i]);
             }
         }
     }
