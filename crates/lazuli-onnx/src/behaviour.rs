@@ -154,6 +154,85 @@ fn a_recorded_run_takes_the_branch_that_its_own_numbers_choose() {
 }
 
 #[test]
+fn a_model_that_finds_other_numbers_in_every_run_gives_its_recordings_up() {
+    // The elements of `x` as often as their sum says.
+    let nodes = vec![
+        node("ReduceSum", &["x"], &["sum"], Vec::new()),
+        node("Cast", &["sum"], &["times"], vec![number("to", 7)]),
+        node("Tile", &["x", "times"], &["y"], Vec::new()),
+    ];
+    let cpu = Device::cpu();
+    let model = Model::from_bytes(&model(nodes, Vec::new(), 1).encode_to_vec(), &cpu).unwrap();
+    let infer = |n: usize| {
+        let x = Tensor::from_slice(&[n as f32, 1.0], [2], &cpu);
+        let y = model.infer(&[("x", &x)]).unwrap().tensor("y").unwrap();
+        assert_eq!(y.to_vec::<f32>().unwrap(), [n as f32, 1.0].repeat(n + 1));
+        model.recorded.n_steps()
+    };
+    // The first run is not recorded. The next ones look at one tensor, and each goes on in its own way.
+    let n_steps: Vec<Vec<[usize; 2]>> = (1..=5).map(infer).collect();
+    assert_eq!(n_steps, [[[0, 0]], [[1, 1]], [[1, 2]], [[1, 3]], [[1, 4]]]);
+    // They are kept as long as one of them comes again now and then.
+    assert_eq!([2, 6, 7, 8, 3, 9, 10, 11].map(infer), [const { [[1, 4]] }; 8]);
+    // As many others in a row as there are recordings.
+    assert_eq!([12, 2].map(infer), [[[0, 0]]; 2]);
+}
+
+#[test]
+fn recorded_runs_share_what_they_look_at_first() {
+    let cpu = Device::cpu();
+    let model = Model::from_bytes(&branches().encode_to_vec(), &cpu).unwrap();
+    for a in [1.0, 1.0, -1.0, 1.0, -1.0] {
+        model.infer(&[("x", &Tensor::from_slice(&[a, 0.0f32], [2], &cpu))]).unwrap();
+    }
+    // One condition, two branches.
+    assert_eq!(model.recorded.n_steps(), [[1, 2]]);
+}
+
+#[test]
+fn a_loop_that_looks_at_a_number_in_every_round_is_right_when_it_is_inferred_again() {
+    // v = v + x while v < 100.
+    let looped = GraphProto {
+        node: vec![
+            node("Add", &["v", "x"], &["next"], Vec::new()),
+            node("ReduceSum", &["next"], &["sum"], vec![number("keepdims", 0)]),
+            node("Less", &["sum", "most"], &["on"], Vec::new()),
+        ],
+        input: vec![info("round", 7), info("go", 9), info("v", 1)],
+        output: vec![info("on", 9), info("next", 1)],
+        ..GraphProto::default()
+    };
+    let nodes = vec![node("Loop", &["", "", "x"], &["y"], vec![body("body", looped)])];
+    let most = TensorProto { name: "most".into(), data_type: 1, float_data: vec![100.0], ..TensorProto::default() };
+    let cpu = Device::cpu();
+    let model = Model::from_bytes(&model(nodes, vec![most], 1).encode_to_vec(), &cpu).unwrap();
+    // Few rounds, whose runs are recorded, and more of them than a recording holds.
+    for x in [40.0, 40.0, 20.0, 40.0, 1.0, 20.0, 1.0, 40.0, 20.0, 1.0, 1.0, 40.0f32] {
+        let given = Tensor::from_slice(&[x], [1], &cpu);
+        let y = model.infer(&[("x", &given)]).unwrap().tensor("y").unwrap();
+        assert_eq!(y.to_vec::<f32>().unwrap(), [(100.0 / x).ceil() * x], "by {x}");
+    }
+}
+
+#[test]
+fn threads_that_infer_at_once_get_their_own_results() {
+    let cpu = Device::cpu();
+    let model = Model::from_bytes(&branches().encode_to_vec(), &cpu).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (model, cpu) = (&model, &cpu);
+            scope.spawn(move || {
+                for i in 0..50 {
+                    let (a, n) = ((i % 5) as f32 - 2.0 + 0.1 * thread as f32, 1 + i % 3);
+                    let y = model.infer(&[("x", &Tensor::full([n], a, cpu))]).unwrap().tensor("y").unwrap();
+                    assert_eq!(y.to_vec::<f32>().unwrap(), vec![if a > 0.0 { -a } else { -a.min(0.0) }; n]);
+                }
+            });
+        }
+    });
+}
+
+#[test]
 fn recorded_runs_tell_their_inputs_apart_and_hand_back_what_is_no_result() {
     // y = x · w + c, and with it an input, a constant of the device, one of the host and a shape.
     let numbers = TensorProto {

@@ -35,6 +35,15 @@ impl HostData {
             HostData::Float(values) => values.len(),
         }
     }
+
+    /// Whether these are the same numbers, to the bit: −0 is not 0, and a NaN is itself.
+    pub fn is_same(&self, other: &HostData) -> bool {
+        match (self, other) {
+            (HostData::Int(x), HostData::Int(y)) => x == y,
+            (HostData::Float(x), HostData::Float(y)) => x.iter().map(|x| x.to_bits()).eq(y.iter().map(|y| y.to_bits())),
+            _ => false,
+        }
+    }
 }
 
 impl Host {

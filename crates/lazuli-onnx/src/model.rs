@@ -43,7 +43,7 @@ pub struct Model {
     /// Those without a default.
     inputs: Vec<Declared>,
     outputs: Vec<Declared>,
-    recorded: RecordedRuns,
+    pub(crate) recorded: RecordedRuns,
 }
 
 /// An input or output as the model declares it.
@@ -183,19 +183,23 @@ impl Model {
         let tensors = |bound: &[Option<Value>]| -> Result<Vec<Tensor>> {
             bound.iter().flatten().map(|value| value.to_tensor(&self.device)).collect()
         };
-        let known = match bound.iter().flatten().all(is_here) {
+        let signature = match bound.iter().flatten().all(is_here) {
             true => Some(signature(&bound)?),
             false => None,
         };
-        let known = known.map(|signature| (self.recorded.known(&signature), signature));
-        if let Some((Known::Runs(runs), _)) = &known {
-            for run in runs.iter().rev() {
-                if let Some(values) = run.run(&tensors(&bound)?)? {
+        let mut wanted = None;
+        if let Some(signature) = signature {
+            let Known { runs, wants_more } = self.recorded.known(&signature);
+            if let Some(runs) = runs {
+                let values = runs.run(&tensors(&bound)?)?;
+                self.recorded.note(&signature, values.is_some());
+                if let Some(values) = values {
                     return Ok(self.results(values));
                 }
             }
+            wanted = Some(signature).filter(|_| wants_more);
         }
-        let Some((_, signature)) = known.filter(|(known, _)| known.wants_more()) else {
+        let Some(signature) = wanted else {
             let results = self.run(inputs)?;
             results.compute()?;
             return Ok(results);

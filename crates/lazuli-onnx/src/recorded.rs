@@ -1,6 +1,7 @@
-//! Runs that are recorded: a model that is given inputs of the same shapes again makes the same tensors of them, as long as the
-//! numbers that it looks at on the way are the same. Then its evaluations are run again, without a node of the model being looked
-//! at. Knows nothing of operators.
+//! Recorded runs of a model. From inputs of the same shapes a model makes the same tensors as before, as long as the numbers that it
+//! reads on the way (the condition of an `If`, a size that is computed) are the same. So a run can be replayed as a few evaluations,
+//! without visiting the nodes of the model. The recorded runs of one shape are a tree: they share their evaluations up to the first
+//! number in which they differ. Knows nothing of operators.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,9 +15,13 @@ use crate::value::{Kind, Value};
 
 /// How many shapes of inputs are remembered.
 const MOST_SHAPES: usize = 8;
-/// How many runs with inputs of one shape are kept that found other numbers on the way: a model that chooses a branch has as
-/// many as it has branches. One that finds other numbers in every run gains nothing from recordings.
+/// How many runs with inputs of one shape are recorded that found other numbers on the way: a model that chooses a branch has as
+/// many as it has branches. If as many runs in a row find numbers that no recording has, the shape's recordings are given up: a
+/// model that finds other numbers in every run (boxes in an image, say) gains nothing from them.
 const MOST_RUNS: usize = 4;
+/// How many tensors a recorded run looks at, at most: each is an evaluation with a plan that is kept. A loop whose condition is a
+/// number of the device looks at one in every round.
+const MOST_READS: usize = 64;
 
 /// What a recorded run is found by: element type and shape of every input of the model, None for an input that the caller left
 /// out and that has a default value in the model.
@@ -29,16 +34,25 @@ pub struct RecordedRuns(Mutex<VecDeque<ShapeRuns>>);
 /// The runs with inputs of one shape.
 struct ShapeRuns {
     signature: Signature,
-    runs: Vec<Arc<RecordedRun>>,
+    /// What all of them do first; None before one is recorded.
+    first: Option<Arc<RecordedStep>>,
+    n_recorded: usize,
+    /// Runs since the last one that a recording fitted.
+    n_missed: usize,
 }
 
-/// Which recordings there are for inputs of some signature.
-pub enum Known {
-    /// None, and none is wanted yet: the signature is not among the [`MOST_SHAPES`] used last.
-    No,
-    /// These, perhaps none. If no recording fits (the model reads other numbers on the way, the condition of an `If`, say), the
-    /// run is recorded unless there are [`MOST_RUNS`] already.
-    Runs(Vec<Arc<RecordedRun>>),
+impl ShapeRuns {
+    fn is_given_up(&self) -> bool {
+        self.n_recorded >= MOST_RUNS && self.n_missed >= MOST_RUNS
+    }
+}
+
+/// What is known of inputs of some signature.
+pub struct Known {
+    /// The recorded runs, if there are any.
+    pub runs: Option<Arc<RecordedStep>>,
+    /// Whether a run that none of them fits is to be recorded.
+    pub wants_more: bool,
 }
 
 impl RecordedRuns {
@@ -51,46 +65,80 @@ impl RecordedRuns {
     /// only one.
     pub fn known(&self, signature: &Signature) -> Known {
         let mut shapes = self.lock();
-        let Some(at) = shapes.iter().position(|shape| shape.signature == *signature) else {
+        let at = shapes.iter().position(|shape| shape.signature == *signature);
+        let Some(shape) = at.and_then(|at| shapes.remove(at)) else {
             shapes.truncate(MOST_SHAPES - 1);
-            shapes.push_front(ShapeRuns { signature: signature.clone(), runs: Vec::new() });
-            return Known::No;
+            shapes.push_front(ShapeRuns { signature: signature.clone(), first: None, n_recorded: 0, n_missed: 0 });
+            return Known { runs: None, wants_more: false };
         };
-        if let Some(shape) = shapes.remove(at) {
-            shapes.push_front(shape);
-        }
-        Known::Runs(shapes[0].runs.clone())
+        let known = Known { runs: shape.first.clone(), wants_more: shape.n_recorded < MOST_RUNS };
+        shapes.push_front(shape);
+        known
     }
 
-    /// Keeps a run, unless there are many already.
-    pub fn keep(&self, signature: &Signature, run: RecordedRun) {
+    /// Notes whether a recording fitted a run.
+    pub fn note(&self, signature: &Signature, has_fitted: bool) {
         let mut shapes = self.lock();
-        if let Some(shape) = shapes.iter_mut().find(|shape| shape.signature == *signature)
-            && shape.runs.len() < MOST_RUNS
-        {
-            shape.runs.push(Arc::new(run));
+        if let Some(shape) = shapes.iter_mut().find(|shape| shape.signature == *signature) {
+            shape.n_missed = if has_fitted { 0 } else { shape.n_missed + 1 };
+            if shape.is_given_up() {
+                shape.first = None;
+            }
+        }
+    }
+
+    /// Keeps a run, unless there are many already. One that could not be recorded counts, so that it is not tried every time.
+    pub fn keep(&self, signature: &Signature, run: Option<RecordedRun>) {
+        let mut shapes = self.lock();
+        let shape = shapes.iter_mut().find(|shape| shape.signature == *signature);
+        let Some(shape) = shape.filter(|shape| shape.n_recorded < MOST_RUNS) else { return };
+        shape.n_recorded += 1;
+        match (&shape.first, run) {
+            (None, Some(run)) => shape.first = Some(Arc::new(run.into_steps())),
+            (Some(first), Some(run)) => first.join(run),
+            (_, None) => {}
         }
     }
 }
 
-impl Known {
-    /// Whether a run that no recording fits is to be recorded.
-    pub fn wants_more(&self) -> bool {
-        matches!(self, Known::Runs(runs) if runs.len() < MOST_RUNS)
+#[cfg(test)]
+impl RecordedRuns {
+    /// Per shape of inputs, how many different reads and ends the recorded runs have.
+    pub fn n_steps(&self) -> Vec<[usize; 2]> {
+        fn count(step: &RecordedStep) -> [usize; 2] {
+            let RecordedStep::Read { branches, .. } = step else { return [0, 1] };
+            let branches = branches.lock().unwrap_or_else(PoisonError::into_inner);
+            branches.iter().map(|(_, next)| count(next)).fold([1, 0], |[n, m], [reads, ends]| [n + reads, m + ends])
+        }
+        self.lock().iter().map(|shape| shape.first.as_deref().map_or([0, 0], count)).collect()
     }
 }
 
 /// A run as evaluations.
 pub struct RecordedRun {
-    /// What the model looked at, in order.
-    reads: Vec<RecordedRead>,
-    /// What its outputs are made by, if they are tensors of the device, and what they are.
-    last: Option<Recording>,
-    outputs: Vec<RecordedOutput>,
+    /// What the model looked at, in order, where that depends on the inputs.
+    reads: VecDeque<RecordedRead>,
+    last: RecordedStep,
+}
+
+/// An evaluation whose result the model looked at, and what that was.
+struct RecordedRead {
+    recording: Recording,
+    elem: ElemType,
+    found: HostData,
+}
+
+/// What follows in a run from its inputs and from the numbers that were found before. Runs that have found the same share their
+/// steps, so that whichever of them a new run is, each of its steps is computed once.
+pub enum RecordedStep {
+    /// The model looks at a tensor, made of the inputs and of what was read before; what follows depends on its numbers.
+    Read { recording: Recording, elem: ElemType, branches: Mutex<Vec<(HostData, Arc<RecordedStep>)>> },
+    /// What the outputs are made by, if some are tensors of the device, and what they are.
+    End { recording: Option<Recording>, outputs: Vec<RecordedOutput> },
 }
 
 /// What an output is made of.
-enum RecordedOutput {
+pub enum RecordedOutput {
     /// The next tensor of the last evaluation.
     Tensor(ElemType),
     /// What follows from shapes and from what was read.
@@ -98,58 +146,93 @@ enum RecordedOutput {
     Sequence(Vec<RecordedOutput>),
 }
 
-/// An evaluation whose result the model looked at. It is made of the inputs and of what was read before.
-struct RecordedRead {
-    recording: Recording,
-    elem: ElemType,
-    found: HostData,
-}
-
 impl RecordedRun {
-    /// Runs a model and records it. The tensors are the inputs of the machine; none is seen by it in another way.
-    pub fn new(mut machine: Machine, inputs: Vec<Tensor>) -> Result<(RecordedRun, Vec<Value>)> {
-        let (mut given, mut reads) = (inputs, Vec::new());
-        loop {
+    /// Runs a model and records it, unless it looks at too many tensors. `inputs` are those of the machine; none is seen by it in
+    /// another way.
+    pub fn new(mut machine: Machine, inputs: Vec<Tensor>) -> Result<(Option<RecordedRun>, Vec<Value>)> {
+        let (mut given, mut reads) = (inputs, VecDeque::new());
+        let values = loop {
             match machine.advance()? {
-                Progress::Read(tensor, elem) => {
+                Progress::Read(tensor, elem) if reads.len() < MOST_READS => {
                     let recording = Recording::reading(&given.iter().collect::<Vec<_>>(), &[&tensor])?;
                     let host = Host::read(&tensor, elem)?;
-                    reads.push(RecordedRead { recording, elem, found: host.data.clone() });
-                    given.push(tensor);
+                    // What is made of constants alone is the same in every run, in which it may be folded already.
+                    if recording.depends_on_inputs() {
+                        reads.push_back(RecordedRead { recording, elem, found: host.data.clone() });
+                        given.push(tensor);
+                    }
                     machine.provide(host);
                 }
-                Progress::Done(values) => {
-                    let mut tensors = Vec::new();
-                    values.iter().for_each(|value| value.tensors(&mut tensors));
-                    let outputs = values.iter().map(RecordedOutput::new).collect();
-                    let last = match tensors.is_empty() {
-                        true => None,
-                        false => Some(Recording::reading(&given.iter().collect::<Vec<_>>(), &tensors)?),
-                    };
-                    lazuli::compute(&tensors)?;
-                    return Ok((RecordedRun { reads, last, outputs }, values));
+                Progress::Read(tensor, elem) => machine.provide(Host::read(&tensor, elem)?),
+                Progress::Done(values) => break values,
+            }
+        };
+        let mut tensors = Vec::new();
+        values.iter().for_each(|value| value.tensors(&mut tensors));
+        let outputs = values.iter().map(RecordedOutput::new).collect();
+        let recording = match tensors.is_empty() || reads.len() == MOST_READS {
+            true => None,
+            false => Some(Recording::reading(&given.iter().collect::<Vec<_>>(), &tensors)?),
+        };
+        lazuli::compute(&tensors)?;
+        let run = RecordedRun { last: RecordedStep::End { recording, outputs }, reads };
+        Ok((Some(run).filter(|run| run.reads.len() < MOST_READS), values))
+    }
+
+    /// Its steps, as far as they are left.
+    fn into_steps(self) -> RecordedStep {
+        self.reads.into_iter().rev().fold(self.last, |next, RecordedRead { recording, elem, found }| {
+            RecordedStep::Read { recording, elem, branches: Mutex::new(vec![(found, Arc::new(next))]) }
+        })
+    }
+}
+
+impl RecordedStep {
+    /// Runs a model again on other tensors; None if a number is found that no recorded run has found there.
+    pub fn run(self: Arc<RecordedStep>, inputs: &[Tensor]) -> Result<Option<Vec<Value>>> {
+        let (mut step, mut given) = (self, inputs.to_vec());
+        loop {
+            let next = match &*step {
+                RecordedStep::Read { recording, elem, branches } => {
+                    let read = recording.run(&mut given.clone(), &[])?.remove(0);
+                    let found = Host::read(&read, *elem)?.data;
+                    given.push(read);
+                    branch(&branches.lock().unwrap_or_else(PoisonError::into_inner), &found)
                 }
+                RecordedStep::End { recording, outputs } => {
+                    let made = recording.as_ref().map_or(Ok(Vec::new()), |recording| recording.run(&mut given, &[]))?;
+                    let mut made = made.into_iter();
+                    return Ok(Some(outputs.iter().map(|output| output.value(&mut made)).collect()));
+                }
+            };
+            match next {
+                Some(next) => step = next,
+                None => return Ok(None),
             }
         }
     }
 
-    /// Runs it again on other tensors; None if a number is another than the one that was found when it was recorded.
-    pub fn run(&self, inputs: &[Tensor]) -> Result<Option<Vec<Value>>> {
-        let mut given = inputs.to_vec();
-        for RecordedRead { recording, elem, found } in &self.reads {
-            let read = recording.run(&mut given.clone(), &[])?.remove(0);
-            if Host::read(&read, *elem)?.data != *found {
-                return Ok(None);
-            }
-            given.push(read);
+    /// Takes in another run, which begins like those that are there. Nothing happens if it is known: two threads may have
+    /// recorded the same.
+    fn join(self: &Arc<RecordedStep>, mut run: RecordedRun) {
+        let mut step = self.clone();
+        while let RecordedStep::Read { branches, .. } = &*step {
+            let Some(RecordedRead { found, .. }) = run.reads.pop_front() else { return };
+            // Nothing panics while the lock is held, so a poisoned one is still good.
+            let mut branches = branches.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(next) = branch(&branches, &found) else {
+                branches.push((found, Arc::new(run.into_steps())));
+                return;
+            };
+            drop(branches);
+            step = next;
         }
-        let made = match &self.last {
-            Some(recording) => recording.run(&mut given, &[])?,
-            None => Vec::new(),
-        };
-        let mut made = made.into_iter();
-        Ok(Some(self.outputs.iter().map(|output| output.value(&mut made)).collect()))
     }
+}
+
+/// What follows after these numbers.
+fn branch(branches: &[(HostData, Arc<RecordedStep>)], found: &HostData) -> Option<Arc<RecordedStep>> {
+    branches.iter().find(|(known, _)| known.is_same(found)).map(|(_, next)| next.clone())
 }
 
 impl RecordedOutput {

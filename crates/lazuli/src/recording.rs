@@ -43,7 +43,7 @@ use crate::tensor::Tensor;
 /// ```
 pub struct Recording {
     device: Device,
-    /// What computes the outputs, if any is to be computed.
+    /// The plan of the outputs that a run computes; None if all were there before.
     entry: Option<CachedPlan>,
     /// The inputs of the plan.
     leaves: Vec<RecordedLeaf>,
@@ -65,10 +65,10 @@ enum RecordedLeaf {
     Fixed(NodeRef),
 }
 
-/// What comes of a run.
+/// An output of a run.
 enum RecordedOutput {
     Computed(Shape, DType),
-    /// What was there before.
+    /// A tensor that was there before the run.
     Leaf(RecordedLeaf),
 }
 
@@ -127,7 +127,7 @@ impl Recording {
         Recording::of(inputs, outputs, false)
     }
 
-    /// What runs of a recording of these, made by [`Recording::new`], would do, as [`explain`](crate::explain) tells it.
+    /// The plan that [`Recording::new`] would make of these inputs and outputs, described as by [`explain`](crate::explain).
     ///
     /// ```
     /// use lazuli::{Device, Recording, Tensor};
@@ -185,6 +185,24 @@ impl Recording {
         Ok(recording)
     }
 
+    /// Whether what a run makes depends on the tensors that it is given. Otherwise every run makes the same.
+    ///
+    /// ```
+    /// use lazuli::{Device, Recording, Tensor};
+    /// let [x, weight] = [1.0, 2.0].map(|value| Tensor::scalar(value, &Device::cpu()).compute());
+    /// let (x, weight) = (x?, weight?);
+    /// assert!(Recording::reading(&[&x], &[&x.mul(&weight)])?.depends_on_inputs());
+    /// assert!(!Recording::reading(&[&x], &[&weight.exp()])?.depends_on_inputs());
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    pub fn depends_on_inputs(&self) -> bool {
+        let handed_back = self.outputs.iter().filter_map(|output| match output {
+            RecordedOutput::Leaf(leaf) => Some(leaf),
+            RecordedOutput::Computed(..) => None,
+        });
+        self.leaves.iter().chain(handed_back).any(|leaf| matches!(leaf, RecordedLeaf::Given(_)))
+    }
+
     /// Runs it with other tensors, in the order of the inputs, and gives as many as there are outputs. Positions that are not
     /// named stay where they were recorded.
     ///
@@ -232,7 +250,7 @@ impl Recording {
         Ok(outputs.collect())
     }
 
-    /// Computes what is to be computed of these leaves, and empties the list of inputs unless nothing ran.
+    /// Runs the plan on these leaves, if there is one. Empties the list of inputs unless nothing ran.
     fn run_on(
         &self,
         nodes: Vec<NodeRef>,
