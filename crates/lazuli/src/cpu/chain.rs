@@ -34,6 +34,8 @@ enum ChainStep {
     Square,
     Sqrt,
     Exp,
+    Erf,
+    Erfc,
 }
 
 impl ChainOperand {
@@ -53,6 +55,8 @@ impl ChainOperand {
             (RegisterStep::Square, _) => ChainStep::Square,
             (RegisterStep::Sqrt, _) => ChainStep::Sqrt,
             (RegisterStep::Exp, _) => ChainStep::Exp,
+            (RegisterStep::Erf, _) => ChainStep::Erf,
+            (RegisterStep::Erfc, _) => ChainStep::Erfc,
         };
         // What is not there is never looked at: a single lane may be any.
         static NONE: u32 = 0;
@@ -137,6 +141,8 @@ pub unsafe fn plain<L: Level>(start: Start, steps: &[ChainOperand], first: usize
                     ChainStep::Square => *x * *x,
                     ChainStep::Sqrt => x.sqrt(),
                     ChainStep::Exp => math::exp::<L>(*x),
+                    ChainStep::Erf => math::erf::<L>(*x),
+                    ChainStep::Erfc => math::erfc::<L>(*x),
                 };
             }
         }
@@ -235,6 +241,54 @@ pub unsafe fn store<V: Vector, const FLIGHT: usize>(v: [V; FLIGHT], to: *mut f32
     }
 }
 
+/// A function of several vectors, four of which are made side by side: more would lack registers.
+#[cfg(target_arch = "x86_64")]
+macro_rules! in_groups {
+    ($v:ident, $function:path) => {
+        if FLIGHT >= 4 {
+            for i in (0..FLIGHT / 4 * 4).step_by(4) {
+                let made = $function([$v[i], $v[i + 1], $v[i + 2], $v[i + 3]]);
+                $v[i..i + 4].copy_from_slice(&made);
+            }
+        } else {
+            $v = $function($v);
+        }
+    };
+}
+
+/// Every lane divided by the same number: the bits of a division, which takes as long as a dozen multiplications.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn divided<V: Vector, const FLIGHT: usize>(mut v: [V; FLIGHT], by: f32) -> [V; FLIGHT] {
+    // Quotient and remainder must be far from overflow and from subnormal numbers. Zero is not, for its sign would be lost.
+    const NEAR_ONE: f32 = (1u64 << 40) as f32;
+    let high = 1.0 / by;
+    // SAFETY: the instruction set is there.
+    unsafe {
+        if !(1.0 / NEAR_ONE..=NEAR_ONE).contains(&by.abs()) {
+            for i in 0..FLIGHT {
+                v[i] = v[i].div(V::splat(by));
+            }
+            return v;
+        }
+        // 1/by = high + low, to twice the digits.
+        let low = high.mul_add(-by, 1.0) * high;
+        for i in 0..FLIGHT {
+            let x = v[i];
+            if !x.is_between(1.0 / NEAR_ONE, NEAR_ONE) {
+                v[i] = x.div(V::splat(by));
+                continue;
+            }
+            // Less than one unit in the last place off; then x − q·by is exact, and what corrects q by it rounds as a division does
+            // (Markstein's theorem; Brisebarre, Muller and Raina, "Accelerating correctly rounded floating-point division when the
+            // divisor is known in advance").
+            let q = x.fma(V::splat(high), x.mul(V::splat(low)));
+            v[i] = q.fma(V::splat(-by), x).fma(V::splat(high), q);
+        }
+    }
+    v
+}
+
 /// All steps over `FLIGHT` vectors from lane `at` on.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
@@ -284,6 +338,7 @@ pub unsafe fn values<V: Vector, const FLIGHT: usize, const FUNCTIONS: bool>(
                 ChainStep::Add => each!(|x, y| x.add(y)),
                 ChainStep::Sub => each!(|x, y| x.sub(y)),
                 ChainStep::Mul => each!(|x, y| x.mul(y)),
+                ChainStep::Div if step.single => v = divided(v, *step.lanes.cast()),
                 ChainStep::Div => each!(|x, y| x.div(y)),
                 ChainStep::Max => each!(|x, y| x.above(y).or_nan(x)),
                 ChainStep::Min => each!(|x, y| x.below(y).or_nan(x)),
@@ -296,17 +351,17 @@ pub unsafe fn values<V: Vector, const FLIGHT: usize, const FUNCTIONS: bool>(
                         v[i] = v[i].mul(v[i]);
                     }
                 }
-                ChainStep::Sqrt | ChainStep::Exp if !FUNCTIONS => unreachable!("arithmetic only"),
+                ChainStep::Sqrt | ChainStep::Exp | ChainStep::Erf | ChainStep::Erfc if !FUNCTIONS => {
+                    unreachable!("arithmetic only")
+                }
                 ChainStep::Sqrt => {
                     for i in 0..FLIGHT {
                         v[i] = v[i].sqrt();
                     }
                 }
-                ChainStep::Exp => {
-                    for i in 0..FLIGHT {
-                        v[i] = math::exp_of_vector(v[i]);
-                    }
-                }
+                ChainStep::Exp => in_groups!(v, math::exp_of_vectors),
+                ChainStep::Erf => in_groups!(v, math::erf_of_vectors),
+                ChainStep::Erfc => in_groups!(v, math::erfc_of_vectors),
             }
         }
         v
@@ -320,7 +375,9 @@ macro_rules! compiled {
         #[target_feature(enable = $features)]
         unsafe fn $run(start: Start, steps: &[ChainOperand], out: &mut [u32], write: ChainWrite) {
             // Functions need registers of their own.
-            let calls = steps.iter().any(|s| matches!(s.kind, ChainStep::Sqrt | ChainStep::Exp));
+            let is_function =
+                |kind| matches!(kind, ChainStep::Sqrt | ChainStep::Exp | ChainStep::Erf | ChainStep::Erfc);
+            let calls = steps.iter().any(|s| is_function(s.kind));
             // SAFETY: as promised by the caller.
             unsafe {
                 match calls {
@@ -384,7 +441,13 @@ mod tests {
     fn steps_of_a_value_alone_give_the_bits_of_their_loops() {
         let x = any_floats(5000);
         let isa = crate::ops::isa() as usize;
-        for (step, row) in [(RegisterStep::Exp, &crate::ops::EXP), (RegisterStep::Sqrt, &crate::ops::SQRT)] {
+        let steps = [
+            (RegisterStep::Exp, &crate::ops::EXP),
+            (RegisterStep::Sqrt, &crate::ops::SQRT),
+            (RegisterStep::Erf, &crate::ops::ERF),
+            (RegisterStep::Erfc, &crate::ops::ERFC),
+        ];
+        for (step, row) in steps {
             let apply = row.cpu.f32.expect("it takes floats")[isa];
             for n in [1, 7, 32, 129, 1000, 5000] {
                 let (mut got, mut want) = (vec![0; n], vec![0; n]);
@@ -397,6 +460,28 @@ mod tests {
                 let same = |a: u32, b: u32| a == b || f32::from_bits(a).is_nan() && f32::from_bits(b).is_nan();
                 let differs = (0..n).find(|i| !same(got[*i], want[*i]));
                 assert!(differs.is_none(), "{step:?} of {:?}", differs.map(|i| f32::from_bits(x[i])));
+            }
+        }
+    }
+
+    #[test]
+    fn dividing_by_a_number_gives_the_bits_of_a_division() {
+        // Numbers whose reciprocals round badly, tiny and huge ones, and all mantissas of a sample.
+        let mut divisors =
+            vec![3.0f32, 7.0, std::f32::consts::SQRT_2, 6.0, 0.1, -255.0, 1e-30, 1e30, 0.0, f32::INFINITY];
+        divisors.extend((0..200u32).map(|i| f32::from_bits(0x3f80_0000 + i.wrapping_mul(0x9e37_79b9) % 0x80_0000)));
+        divisors.extend((1..40).map(|i| f32::from_bits(0x4000_0000 - i)));
+        let mut x = any_floats(4096);
+        x.extend((0..4096u32).map(|i| 0x3f80_0000 + i.wrapping_mul(0x85eb_ca6b) % 0x180_0000));
+        let start = Start { lanes: x.as_ptr(), single: false, ahead: 0 };
+        for by in divisors {
+            let (by_bits, mut got) = (by.to_bits(), vec![0; x.len()]);
+            let steps = [ChainOperand::new(RegisterStep::Div, false, Some(&Val::one(&raw const by_bits)))];
+            // SAFETY: all lanes are there.
+            unsafe { run(start, &steps, &mut got, ChainWrite::Cached) };
+            for (x, got) in x.iter().map(|x| f32::from_bits(*x)).zip(got.into_iter().map(f32::from_bits)) {
+                let want = x / by;
+                assert!(got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(), "{x:e} / {by:e} = {got:e}");
             }
         }
     }

@@ -114,6 +114,10 @@ pub enum RegisterStep {
     Sqrt,
     /// `eˣ`.
     Exp,
+    /// The error function.
+    Erf,
+    /// What the error function lacks to one.
+    Erfc,
 }
 
 /// A function of one element.

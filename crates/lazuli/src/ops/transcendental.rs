@@ -376,7 +376,7 @@ fn cbrt_f32(x: f32) -> f32 {
     known (27.0, 3.0), (-8.0, -2.0), (2.0, 1.2599210498948732), (-0.0, -0.0), (-INF, -INF), (NAN, NAN);
 
     /// The error function, `2/√π · ∫₀ˣ e^(−t²) dt`.
-    ERF erf: Float -> Same, cost 20, ulps 1.5, range (-4.0, 4.0);
+    ERF erf: Float -> Same, cost 20, ulps 1.5, range (-4.0, 4.0), step Erf;
     cpu f32 -> f32 |x| math::erf::<L>(x);
     oracle libm::erf;
     wgsl "erf_f32($x)" "
@@ -398,7 +398,7 @@ fn erf_f32(x: f32) -> f32 {
     known (0.0, 0.0), (0.5, 0.5204998778130465), (1.0, 0.8427007929497148), (-2.0, -0.9953222650189527), (INF, 1.0), (NAN, NAN);
 
     /// What `erf` lacks to 1, `1 − erf x`, with all its digits also where that is little.
-    ERFC erfc: Float -> Same, cost 26, ulps 4.0, gpu_ulps 4.5, range (-4.0, 10.0);
+    ERFC erfc: Float -> Same, cost 26, ulps 4.0, gpu_ulps 4.5, range (-4.0, 10.0), step Erfc;
     cpu f32 -> f32 |x| math::erfc::<L>(x);
     oracle libm::erfc;
     wgsl "erfc_f32($x)" "

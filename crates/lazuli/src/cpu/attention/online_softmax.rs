@@ -122,10 +122,14 @@ unsafe fn exponentials_of_vectors<V: Vector>(x: &[u32], before: f32, out: &mut [
         let less = V::splat(shift(greatest));
         let mut sums = [V::splat(0.0); FLIGHT];
         for at in (0..n_long).step_by(long) {
+            let mut weights = [less; FLIGHT];
             for i in 0..FLIGHT {
-                let weight = math::exp_of_vector(V::load(from.add(at + i * short)).sub(less));
-                weight.store(to.add(at + i * short));
-                sums[i] = sums[i].add(weight);
+                weights[i] = V::load(from.add(at + i * short)).sub(less);
+            }
+            let weights = math::exp_of_vectors(weights);
+            for i in 0..FLIGHT {
+                weights[i].store(to.add(at + i * short));
+                sums[i] = sums[i].add(weights[i]);
             }
         }
         for at in (n_long..n_short).step_by(short) {

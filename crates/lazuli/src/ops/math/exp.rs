@@ -3,6 +3,8 @@
 //! All reduce in the same way: x = n·ln 2 + r with |r| ≤ ln 2 / 2, eˣ = 2ⁿ·eʳ, where eʳ is a polynomial and 2ⁿ is
 //! written straight into the exponent bits.
 
+#[cfg(target_arch = "x86_64")]
+use super::poly_of_vectors;
 use super::{Level, ROUND, ROUND64, long_poly64, poly};
 use core::f32::consts::{LN_2, LOG2_E};
 
@@ -53,24 +55,71 @@ pub fn exp<L: Level>(x: f32) -> f32 {
     scale_wide(p, t)
 }
 
-/// [`exp`] of several at once: the same steps, the same bits.
+/// [`exp`] of several vectors at once: the same steps, the same bits. Each step is taken of all vectors before the next, because one
+/// vector's steps wait for each other.
 ///
 /// # Safety
 /// As for the methods of [`Vector`](super::Vector).
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-pub unsafe fn exp_of_vector<V: super::Vector>(x: V) -> V {
+pub unsafe fn exp_of_vectors<V: super::Vector, const N: usize>(x: [V; N]) -> [V; N] {
     // SAFETY: as promised by the caller.
     unsafe {
-        let x = V::splat(-104.0).above(V::splat(89.0).below(x));
-        let t = x.fma(V::splat(LOG2_E), V::splat(ROUND));
-        let n = t.sub(V::splat(ROUND));
-        let r = n.fma(V::splat(-LN2_LO), n.fma(V::splat(-LN2_HI), x));
-        let mut sum = V::splat(EXP_Q[4]);
-        for i in (0..4).rev() {
-            sum = sum.fma(r, V::splat(EXP_Q[i]));
-        }
-        r.mul(r).fma(sum, r).add(V::splat(1.0)).scale(t)
+        let x = each!(N, |i| V::splat(-104.0).above(V::splat(89.0).below(x[i])));
+        let (t, r) = reduce_vectors(x);
+        let p = exp_of_reduced(r);
+        each!(N, |i| p[i].scale(t[i]))
+    }
+}
+
+/// [`exp_of_vectors`] of one vector.
+///
+/// # Safety
+/// As there.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub unsafe fn exp_of_vector<V: super::Vector>(x: V) -> V {
+    // SAFETY: as promised by the caller.
+    unsafe { exp_of_vectors([x])[0] }
+}
+
+/// [`reduce`] of several vectors.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn reduce_vectors<V: super::Vector, const N: usize>(x: [V; N]) -> ([V; N], [V; N]) {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let t = each!(N, |i| x[i].fma(V::splat(LOG2_E), V::splat(ROUND)));
+        let n = each!(N, |i| t[i].sub(V::splat(ROUND)));
+        let r = each!(N, |i| n[i].fma(V::splat(-LN2_HI), x[i]));
+        (t, each!(N, |i| n[i].fma(V::splat(-LN2_LO), r[i])))
+    }
+}
+
+/// eʳ of what [`reduce`] leaves.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn exp_of_reduced<V: super::Vector, const N: usize>(r: [V; N]) -> [V; N] {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let q = poly_of_vectors(r, EXP_Q);
+        let p = each!(N, |i| r[i].mul(r[i]).fma(q[i], r[i]));
+        each!(N, |i| p[i].add(V::splat(1.0)))
+    }
+}
+
+/// [`exp_of_negative`] of several vectors.
+///
+/// # Safety
+/// As for the methods of [`Vector`](super::Vector).
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) unsafe fn exp_of_negative_vectors<V: super::Vector, const N: usize>(x: [V; N]) -> [V; N] {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let (t, r) = reduce_vectors(x);
+        let p = exp_of_reduced(r);
+        each!(N, |i| p[i].scale(t[i]))
     }
 }
 

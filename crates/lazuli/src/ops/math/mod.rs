@@ -35,6 +35,18 @@
 //! | `sinh cosh asinh acosh atanh` | 0.51 | 0.51 |
 //! | `cbrt pow` | 0.51 | 0.51 |
 
+/// An array of `$n` values, each made by an expression of its number: a closure would be a function of its own, which is not compiled
+/// for the instruction set of the function around it.
+#[cfg(target_arch = "x86_64")]
+macro_rules! each {
+    ($n:ident, |$i:ident| $value:expr) => {{
+        let mut values = [V::splat(0.0); $n];
+        for $i in 0..$n {
+            values[$i] = $value;
+        }
+        values
+    }};
+}
 mod exp;
 mod log;
 mod trig;
@@ -51,14 +63,16 @@ mod numpy;
 mod sweep;
 
 pub use arc::{acos, asin, atan, atan2};
-#[cfg(target_arch = "x86_64")]
-pub use exp::exp_of_vector;
 pub use exp::{exp, exp2, expm1};
+#[cfg(target_arch = "x86_64")]
+pub use exp::{exp_of_vector, exp_of_vectors};
 pub use hyper::{acosh, asinh, atanh, cosh, sinh, tanh};
 pub use log::{log, log1p, log2, log10};
 pub use pow::pow;
 pub use rem::{rem, rem_fast, rem_needs_slow};
 pub use special::{cbrt, erf, erfc};
+#[cfg(target_arch = "x86_64")]
+pub use special::{erf_of_vectors, erfc_of_vectors};
 pub use trig::{cos, cos_slow, sin, sin_slow, tan, tan_slow, trig_needs_slow};
 pub use vector::{F32x4, Floats, prefetch, prefetch_l2};
 #[cfg(target_arch = "x86_64")]
@@ -113,7 +127,11 @@ impl Level for MulThenAdd {
 /// in the low bits. An `as` cast would not do, because saturation costs a chain of compares.
 const ROUND: f32 = 12_582_912.0;
 
-/// The same for `f64`: 1.5 · 2⁵².
+/// The bit of an `f32` that is its sign.
+#[cfg(target_arch = "x86_64")]
+const SIGN: u32 = 1 << 31;
+
+/// The same as [`ROUND`] for `f64`: 1.5 · 2⁵².
 const ROUND64: f64 = 6_755_399_441_055_744.0;
 
 /// `c[0] + c[1]·x + c[2]·x² + …` by Horner's rule.
@@ -126,6 +144,25 @@ fn poly<L: Level, const N: usize>(x: f32, c: [f32; N]) -> f32 {
         sum = L::fma(sum, x, c[i]);
     }
     sum
+}
+
+/// [`poly`] of several vectors.
+///
+/// # Safety
+/// As for the methods of [`Vector`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn poly_of_vectors<V: Vector, const N: usize, const C: usize>(x: [V; N], c: [f32; C]) -> [V; N] {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let mut sum = [V::splat(c[C - 1]); N];
+        let mut i = C - 1;
+        while i > 0 {
+            i -= 1;
+            sum = each!(N, |j| sum[j].fma(x[j], V::splat(c[i])));
+        }
+        sum
+    }
 }
 
 /// As [`poly`], in double precision.

@@ -1,7 +1,11 @@
 //! `erf`, `erfc` and `cbrt`.
 
 use super::exp::{exp, exp_of_negative};
+#[cfg(target_arch = "x86_64")]
+use super::exp::{exp_of_negative_vectors, exp_of_vectors};
 use super::{Level, ROUND64, poly};
+#[cfg(target_arch = "x86_64")]
+use super::{SIGN, Vector, poly_of_vectors};
 
 /// erf x / x − 1 in x², 0 ≤ x ≤ 1, relative error below 2⁻²⁹.
 const ERF_NEAR: [f32; 7] =
@@ -21,6 +25,25 @@ pub fn erf<L: Level>(x: f32) -> f32 {
     // 1 − erf falls off so fast that an error of its logarithm hardly shows.
     let far = 1.0 - exp_of_negative::<L>(-poly::<L, 7>(a, ERF_FAR));
     (if a < 1.0 { near } else { far }).copysign(x)
+}
+
+/// [`erf`] of several vectors at once: the same steps, the same bits. Each step is taken of all vectors before the next.
+///
+/// # Safety
+/// As for the methods of [`Vector`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub unsafe fn erf_of_vectors<V: Vector, const N: usize>(x: [V; N]) -> [V; N] {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let a = each!(N, |i| V::splat(3.93).below(x[i].masked(!SIGN)));
+        let near = poly_of_vectors(each!(N, |i| a[i].mul(a[i])), ERF_NEAR);
+        let near = each!(N, |i| a[i].fma(near[i], a[i]));
+        let far = poly_of_vectors(a, ERF_FAR);
+        let far = exp_of_negative_vectors(each!(N, |i| V::splat(-0.0).sub(far[i])));
+        let far = each!(N, |i| V::splat(1.0).sub(far[i]));
+        each!(N, |i| a[i].if_below(V::splat(1.0), near[i], far[i]).masked(!SIGN).or(x[i].masked(SIGN)))
+    }
 }
 
 /// (1 + 2x)·e^(x²)·erfc x − 1 in (x − 4) / (x + 4), 0 ≤ x ≤ 10.4, error of what it is added to below 2⁻²⁵.
@@ -56,6 +79,35 @@ pub fn erfc<L: Level>(x: f32) -> f32 {
     let near = 1.0 - L::fma(a, poly::<L, 7>(square, ERF_NEAR), a);
     let y = if a < 0.5 { near } else { far };
     if x < 0.0 { 2.0 - y } else { y }
+}
+
+/// [`erfc`] of several vectors at once: the same steps, the same bits.
+///
+/// # Safety
+/// As for the methods of [`Vector`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub unsafe fn erfc_of_vectors<V: Vector, const N: usize>(x: [V; N]) -> [V; N] {
+    // SAFETY: as promised by the caller.
+    unsafe {
+        let a = each!(N, |i| V::splat(10.4).below(x[i].masked(!SIGN)));
+        let q = each!(N, |i| a[i].sub(V::splat(4.0)).div(a[i].add(V::splat(4.0))));
+        let q = poly_of_vectors(q, ERFC);
+        let scaled = each!(N, |i| q[i].add(V::splat(1.0)).div(V::splat(2.0).fma(a[i], V::splat(1.0))));
+        let square = each!(N, |i| a[i].mul(a[i]));
+        let e = exp_of_vectors(each!(N, |i| V::splat(-0.0).sub(square[i])));
+        let y = each!(N, |i| scaled[i].mul(e[i]));
+        let upper = each!(N, |i| a[i].masked(0xffff_f000));
+        let lower = each!(N, |i| a[i].sub(upper[i]));
+        let lost = each!(N, |i| upper[i].mul(upper[i]).sub(square[i]));
+        let lost = each!(N, |i| lost[i].add(V::splat(2.0).mul(upper[i]).mul(lower[i])));
+        let lost = each!(N, |i| lost[i].add(lower[i].mul(lower[i])));
+        let far = each!(N, |i| V::splat(-0.0).sub(y[i]).fma(lost[i], y[i]));
+        let near = poly_of_vectors(square, ERF_NEAR);
+        let near = each!(N, |i| V::splat(1.0).sub(a[i].fma(near[i], a[i])));
+        let y = each!(N, |i| a[i].if_below(V::splat(0.5), near[i], far[i]));
+        each!(N, |i| x[i].if_below(V::splat(0.0), V::splat(2.0).sub(y[i]), y[i]))
+    }
 }
 
 /// The cube root, of negative x as well.

@@ -56,6 +56,14 @@ pub unsafe trait Vector: Floats {
     unsafe fn or_nan(self, y: Self) -> Self;
     /// `self · 2ⁿ` from `n + ROUND`, rounded once; −150 ≤ n ≤ 128.
     unsafe fn scale(self, t: Self) -> Self;
+    /// Its bits where `mask` has ones.
+    unsafe fn masked(self, mask: u32) -> Self;
+    /// The bits of both: a number that is not negative takes the sign of `y` from its sign bit.
+    unsafe fn or(self, y: Self) -> Self;
+    /// `if self < y { then } else { otherwise }`.
+    unsafe fn if_below(self, y: Self, then: Self, otherwise: Self) -> Self;
+    /// Whether `low ≤ |self| ≤ high` in every lane.
+    unsafe fn is_between(self, low: f32, high: f32) -> bool;
     /// The greatest lane, if none is NaN.
     unsafe fn max_lane(self) -> f32;
     /// The sum of all lanes: the upper half onto the lower, again and again.
@@ -136,7 +144,7 @@ mod x86 {
     use half::{bf16, f16};
 
     use super::{Floats, SumEach, Vector};
-    use crate::ops::math::ROUND;
+    use crate::ops::math::{ROUND, SIGN};
     use std::arch::x86_64::*;
 
     /// Sixteen, with AVX-512.
@@ -200,6 +208,18 @@ mod x86 {
         }
         #[inline(always)] unsafe fn scale(self, t: Self) -> Self {
             Self(_mm512_scalef_ps(self.0, _mm512_sub_ps(t.0, _mm512_set1_ps(ROUND))))
+        }
+        #[inline(always)] unsafe fn masked(self, mask: u32) -> Self {
+            Self(_mm512_and_ps(self.0, _mm512_castsi512_ps(_mm512_set1_epi32(mask as i32))))
+        }
+        #[inline(always)] unsafe fn or(self, y: Self) -> Self { Self(_mm512_or_ps(self.0, y.0)) }
+        #[inline(always)] unsafe fn if_below(self, y: Self, then: Self, otherwise: Self) -> Self {
+            Self(_mm512_mask_mov_ps(otherwise.0, _mm512_cmp_ps_mask::<_CMP_LT_OQ>(self.0, y.0), then.0))
+        }
+        #[inline(always)] unsafe fn is_between(self, low: f32, high: f32) -> bool {
+            let x = _mm512_abs_ps(self.0);
+            let is_high = _mm512_cmp_ps_mask::<_CMP_GE_OQ>(x, _mm512_set1_ps(low));
+            _mm512_mask_cmp_ps_mask::<_CMP_LE_OQ>(is_high, x, _mm512_set1_ps(high)) == u16::MAX
         }
         #[inline(always)] unsafe fn max_lane(self) -> f32 { _mm512_reduce_max_ps(self.0) }
         #[inline(always)] unsafe fn sum_lanes(self) -> f32 {
@@ -293,6 +313,19 @@ mod x86 {
             let half = _mm256_srai_epi32::<1>(n);
             let power = |n| _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_add_epi32(n, _mm256_set1_epi32(127))));
             Self(_mm256_mul_ps(_mm256_mul_ps(self.0, power(half)), power(_mm256_sub_epi32(n, half))))
+        }
+        #[inline(always)] unsafe fn masked(self, mask: u32) -> Self {
+            Self(_mm256_and_ps(self.0, _mm256_castsi256_ps(_mm256_set1_epi32(mask as i32))))
+        }
+        #[inline(always)] unsafe fn or(self, y: Self) -> Self { Self(_mm256_or_ps(self.0, y.0)) }
+        #[inline(always)] unsafe fn if_below(self, y: Self, then: Self, otherwise: Self) -> Self {
+            Self(_mm256_blendv_ps(otherwise.0, then.0, _mm256_cmp_ps::<_CMP_LT_OQ>(self.0, y.0)))
+        }
+        #[inline(always)] unsafe fn is_between(self, low: f32, high: f32) -> bool {
+            let x = self.masked(!SIGN).0;
+            let is_high = _mm256_cmp_ps::<_CMP_GE_OQ>(x, _mm256_set1_ps(low));
+            let is_low = _mm256_cmp_ps::<_CMP_LE_OQ>(x, _mm256_set1_ps(high));
+            _mm256_movemask_ps(_mm256_and_ps(is_high, is_low)) == 0xff
         }
         #[inline(always)] unsafe fn max_lane(self) -> f32 {
             let four = _mm_max_ps(_mm256_castps256_ps128(self.0), _mm256_extractf128_ps::<1>(self.0));
