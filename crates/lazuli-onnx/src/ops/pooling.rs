@@ -119,6 +119,21 @@ impl Pool {
     }
 }
 
+/// Windows of at most this many elements are compared element by element, so that neighbouring windows are done side by side.
+const SMALL: usize = 16;
+
+/// The greatest element of each window.
+fn greatest(windows: &Tensor) -> Result<Tensor, Stop> {
+    let n_elems = windows.shape()?.last().copied().unwrap_or(1);
+    Ok(match n_elems {
+        1..=SMALL => {
+            let element = |i: usize| windows.select_index(-1, i as i64);
+            (1..n_elems).fold(element(0), |y, i| y.maximum(element(i)))
+        }
+        _ => windows.max(-1),
+    })
+}
+
 fn max_pool(c: &Call) -> Outputs {
     let pool = Pool::of(c)?;
     let (x, elem) = (c.tensor(0)?, c.elem(0)?);
@@ -129,7 +144,7 @@ fn max_pool(c: &Call) -> Outputs {
         _ => 0.0,
     };
     let windows = pool.view(&x, least)?;
-    let mut outputs = vec![value(windows.max(-1), elem)?];
+    let mut outputs = vec![value(greatest(&windows)?, elem)?];
     if c.wants(1) {
         let n_pixels: usize = pool.image.iter().product();
         let by_columns = c.attr_int("storage_order", 0)? != 0;

@@ -335,16 +335,23 @@ impl Geometry {
         self.axes().iter().all(tiles) && self.axes().iter().any(|axis| axis.window > 1)
     }
 
-    /// Whether an image is seen with its channels last in memory, and a product is best made so, too.
+    /// Whether an image is seen with its channels last in memory, and a product is best made so, too. Images of few channels are read
+    /// as well in either order, and what follows them is better read with its places side by side.
     fn is_channels_last(&self, x: &Tensor) -> bool {
         let last = self.n_axes + 1;
         let is_last = |op: &Op| match op {
             Op::View(view) => view.strides[1] == 1 && view.shape[1] > 1 && view.strides[last].abs() != 1,
             _ => false,
         };
-        self.groups == 1 && x.node().is_ok_and(|node| node.with_expr(|expr| is_last(&expr.op)).unwrap_or(false))
+        self.groups == 1
+            && self.n_channels >= MIN_LAST
+            && x.node().is_ok_and(|node| node.with_expr(|expr| is_last(&expr.op)).unwrap_or(false))
     }
 }
+
+/// Channels of an image from which on windows are taken as rows of them where they are last in memory: with fewer, what lies side by
+/// side is shorter than most vectors.
+const MIN_LAST: usize = 8;
 
 /// Elements along an axis beyond which nothing can be addressed.
 const MAX_SIZE: usize = isize::MAX as usize / 4;
