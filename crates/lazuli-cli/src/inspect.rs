@@ -99,6 +99,20 @@ fn gguf(path: &Path, n_bytes: u64, out: &mut dyn Write) -> Outcome {
     let file = Gguf::open(path)?;
     let (version, n_tensors) = (file.version(), file.tensors().len());
     writeln!(out, "{}: GGUF version {version}, {n_bytes} bytes, {n_tensors} tensors", path.display())?;
+    // How many tensors and elements there are of each format, those with most elements first.
+    let mut formats: Vec<(&str, usize, usize)> = Vec::new();
+    for tensor in file.tensors() {
+        let n_elems = tensor.shape.iter().fold(1, |n: usize, size| n.saturating_mul(*size));
+        match formats.iter_mut().find(|(name, ..)| *name == tensor.format.name) {
+            Some((_, n_tensors, total)) => (*n_tensors, *total) = (*n_tensors + 1, total.saturating_add(n_elems)),
+            None => formats.push((tensor.format.name, 1, n_elems)),
+        }
+    }
+    formats.sort_by_key(|(.., n_elems)| std::cmp::Reverse(*n_elems));
+    writeln!(out, "\nformats")?;
+    for (name, n_tensors, n_elems) in formats {
+        writeln!(out, "  {name:<8} {n_tensors:>5} tensors, {n_elems:>13} elements")?;
+    }
     writeln!(out, "\nmetadata")?;
     for (key, value) in file.metadata().iter() {
         // Texts such as chat templates may be pages.

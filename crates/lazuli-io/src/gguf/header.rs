@@ -97,7 +97,8 @@ pub(super) fn alignment(claimed: u32) -> Result<usize> {
 fn version(cursor: &mut Cursor<'_>) -> Result<u32> {
     let magic = cursor.take(4, "its first word")?;
     if magic != MAGIC {
-        return Err(fault::parse("gguf", format!("not a GGUF file: it begins with {magic:?}, not with \"GGUF\"")));
+        let begin = magic.escape_ascii();
+        return Err(fault::parse("gguf", format!("not a GGUF file: it begins with \"{begin}\", not with \"GGUF\"")));
     }
     match cursor.u32("the version")? {
         version @ (2 | 3) => Ok(version),
