@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::kernel::{Body, InstOp, Kernel, Store};
-use crate::plan::Launch;
+use crate::plan::{Launch, LaunchStructure};
 
 /// Stores what was there before in place of all that a launch commits, and nothing else. None if it commits nothing.
 pub fn reverted(launch: &Launch) -> Option<Launch> {
@@ -29,11 +29,11 @@ pub fn reverted(launch: &Launch) -> Option<Launch> {
     let mut args = launch.args.clone();
     // What follows a product is a map over its result: no sum is needed for what was there before.
     args.matmul = None;
-    Some(Launch {
+    let structure = LaunchStructure {
         kernel: Kernel::Loop(Arc::new(Body { insts, stores, outputs, ..Body::clone(body) })),
-        args,
         writes: kept.iter().map(|s| launch.writes[s.output as usize]).collect(),
         write_values: kept.iter().filter_map(|s| launch.write_values.get(s.output as usize).copied()).collect(),
-        ..launch.clone()
-    })
+        ..LaunchStructure::clone(launch)
+    };
+    Some(Launch::new(structure, args))
 }

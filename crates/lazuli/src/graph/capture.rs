@@ -143,6 +143,8 @@ const MOST_KEPT: usize = 512;
 struct NodeLinks {
     /// Where its edges end: they start where those of the node before it end.
     end: u32,
+    /// For a constant, which of them it is.
+    constant: u32,
     way: GradientPath,
 }
 
@@ -242,7 +244,8 @@ impl Captured {
                     self.moves.extend(is_move.map(|_| node.clone()));
                     self.leaves.push(self.nodes.len() as NodeIdx);
                     self.writer.leaf(&node);
-                    self.links.push(NodeLinks { end: self.edges.len() as u32, way: GradientPath::Leaf });
+                    let end = self.edges.len() as u32;
+                    self.links.push(NodeLinks { end, constant: 0, way: GradientPath::Leaf });
                 }
             }
             self.number(node, capture);
@@ -255,9 +258,9 @@ impl Captured {
         for input in &expr.inputs {
             self.edges.push(input.seen(capture).expect("inputs come first"));
         }
-        self.writer.node(node, expr, &self.edges[start..]);
+        let constant = self.writer.node(node, expr, &self.edges[start..]);
         let way = GradientPath::of(node, expr, has_twin);
-        self.links.push(NodeLinks { end: self.edges.len() as u32, way });
+        self.links.push(NodeLinks { end: self.edges.len() as u32, constant, way });
     }
 
     /// Gives a node that was written its number.
@@ -419,7 +422,8 @@ impl KeyWriter {
         self.shape(&node.shape);
     }
 
-    fn node(&mut self, node: &Node, expr: &Expr, edges: &[NodeIdx]) {
+    /// Writes a node that is not computed yet. For a constant, which of them it is.
+    fn node(&mut self, node: &Node, expr: &Expr, edges: &[NodeIdx]) -> u32 {
         let inputs = |w: &mut KeyWriter| w.key.words.extend(edges.iter().map(|i| *i as u64));
         // Elementwise ops have the shape of their inputs; the others write theirs.
         match &expr.op {
@@ -430,6 +434,7 @@ impl KeyWriter {
                 // Which constant it is, never what its value is: no plan depends on that.
                 let idx = self.constant(constant, node.dtype);
                 self.key.words.push(idx as u64);
+                return idx as u32;
             }
             Op::Index => {
                 self.head(2, node);
@@ -526,6 +531,7 @@ impl KeyWriter {
                 self.shape(&node.shape);
             }
         }
+        0
     }
 
     /// The number of a constant: equal ones of one place share a number.
@@ -543,33 +549,20 @@ impl KeyWriter {
 impl Captured {
     /// The graph, written out for the planner.
     pub fn graph(&self) -> Graph {
-        let mut slots = KeyWriter::default();
         let mut n_leaves = 0;
         let mut nodes: Vec<GraphNode> = Vec::with_capacity(self.nodes.len());
-        for node in &self.nodes {
-            // The device's lock is still held, so the marks are still those of this capture.
-            let idx = |n: &NodeRef| n.seen_as.load(Ordering::Relaxed);
-            let (op, inputs) = node
-                .with_pending(|e, _| (!e.is_move()).then(|| (e.op.clone(), e.inputs.iter().map(idx).collect())))
-                .flatten()
-                .unwrap_or((Op::Data, SmallVec::new()));
+        for (idx, node) in (0..).zip(&self.nodes) {
+            let op = node.with_pending(|e, _| (!e.is_move()).then(|| e.op.clone())).flatten().unwrap_or(Op::Data);
+            let inputs = SmallVec::from_slice(self.inputs(idx));
             let (slot, donated) = match &op {
                 Op::Data => {
                     n_leaves += 1;
                     (n_leaves - 1, self.donated[n_leaves as usize - 1])
                 }
-                Op::Const(constant) => (slots.constant(constant, node.dtype) as u32, false),
+                Op::Const(_) => (self.links[idx as usize].constant, false),
                 _ => (0, false),
             };
-            nodes.push(GraphNode {
-                op,
-                inputs,
-                shape: node.shape,
-                dtype: node.dtype,
-                slot,
-                donated,
-                origin: nodes.len() as NodeIdx,
-            });
+            nodes.push(GraphNode { op, inputs, shape: node.shape, dtype: node.dtype, slot, donated, origin: idx });
         }
         Graph { nodes, outputs: self.outputs.clone(), stages: self.stages.clone() }
     }

@@ -54,6 +54,9 @@ struct BoundInput {
     moved: Option<MovedBy>,
 }
 
+/// The inputs of a kernel: most have few.
+type BoundInputs = SmallVec<[BoundInput; 6]>;
+
 /// A result leaving the kernel.
 struct BodyStore {
     reg: Reg,
@@ -73,7 +76,7 @@ pub struct BodyBuilder {
     /// For a reduction: how the index space meets what is reduced, and the result.
     rows: Option<(View, View)>,
     lists: Box<BodyLists>,
-    inputs: Vec<BoundInput>,
+    inputs: BoundInputs,
     gathers: Vec<GatherArgs>,
     consts: Vec<u32>,
     failed: Option<Reg>,
@@ -168,7 +171,7 @@ impl BodyBuilder {
             n_outer: outer.len(),
             rows,
             lists: std::mem::take(&mut lowering.lists).emptied(),
-            inputs: Vec::with_capacity(ROOM / 4),
+            inputs: BoundInputs::new(),
             gathers: Vec::new(),
             consts: Vec::new(),
             failed: None,

@@ -5,7 +5,7 @@
 //! cut into parts: a group needs fewer of them to fill the device. Knows kernels; asks nothing about the graph but on which level
 //! of it a kernel is.
 
-use super::lower::{LaunchDraft, Lowered};
+use super::lower::{LaunchDraft, Lowered, PlanValue};
 use super::{Limits, ValueId};
 use crate::kernel::{GroupedKernel, InstOp, Kernel};
 
@@ -16,12 +16,7 @@ const MAX_PARTS: usize = 4;
 
 /// All kernels, those grouped that may be.
 pub fn grouped(mut lowered: Lowered, limits: &Limits) -> Lowered {
-    let size_bytes = |value: ValueId| lowered.values[value as usize].size_bytes();
-    let is_bound_once = |value: ValueId| size_bytes(value) <= limits.max_binding_bytes;
-    let may_be = |step: &LaunchDraft| {
-        let mut values = step.needs().chain(step.writes.iter().copied());
-        limits.fuse && is_small_product(step) && values.all(is_bound_once)
-    };
+    let may_be = |step: &LaunchDraft| may_share(step, &lowered.values, limits);
     if lowered.steps.iter().filter(|step| may_be(step)).count() < 2 {
         return lowered;
     }
@@ -43,6 +38,13 @@ pub fn grouped(mut lowered: Lowered, limits: &Limits) -> Lowered {
     }
     lowered.steps = steps;
     lowered
+}
+
+/// Whether a kernel may share a launch with others: all that its numbers decide.
+pub fn may_share(step: &LaunchDraft, values: &[PlanValue], limits: &Limits) -> bool {
+    let is_bound_once = |value: ValueId| values[value as usize].size_bytes() <= limits.max_binding_bytes;
+    let mut bound = step.needs().chain(step.writes.iter().copied());
+    limits.fuse && is_small_product(step) && bound.all(is_bound_once)
 }
 
 /// Whether a kernel is a product that may share a launch: whole, small, and neither checking nor committing anything.

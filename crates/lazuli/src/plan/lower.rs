@@ -11,7 +11,7 @@ use memo::Progress;
 use smallvec::SmallVec;
 
 use super::attention::ChainedProduct;
-use super::body::{BodyBuilder, BodyLists, Differs, GroupRecording, MovedBy};
+use super::body::{BodyBuilder, BodyLists, BuiltKernel, Differs, GroupRecording, MovedBy};
 use super::checks::Checks;
 use super::groups::{Form, Group, Groups, StoredNode, memory_of, operand_source};
 use super::operand::OperandForms;
@@ -28,6 +28,8 @@ pub use memo::GroupMemos;
 /// A kernel over values that have no place yet.
 #[derive(Clone)]
 pub struct LaunchDraft {
+    /// Its place among all kernels as they were lowered.
+    pub number: u32,
     pub kernel: Kernel,
     pub args: Args,
     pub reads: Vec<ValueId>,
@@ -50,6 +52,7 @@ pub struct LaunchDraft {
 impl Default for LaunchDraft {
     fn default() -> LaunchDraft {
         LaunchDraft {
+            number: 0,
             kernel: Kernel::Loop(Arc::default()),
             args: Args::default(),
             reads: Vec::new(),
@@ -89,6 +92,14 @@ impl LaunchDraft {
         }
     }
 
+    /// Whether another is the same kernel over the same values, whatever the numbers of both are. Neither has parts yet.
+    pub fn is_but_for_numbers(&self, other: &LaunchDraft) -> bool {
+        self.kernel == other.kernel
+            && (&self.reads, &self.writes, &self.own_bases) == (&other.reads, &other.writes, &other.own_bases)
+            && (&self.may_fail, self.first, self.level) == (&other.may_fail, other.first, other.level)
+            && self.ops == other.ops
+    }
+
     /// Whether it stores what is committed.
     pub fn commits(&self) -> bool {
         match &self.kernel {
@@ -124,65 +135,145 @@ pub struct Lowered {
     pub checks: Vec<NodeIdx>,
 }
 
-/// Writes every group as one kernel. Groups whose numbers are what they were are taken
-/// from `memos`, if there are some.
-pub fn lower(
-    graph: &Graph,
-    groups: &Groups,
-    chained: &[ChainedProduct],
-    limits: &Limits,
-    waits: &Checks,
-    memos: Option<&GroupMemos>,
-) -> Lowered {
-    let mut lowering = Lowering {
-        graph,
-        groups,
-        chained,
-        limits,
-        waits,
-        values: Vec::new(),
-        nodes_of_values: Vec::new(),
-        value_of: vec![None; graph.nodes.len()],
-        steps: Vec::new(),
-        checks: Vec::new(),
-        lists: Box::default(),
-        recording: GroupRecording::Off,
-    };
+/// Writes every group as one kernel. Groups are built as they were the last time, if `memos` know that and their numbers allow
+/// it. Also gives the node that each value is, if no group became several kernels.
+pub fn lower(of: &ToLower, memos: Option<&GroupMemos>) -> (Lowered, Option<Vec<NodeIdx>>) {
+    let mut lowering = Lowering::new(of, Finished::Drafts(Vec::new()));
     // Inputs first, in their order, so that a value's number says where it came from.
-    for (idx, node) in graph.nodes.iter().enumerate() {
+    for (idx, node) in of.graph.nodes.iter().enumerate() {
         if let Op::Data = node.op {
             lowering.value(idx as NodeIdx);
         }
     }
-    for number in 0..groups.groups.len() as u32 {
-        match memos {
-            Some(memos) if memos.replay(number, &mut lowering) => {}
+    for number in 0..of.groups.groups.len() as u32 {
+        let lowered = match memos {
             Some(memos) => memos.lower(number, &mut lowering),
-            None => lowering.afresh(number),
-        }
+            None => lowering.lower_group(number),
+        };
+        lowered.unwrap_or_else(|Differs| unreachable!("what is built afresh is compared with nothing"));
     }
-    let outputs = graph.outputs.iter().map(|o| lowering.memory(*o)).collect();
-    Lowered { steps: lowering.steps, values: lowering.values, outputs, checks: lowering.checks }
+    let outputs = of.graph.outputs.iter().map(|o| lowering.memory(*o)).collect();
+    let Lowering { finished, values, checks, nodes, is_split, .. } = lowering;
+    let Finished::Drafts(steps) = finished else { unreachable!("it was made so") };
+    (Lowered { steps, values, outputs, checks }, (!is_split).then_some(nodes))
+}
+
+/// The numbers of kernels that are known but for these, in the order in which they were lowered; and all checks. An error if
+/// one of them is another kernel now.
+pub fn numbers(of: &ToLower, memos: &GroupMemos, known: KnownKernels) -> Result<(Vec<Args>, Vec<NodeIdx>), Differs> {
+    let mut lowering = Lowering::new(of, Finished::Numbers { drafts: known.drafts, args: Vec::new() });
+    for (value, node) in (0..).zip(known.nodes) {
+        lowering.value_of[*node as usize] = Some(value);
+    }
+    lowering.values.extend_from_slice(known.values);
+    for number in 0..of.groups.groups.len() as u32 {
+        memos.lower(number, &mut lowering)?;
+    }
+    let is_same = lowering.n_finished() == known.drafts.len() && lowering.values.len() == known.values.len();
+    let Finished::Numbers { args, .. } = lowering.finished else { unreachable!("it was made so") };
+    if is_same { Ok((args, lowering.checks)) } else { Err(Differs) }
+}
+
+/// What is lowered.
+pub struct ToLower<'a> {
+    pub graph: &'a Graph,
+    pub groups: &'a Groups,
+    /// The chained products, with the sizes of this graph.
+    pub chained: &'a [ChainedProduct],
+    pub limits: &'a Limits,
+    /// What must come before commits.
+    pub waits: &'a Checks,
+}
+
+/// Kernels as they were lowered the last time, without numbers: the values that they name, and the node that each of these is.
+#[derive(Clone, Copy)]
+pub struct KnownKernels<'a> {
+    pub drafts: &'a [LaunchDraft],
+    pub values: &'a [PlanValue],
+    pub nodes: &'a [NodeIdx],
+}
+
+/// The kernels that are finished.
+enum Finished<'a> {
+    Drafts(Vec<LaunchDraft>),
+    /// Of kernels that are known, the numbers.
+    Numbers {
+        drafts: &'a [LaunchDraft],
+        args: Vec<Args>,
+    },
 }
 
 pub(super) struct Lowering<'a> {
     pub graph: &'a Graph,
     pub groups: &'a Groups,
-    /// The chained products, with the sizes of this graph.
     chained: &'a [ChainedProduct],
     limits: &'a Limits,
-    /// What must come before commits.
     pub waits: &'a Checks,
     values: Vec<PlanValue>,
-    /// Per value, the node it is; None for work in between.
-    nodes_of_values: Vec<Option<NodeIdx>>,
+    /// Per value, the node it is.
+    nodes: Vec<NodeIdx>,
     value_of: Vec<Option<ValueId>>,
-    steps: Vec<LaunchDraft>,
+    finished: Finished<'a>,
     pub checks: Vec<NodeIdx>,
+    /// Whether a group became several kernels.
+    is_split: bool,
     /// The memory of the kernel that is being made, for the next one.
     pub lists: Box<BodyLists>,
     /// What becomes of the questions that are asked of the numbers of the group at hand.
     pub recording: GroupRecording,
+}
+
+impl<'a> Lowering<'a> {
+    fn new(of: &ToLower<'a>, finished: Finished<'a>) -> Lowering<'a> {
+        let &ToLower { graph, groups, chained, limits, waits } = of;
+        Lowering {
+            graph,
+            groups,
+            chained,
+            limits,
+            waits,
+            values: Vec::new(),
+            nodes: Vec::new(),
+            value_of: vec![None; graph.nodes.len()],
+            finished,
+            checks: Vec::new(),
+            is_split: false,
+            lists: Box::default(),
+            recording: GroupRecording::Off,
+        }
+    }
+
+    /// Whether only numbers are made of what is built as it was before.
+    pub fn makes_numbers(&self) -> bool {
+        matches!(self.finished, Finished::Numbers { .. })
+    }
+
+    /// Adds a kernel. `is_known` says that it is the one that was finished here the last time, whose draft is not needed then.
+    fn add(&mut self, is_known: bool, args: Args, draft: impl FnOnce() -> LaunchDraft) -> Result<(), Differs> {
+        match &mut self.finished {
+            Finished::Drafts(drafts) => drafts.push(LaunchDraft { number: drafts.len() as u32, args, ..draft() }),
+            Finished::Numbers { drafts, args: all } => {
+                let known = drafts.get(all.len()).ok_or(Differs)?;
+                if !is_known && !known.is_but_for_numbers(&draft()) {
+                    return Err(Differs);
+                }
+                all.push(args);
+            }
+        }
+        Ok(())
+    }
+
+    fn n_finished(&self) -> usize {
+        match &self.finished {
+            Finished::Drafts(drafts) => drafts.len(),
+            Finished::Numbers { args, .. } => args.len(),
+        }
+    }
+
+    /// Whether a value has elements.
+    pub fn has_elems(&self, value: ValueId) -> bool {
+        self.values.get(value as usize).is_some_and(|value| value.n_elems > 0)
+    }
 }
 
 impl Lowering<'_> {
@@ -194,9 +285,10 @@ impl Lowering<'_> {
         let node = &self.graph.nodes[idx as usize];
         let input = matches!(node.op, Op::Data).then_some((node.slot, node.donated));
         let reason = self.groups.reasons[idx as usize];
-        let value = self.add_value(PlanValue { n_elems: node.shape.n_elems(), dtype: node.dtype, input, reason });
+        self.values.push(PlanValue { n_elems: node.shape.n_elems(), dtype: node.dtype, input, reason });
+        self.nodes.push(idx);
+        let value = self.values.len() as ValueId - 1;
         self.value_of[idx as usize] = Some(value);
-        self.nodes_of_values[value as usize] = Some(idx);
         value
     }
 
@@ -213,12 +305,6 @@ impl Lowering<'_> {
         }
     }
 
-    fn add_value(&mut self, value: PlanValue) -> ValueId {
-        self.values.push(value);
-        self.nodes_of_values.push(None);
-        self.values.len() as ValueId - 1
-    }
-
     /// The value that a node is as it stands: its own, or that of what it is only a reshape of.
     fn memory(&mut self, idx: NodeIdx) -> ValueId {
         let source = memory_of(self.graph, &self.groups.stored, idx).expect("fusing stored it");
@@ -231,18 +317,20 @@ impl Lowering<'_> {
         self.checks.len() as u32 - 1
     }
 
-    /// The kernels of a group, built anew.
-    pub fn afresh(&mut self, number: u32) {
-        let built = self.group(number, &self.groups.groups[number as usize]);
-        built.unwrap_or_else(|Differs| unreachable!("no recording is followed"));
+    /// The kernels of a group.
+    pub fn lower_group(&mut self, number: u32) -> Result<(), Differs> {
+        self.group(number, &self.groups.groups[number as usize])
     }
 
     /// Forgets what was added since.
     fn rewind(&mut self, to: &Progress) {
-        self.steps.truncate(to.n_steps);
+        match &mut self.finished {
+            Finished::Drafts(drafts) => drafts.truncate(to.n_finished),
+            Finished::Numbers { args, .. } => args.truncate(to.n_finished),
+        }
         self.checks.truncate(to.n_checks);
         self.values.truncate(to.n_values);
-        self.nodes_of_values.truncate(to.n_values);
+        self.nodes.truncate(to.n_values);
         self.value_of.iter_mut().for_each(|value| *value = value.filter(|v| (*v as usize) < to.n_values));
     }
 
@@ -252,9 +340,12 @@ impl Lowering<'_> {
         let before = Progress::of(self);
         self.kernels(number, group)?;
         let has_too_many = |step: &LaunchDraft| step.reads.len() + step.writes.len() > self.limits.max_bindings;
-        if group.stores.len() < 2 || !self.steps[before.n_steps..].iter().any(has_too_many) {
+        // Kernels that are known have been counted.
+        let Finished::Drafts(drafts) = &self.finished else { return Ok(()) };
+        if group.stores.len() < 2 || !drafts[before.n_finished..].iter().any(has_too_many) {
             return Ok(());
         }
+        self.is_split = true;
         self.rewind(&before);
         let (first, rest) = group.stores.split_at(group.stores.len() / 2);
         for half in [first, rest] {
@@ -283,10 +374,7 @@ impl Lowering<'_> {
                 let found = &self.chained[chained as usize];
                 self.attention(number, group, found)
             }
-            Form::Routine(node) => {
-                self.routine(node);
-                Ok(())
-            }
+            Form::Routine(node) => self.routine(node),
         }
     }
 
@@ -341,21 +429,12 @@ impl Lowering<'_> {
 
     fn finish_loop(&mut self, body: BodyBuilder) -> Result<(), Differs> {
         let built = body.finish(self)?;
-        if built.writes.iter().all(|v| self.values[*v as usize].n_elems == 0) {
+        if !built.makes_elems {
             return Ok(());
         }
-        self.steps.push(LaunchDraft {
-            kernel: Kernel::Loop(built.body),
-            args: built.args,
-            reads: built.reads,
-            writes: built.writes,
-            own_bases: built.bases,
-            may_fail: built.may_fail,
-            first: built.first,
-            ops: built.ops,
-            ..LaunchDraft::default()
-        });
-        Ok(())
+        let BuiltKernel { body, args, is_known, reads, writes, bases, may_fail, first, ops, .. } = built;
+        let rest = || LaunchDraft { own_bases: bases, may_fail, first, ops, ..LaunchDraft::default() };
+        self.add(is_known, args, || LaunchDraft { kernel: Kernel::Loop(body), reads, writes, ..rest() })
     }
 
     fn reduce(&mut self, number: u32, group: &Group, full: Shape, axes: AxisSet) -> Result<(), Differs> {
@@ -401,32 +480,23 @@ impl Lowering<'_> {
             args.m *= size;
             args.a.rows = AxisList::single(args.m, row);
         }
-        let mut built = body.finish_unmerged(self)?;
-        built.args.matmul = Some(Box::new(args));
-        if built.writes.iter().all(|v| self.values[*v as usize].n_elems == 0) {
+        let built = body.finish_unmerged(self)?;
+        if !built.makes_elems {
             return Ok(());
         }
-        self.steps.push(LaunchDraft {
-            kernel: Kernel::Matmul(built.body),
-            args: built.args,
-            reads: built.reads,
-            writes: built.writes,
-            own_bases: built.bases,
-            may_fail: built.may_fail,
-            first: built.first,
-            ops: built.ops,
-            level: Some((group.stage, group.level)),
-            ..LaunchDraft::default()
-        });
-        Ok(())
+        let BuiltKernel { body, args: numbers, is_known, reads, writes, bases, may_fail, first, ops, .. } = built;
+        let numbers = Args { matmul: Some(Box::new(args)), ..numbers };
+        let level = Some((group.stage, group.level));
+        let rest = || LaunchDraft { own_bases: bases, may_fail, first, ops, level, ..LaunchDraft::default() };
+        self.add(is_known, numbers, || LaunchDraft { kernel: Kernel::Matmul(body), reads, writes, ..rest() })
     }
 
-    fn routine(&mut self, idx: NodeIdx) {
+    fn routine(&mut self, idx: NodeIdx) -> Result<(), Differs> {
         let node = &self.graph.nodes[idx as usize];
         let Op::Routine(row, params) = node.op else { unreachable!("a routine's group") };
         if node.shape.n_elems() == 0 {
             self.value(idx);
-            return;
+            return Ok(());
         }
         let reads: Vec<ValueId> = node.inputs.iter().map(|i| self.memory(*i)).collect();
         let value = self.value(idx);
@@ -437,16 +507,17 @@ impl Lowering<'_> {
             check: self.check(idx),
         };
         let inputs = reads.iter().map(|v| self.values[*v as usize].dtype.into()).collect();
-        self.steps.push(LaunchDraft {
+        let (may_fail, first) = (self.waits.may_fail[idx as usize], self.waits.first[idx as usize]);
+        let args = Args { routine: Some(Box::new(routine)), ..Args::default() };
+        self.add(false, args, || LaunchDraft {
             kernel: Kernel::Routine(RoutineKernel { row, inputs, outputs: vec![node.dtype] }),
-            args: Args { routine: Some(Box::new(routine)), ..Args::default() },
             reads,
             writes: vec![value],
-            may_fail: self.waits.may_fail[idx as usize].then_some(node.origin).into_iter().collect(),
-            first: self.waits.first[idx as usize],
+            may_fail: may_fail.then_some(node.origin).into_iter().collect(),
+            first,
             ops: vec![Cow::Borrowed(row.name)],
             ..LaunchDraft::default()
-        });
+        })
     }
 }
 

@@ -5,46 +5,115 @@ use smallvec::{SmallVec, smallvec};
 
 use super::lower::{LaunchDraft, Lowered, PlanValue};
 use super::order::Makers;
-use super::{Launch, Plan, Slot, SlotId, SlotKind, ValueId};
+use super::{Launch, LaunchStructure, Plan, Slot, SlotId, SlotKind, ValueId};
 use crate::kernel::{AccessForm, InstOp, Kernel};
 
-/// The finished plan.
-pub fn assign(lowered: Lowered) -> Plan {
-    let Lowered { steps, values, outputs, checks } = lowered;
-    let lives = lifetimes(&steps, &values, &outputs);
-    let allocations = in_place(&steps, &values, &lives, &outputs);
-    let temp_lower_bound = live_bytes(&allocations, steps.len());
-    let (slots, slot_of) = pack(&allocations, values.len());
-    let launches = steps.into_iter().map(|step| placed(step, &slot_of)).collect();
-    Plan {
-        launches,
-        slots,
-        outputs: outputs.iter().map(|v| slot_of[*v as usize]).collect(),
-        output_values: outputs,
-        input_values: (0..values.len() as ValueId).filter(|v| values[*v as usize].input.is_some()).collect(),
-        value_elems: values.iter().map(|v| v.n_elems).collect(),
-        checks,
-        temp_lower_bound,
-        reasons: values.iter().map(|v| v.reason).collect(),
-        ..Plan::default()
+/// Which values share memory. Sizes decide it only by how they compare, so that it mostly serves other sizes, too.
+#[derive(Debug)]
+pub struct Assignment {
+    allocations: Vec<Allocation>,
+    n_steps: usize,
+    /// The allocations in the order in which they were given slots: temporaries last, the largest of them first.
+    by_size: Vec<usize>,
+    /// Per slot, the allocation that it was made for: none in it is larger.
+    made_for: Vec<usize>,
+    slot_of: Vec<SlotId>,
+    /// Pairs of values of which it was asked whether one may take the other's memory as far as sizes go, and the answers.
+    compared: Vec<(ValueId, ValueId, bool)>,
+}
+
+impl Assignment {
+    /// Of the memory of these kernels, which run in this order.
+    pub fn of(Lowered { steps, values, outputs, .. }: &Lowered) -> Assignment {
+        let lives = lifetimes(steps, values, outputs);
+        let (allocations, compared) = in_place(steps, values, &lives, outputs);
+        let mut by_size: Vec<usize> = (0..allocations.len()).collect();
+        by_size.sort_by_key(|i| place_in_order(&allocations, values, *i));
+        let (made_for, slot_of) = pack(&allocations, &by_size, values.len());
+        Assignment { allocations, n_steps: steps.len(), by_size, made_for, slot_of, compared }
     }
+
+    /// Whether it is the assignment of the same kernels over values of other sizes.
+    pub fn serves(&self, values: &[PlanValue]) -> bool {
+        let place = |i: usize| place_in_order(&self.allocations, values, i);
+        self.compared.iter().all(|(a, b, answer)| are_alike(values, *a, *b) == *answer)
+            && self.by_size.windows(2).all(|pair| place(pair[0]) < place(pair[1]))
+    }
+
+    /// The slots, for values of these sizes.
+    pub fn slots(&self, values: &[PlanValue]) -> Vec<Slot> {
+        let slot = |allocation: &usize| {
+            let allocation = &self.allocations[*allocation];
+            Slot { kind: allocation.kind, size_bytes: allocation.size_bytes(values) }
+        };
+        self.made_for.iter().map(slot).collect()
+    }
+
+    /// The most bytes of temporaries that are needed at once.
+    pub fn live_bytes(&self, values: &[PlanValue]) -> usize {
+        let mut change = vec![0isize; self.n_steps + 1];
+        for a in self.allocations.iter().filter(|a| a.kind == SlotKind::Temp) {
+            let size_bytes = a.size_bytes(values) as isize;
+            change[a.life.start] += size_bytes;
+            change[(a.life.end + 1).min(self.n_steps)] -= size_bytes;
+        }
+        let live = change.iter().scan(0, |live, change| {
+            *live += change;
+            Some(*live)
+        });
+        live.max().unwrap_or(0) as usize
+    }
+
+    /// The finished plan.
+    pub fn plan(&self, lowered: Lowered) -> Plan {
+        let Lowered { steps, values, outputs, checks } = lowered;
+        let slot_of = &self.slot_of;
+        Plan {
+            launches: steps.into_iter().map(|step| placed(step, slot_of)).collect(),
+            slots: self.slots(&values),
+            outputs: outputs.iter().map(|v| slot_of[*v as usize]).collect(),
+            output_values: outputs,
+            input_values: (0..values.len() as ValueId).filter(|v| values[*v as usize].input.is_some()).collect(),
+            value_elems: values.iter().map(|v| v.n_elems).collect(),
+            checks,
+            temp_lower_bound: self.live_bytes(&values),
+            reasons: values.iter().map(|v| v.reason).collect(),
+            ..Plan::default()
+        }
+    }
+}
+
+/// Where an allocation comes when slots are given: temporaries last, the largest of them first.
+fn place_in_order(
+    allocations: &[Allocation],
+    values: &[PlanValue],
+    i: usize,
+) -> (bool, std::cmp::Reverse<usize>, usize) {
+    let a = &allocations[i];
+    (a.kind == SlotKind::Temp, std::cmp::Reverse(a.size_bytes(values)), i)
+}
+
+/// Whether a value may take another's memory as far as sizes go.
+fn are_alike(values: &[PlanValue], a: ValueId, b: ValueId) -> bool {
+    let (a, b) = (&values[a as usize], &values[b as usize]);
+    a.size_bytes() == b.size_bytes() && a.dtype.size() == b.dtype.size()
 }
 
 /// A launch whose values have these slots.
 fn placed(step: LaunchDraft, slot_of: &[SlotId]) -> Launch {
-    Launch {
+    let structure = LaunchStructure {
         bases: step.bases().collect(),
         reads: step.reads.iter().map(|v| slot_of[*v as usize]).collect(),
         writes: step.writes.iter().map(|v| slot_of[*v as usize]).collect(),
         read_values: step.reads,
         write_values: step.writes,
         kernel: step.kernel,
-        args: step.args,
         may_fail: step.may_fail,
         ops: step.ops,
         part_of: step.part_of,
-        parts: step.parts.into_iter().map(|part| placed(part, slot_of)).collect(),
-    }
+    };
+    let parts = step.parts.into_iter().map(|part| placed(part, slot_of)).collect();
+    Launch { parts, ..Launch::new(structure, step.args) }
 }
 
 /// From which step to which a value must be kept: the first that writes it to the last that reads it.
@@ -68,20 +137,28 @@ fn lifetimes(steps: &[LaunchDraft], values: &[PlanValue], outputs: &[ValueId]) -
 }
 
 /// Values that share memory because each replaces the one before it, and how long that memory is needed.
+#[derive(Debug)]
 struct Allocation {
     kind: SlotKind,
-    size_bytes: usize,
     life: Life,
     values: SmallVec<[ValueId; 2]>,
 }
 
-/// One allocation per value, joined where a kernel can write its result over an input that nobody reads again.
+impl Allocation {
+    fn size_bytes(&self, values: &[PlanValue]) -> usize {
+        values[self.values[0] as usize].size_bytes()
+    }
+}
+
+/// One allocation per value, joined where a kernel can write its result over an input that nobody reads again; and which
+/// values were compared for it.
 fn in_place(
     steps: &[LaunchDraft],
     values: &[PlanValue],
     lives: &[Option<Life>],
     outputs: &[ValueId],
-) -> Vec<Allocation> {
+) -> (Vec<Allocation>, Vec<(ValueId, ValueId, bool)>) {
+    let mut compared: Vec<(ValueId, ValueId, bool)> = Vec::new();
     let mut allocations: Vec<Allocation> = Vec::new();
     let mut allocation_of: Vec<Option<usize>> = vec![None; values.len()];
     let mut is_output = vec![false; values.len()];
@@ -98,7 +175,7 @@ fn in_place(
             None => SlotKind::Temp,
         };
         let life = lives[value as usize].unwrap_or(Life { start: 0, end: 0 });
-        allocations.push(Allocation { kind, size_bytes: v.size_bytes(), life, values: smallvec![value] });
+        allocations.push(Allocation { kind, life, values: smallvec![value] });
         allocations.len() - 1
     };
     for (value, v) in values.iter().enumerate() {
@@ -126,8 +203,11 @@ fn in_place(
                         .into_iter()
                         .all(|later| makers.contains(&later) && reads_then_writes(&steps[later], **read, written))
                 };
-                let same_size = values[**read as usize].size_bytes() == values[written as usize].size_bytes()
-                    && values[**read as usize].dtype.size() == values[written as usize].dtype.size();
+                let mut are_alike = || {
+                    let answer = are_alike(values, **read, written);
+                    compared.push((**read, written, answer));
+                    answer
+                };
                 let Some(at) = allocation_of[**read as usize] else { return false };
                 let a = &allocations[at];
                 let free = match a.kind {
@@ -138,7 +218,8 @@ fn in_place(
                 };
                 // The allocation may hold a later value already, if another output of this step took it.
                 let latest = a.values.last() == Some(*read);
-                are_one && makers.last().is_some_and(|last| end <= *last) && same_size && free && latest && reads_once()
+                let is_over = are_one && makers.last().is_some_and(|last| end <= *last);
+                is_over && free && latest && are_alike() && reads_once()
             });
             let at = match base.or(replaced.map(|(_, read)| *read)) {
                 Some(read) => {
@@ -162,7 +243,19 @@ fn in_place(
             allocation_of[value as usize] = Some(open(value, &mut allocations));
         }
     }
-    allocations
+    (allocations, compared)
+}
+
+/// What of a kernel's numbers decides whether it may write in place, per store: whether it writes from the first element on.
+pub fn starts_at_zero(step: &LaunchDraft) -> impl Iterator<Item = bool> + '_ {
+    let stores = match &step.kernel {
+        Kernel::Loop(body) | Kernel::Matmul(body) => &body.stores[..],
+        Kernel::Attention(_) | Kernel::Routine(_) | Kernel::Grouped(_) => &[],
+    };
+    stores.iter().map(|store| {
+        let map = &step.args.accesses[store.access as usize];
+        map.strided().is_some_and(|view| view.offset == 0)
+    })
 }
 
 /// Whether a kernel reads each element of a value only to write the same element of another.
@@ -205,33 +298,14 @@ fn reads_then_writes(step: &LaunchDraft, read: ValueId, written: ValueId) -> boo
         })
 }
 
-/// The most bytes of temporaries that are needed at once.
-fn live_bytes(allocations: &[Allocation], n_steps: usize) -> usize {
-    let mut change = vec![0isize; n_steps + 1];
-    for a in allocations.iter().filter(|a| a.kind == SlotKind::Temp) {
-        change[a.life.start] += a.size_bytes as isize;
-        change[(a.life.end + 1).min(n_steps)] -= a.size_bytes as isize;
-    }
-    let mut live = 0;
-    change
-        .iter()
-        .map(|c| {
-            live += c;
-            live
-        })
-        .max()
-        .unwrap_or(0) as usize
-}
-
-/// Slots for all allocations: one each, but temporaries share.
-fn pack(allocations: &[Allocation], n_values: usize) -> (Vec<Slot>, Vec<SlotId>) {
-    let mut slots: Vec<Slot> = Vec::new();
+/// Slots for all allocations, one each, but temporaries share: per slot, the allocation that it was made for, and per value
+/// its slot.
+fn pack(allocations: &[Allocation], by_size: &[usize], n_values: usize) -> (Vec<usize>, Vec<SlotId>) {
+    let mut made_for: Vec<usize> = Vec::new();
     // Per temporary slot, when it is taken, in order of time.
     let mut taken: Vec<(SlotId, SmallVec<[Life; 4]>)> = Vec::new();
     let mut slot_of = vec![SlotId(u32::MAX); n_values];
-    let mut by_size: Vec<usize> = (0..allocations.len()).collect();
-    by_size.sort_by_key(|i| (allocations[*i].kind == SlotKind::Temp, std::cmp::Reverse(allocations[*i].size_bytes)));
-    for i in by_size {
+    for &i in by_size {
         let a = &allocations[i];
         let shared = (a.kind == SlotKind::Temp)
             .then(|| taken.iter_mut().rev().find_map(|(slot, lives)| Some((slot, free_place(lives, a.life)?, lives))))
@@ -243,8 +317,8 @@ fn pack(allocations: &[Allocation], n_values: usize) -> (Vec<Slot>, Vec<SlotId>)
                 *slot
             }
             None => {
-                slots.push(Slot { kind: a.kind, size_bytes: a.size_bytes });
-                let slot = SlotId(slots.len() as u32 - 1);
+                made_for.push(i);
+                let slot = SlotId(made_for.len() as u32 - 1);
                 if a.kind == SlotKind::Temp {
                     taken.push((slot, smallvec![a.life]));
                 }
@@ -253,7 +327,7 @@ fn pack(allocations: &[Allocation], n_values: usize) -> (Vec<Slot>, Vec<SlotId>)
         };
         a.values.iter().for_each(|v| slot_of[*v as usize] = slot);
     }
-    (slots, slot_of)
+    (made_for, slot_of)
 }
 
 /// Where a life has its place between others in order of time, if it overlaps none of them.

@@ -16,6 +16,7 @@ mod grouped;
 mod order;
 mod bases;
 mod structure;
+mod outline;
 mod template;
 mod scratch;
 mod explain;
@@ -33,10 +34,15 @@ pub use stages::StageEnd;
 pub use template::Templates;
 
 use std::borrow::Cow;
+use std::ops::Deref;
+use std::sync::Arc;
 
 use self::edges::AskedGraph;
+use self::lower::Lowered;
+use self::memory::Assignment;
 use self::operand::OperandForms;
 use self::order::Ordered;
+use self::outline::PlanOutline;
 use self::template::Template;
 use crate::dtype::DType;
 use crate::graph::{Graph, NodeIdx};
@@ -78,11 +84,20 @@ pub enum SlotKind {
     Temp,
 }
 
-/// One kernel to run.
+/// One kernel to run: what it is and what it runs on, and its numbers.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    pub kernel: Kernel,
+    structure: Arc<LaunchStructure>,
     pub args: Args,
+    /// If it is grouped: its parts, which run in any order or at once. What they read and write, part after part, is what the
+    /// launch does.
+    pub parts: Vec<Launch>,
+}
+
+/// All of a launch that is no number. Plans that are filled from one template share it.
+#[derive(Clone, Debug)]
+pub struct LaunchStructure {
+    pub kernel: Kernel,
     /// Bound to the kernel's inputs, in order.
     pub reads: Vec<SlotId>,
     /// Bound to its outputs, in order. May name a slot that is also read: then each element is read before it is
@@ -100,12 +115,30 @@ pub struct Launch {
     pub ops: Vec<Cow<'static, str>>,
     /// If it is a part of a kernel that was cut: which kernel.
     pub part_of: Option<u32>,
-    /// If it is grouped: its parts, which run in any order or at once. What they read and write, part after part, is what the
-    /// launch does.
-    pub parts: Vec<Launch>,
+}
+
+impl Deref for Launch {
+    type Target = LaunchStructure;
+
+    fn deref(&self) -> &LaunchStructure {
+        &self.structure
+    }
+}
+
+/// Tests break plans to see that the verifier finds it.
+#[cfg(test)]
+impl std::ops::DerefMut for Launch {
+    fn deref_mut(&mut self) -> &mut LaunchStructure {
+        Arc::make_mut(&mut self.structure)
+    }
 }
 
 impl Launch {
+    /// One that is not grouped.
+    pub fn new(structure: LaunchStructure, args: Args) -> Launch {
+        Launch { structure: Arc::new(structure), args, parts: Vec::new() }
+    }
+
     /// Its parts; itself if it is not grouped.
     pub fn each(&self) -> &[Launch] {
         if self.parts.is_empty() { std::slice::from_ref(self) } else { &self.parts }
@@ -244,9 +277,16 @@ impl PlanDraft {
     /// The plan by a template that serves the graph. None if it turns out not to: then the plan is made afresh, so that a
     /// fault here costs time, never numbers.
     fn filled(&self, template: &Template, limits: &Limits) -> Option<Plan> {
-        let memos = template.memos(&self.graph);
-        let kernels = self.lowered(template, limits, Some(memos));
-        let plan = self.assigned(self.ordered(kernels, limits).ok()?, limits);
+        let (memos, of) = (template.memos(&self.graph), self.to_lower(template, limits));
+        let outline = &mut *template.outline();
+        let plan = match outline.as_mut().and_then(|outline| outline.filled(&of, memos)) {
+            Some(plan) => Plan { commits: self.commits, ..plan },
+            None => {
+                let (plan, made) = self.outlined(&of, memos)?;
+                *outline = made;
+                plan
+            }
+        };
         if cfg!(debug_assertions) {
             let afresh = self.planned(limits).0;
             assert_eq!(format!("{plan:?}"), format!("{afresh:?}"), "a filled plan is another than one made afresh");
@@ -255,23 +295,41 @@ impl PlanDraft {
         Some(plan)
     }
 
+    /// The plan of these groups, and its outline if it has one. None if kernels wait for each other in a circle.
+    fn outlined(&self, of: &lower::ToLower, memos: &lower::GroupMemos) -> Option<(Plan, Option<PlanOutline>)> {
+        let limits = of.limits;
+        let (lowered, nodes) = lower::lower(of, Some(memos));
+        let before = nodes.map(|nodes| outline::LoweredKernels::new(&lowered, nodes, limits));
+        let (kernels, stages) = bases::with_copies(self.ordered(lowered, limits).ok()?, limits);
+        let placed = before.and_then(|before| before.placed(&kernels.steps));
+        let assignment = Assignment::of(&kernels);
+        let plan = self.plan(kernels, stages, &assignment, limits);
+        let outline = placed.map(|placed| placed.outline(assignment, &plan));
+        Some((plan, outline))
+    }
+
     /// The kernels of a template's groups, lowered afresh, in the order in which they run, and where each stage ends.
     fn kernels(&self, template: &Template, limits: &Limits) -> Result<Ordered, order::Circle> {
-        self.ordered(self.lowered(template, limits, None), limits)
+        self.ordered(lower::lower(&self.to_lower(template, limits), None).0, limits)
     }
 
     fn ordered(&self, lowered: lower::Lowered, limits: &Limits) -> Result<Ordered, order::Circle> {
         order::order(grouped::grouped(split::split(lowered, limits), limits), &self.graph.stages)
     }
 
-    fn lowered(&self, template: &Template, limits: &Limits, memos: Option<&lower::GroupMemos>) -> lower::Lowered {
-        let chained = self.chained.of(&self.graph, limits);
-        lower::lower(&self.graph, &template.groups, chained, limits, &self.checks, memos)
+    fn to_lower<'a>(&'a self, template: &'a Template, limits: &'a Limits) -> lower::ToLower<'a> {
+        let (graph, chained) = (&self.graph, self.chained.of(&self.graph, limits));
+        lower::ToLower { graph, groups: &template.groups, chained, limits, waits: &self.checks }
     }
 
     fn assigned(&self, kernels: Ordered, limits: &Limits) -> Plan {
         let (kernels, stages) = bases::with_copies(kernels, limits);
+        let assignment = Assignment::of(&kernels);
+        self.plan(kernels, stages, &assignment, limits)
+    }
+
+    fn plan(&self, kernels: Lowered, stages: Vec<StageEnd>, assignment: &Assignment, limits: &Limits) -> Plan {
         let settled = checks::settled(&self.graph, limits);
-        Plan { commits: self.commits, settled, stages, ..memory::assign(kernels) }
+        Plan { commits: self.commits, settled, stages, ..assignment.plan(kernels) }
     }
 }

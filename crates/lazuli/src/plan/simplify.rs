@@ -14,20 +14,52 @@ use crate::view::View;
 
 /// The simplified graph. Nodes that are no longer reached are gone.
 pub fn simplify(graph: Graph, limits: &Limits) -> Graph {
+    let mut graph = without_short_reductions(graph);
     let may_fail = graph.nodes.iter().any(|node| checks::may_fail(&node.op, limits));
     let n_nodes = graph.nodes.len();
     let known = FastMap::with_capacity_and_hasher(n_nodes, Default::default());
-    let mut out = GraphBuilder { nodes: Vec::with_capacity(n_nodes), known, may_fail };
+    let mut simplifier = Simplifier { nodes: std::mem::take(&mut graph.nodes), known, may_fail };
+    // Nodes stay where they are until all are looked at: each is as it stands, or comes down to an earlier one.
     let mut new_idx: Vec<NodeIdx> = Vec::with_capacity(n_nodes);
-    for mut node in graph.nodes {
-        node.inputs.iter_mut().for_each(|i| *i = new_idx[*i as usize]);
-        new_idx.push(out.add(node));
+    for idx in 0..n_nodes {
+        simplifier.nodes[idx].inputs.iter_mut().for_each(|i| *i = new_idx[*i as usize]);
+        new_idx.push(simplifier.place(idx));
     }
-    let outputs = graph.outputs.iter().map(|o| new_idx[*o as usize]).collect();
-    reachable(Graph { nodes: out.nodes, outputs, stages: graph.stages.clone() })
+    graph.outputs.iter_mut().for_each(|o| *o = new_idx[*o as usize]);
+    reachable(Graph { nodes: simplifier.nodes, ..graph })
 }
 
-struct GraphBuilder {
+/// Over axes of size 1 there is nothing to combine: reduce(x) = cast(reshape(x)).
+fn without_short_reductions(graph: Graph) -> Graph {
+    let is_short = |node: &GraphNode| match &node.op {
+        Op::Reduce(_, axes) => {
+            let x = &graph.nodes[node.inputs[0] as usize];
+            (0..x.shape.rank()).all(|i| !axes.contains(i) || x.shape[i] == 1)
+        }
+        _ => false,
+    };
+    let short: Vec<NodeIdx> = (0..).zip(&graph.nodes).filter(|(_, node)| is_short(node)).map(|(idx, _)| idx).collect();
+    if short.is_empty() {
+        return graph;
+    }
+    let Graph { nodes: old, outputs, stages } = graph;
+    let mut nodes: Vec<GraphNode> = Vec::with_capacity(old.len() + short.len());
+    let mut new_idx: Vec<NodeIdx> = Vec::with_capacity(old.len());
+    for (idx, mut node) in (0..).zip(old) {
+        node.inputs.iter_mut().for_each(|i| *i = new_idx[*i as usize]);
+        if short.binary_search(&idx).is_ok() {
+            let view = Op::View(Arc::new(View::contiguous(node.shape)));
+            let dtype = nodes[node.inputs[0] as usize].dtype;
+            nodes.push(GraphNode { op: view, dtype, ..node.clone() });
+            node = GraphNode { op: Op::Cast, inputs: smallvec![nodes.len() as NodeIdx - 1], ..node };
+        }
+        new_idx.push(nodes.len() as NodeIdx);
+        nodes.push(node);
+    }
+    Graph { nodes, outputs: outputs.iter().map(|o| new_idx[*o as usize]).collect(), stages }
+}
+
+struct Simplifier {
     nodes: Vec<GraphNode>,
     // By hash; where two differ that hash alike, the earlier is simply not found again.
     known: FastMap<u64, NodeIdx>,
@@ -35,72 +67,59 @@ struct GraphBuilder {
     may_fail: bool,
 }
 
-impl GraphBuilder {
+impl Simplifier {
     fn node(&self, idx: NodeIdx) -> &GraphNode {
         &self.nodes[idx as usize]
     }
 
-    /// Adds a node, or finds one that is equal or that it comes down to.
-    fn add(&mut self, node: GraphNode) -> NodeIdx {
+    /// The node that this one is, or comes down to. Its inputs are what they come down to already.
+    fn place(&mut self, idx: usize) -> NodeIdx {
+        let node = &self.nodes[idx];
         match &node.op {
             // cast(x) to its own dtype = x
-            Op::Cast if self.node(node.inputs[0]).dtype == node.dtype => return node.inputs[0],
+            Op::Cast if self.node(node.inputs[0]).dtype == node.dtype => node.inputs[0],
             // Where nothing can fail, what is new is new: commit(old, new) = new
-            Op::Commit if !self.may_fail || node.inputs[0] == node.inputs[1] => return node.inputs[1],
+            Op::Commit if !self.may_fail || node.inputs[0] == node.inputs[1] => node.inputs[1],
             // A value is the same whatever gradient it has.
-            Op::WithRule(..) => return node.inputs[0],
-            Op::View(view) => {
-                let view = **view;
-                return self.add_view(node, &view);
-            }
-            // Over axes of size 1 there is nothing to combine: reduce(x) = cast(reshape(x))
-            Op::Reduce(_, axes) => {
-                let x = self.node(node.inputs[0]);
-                if (0..x.shape.rank()).all(|i| !axes.contains(i) || x.shape[i] == 1) {
-                    let (inputs, dtype) = (node.inputs.clone(), x.dtype);
-                    let view = View::contiguous(node.shape);
-                    let seen = self.add_view(GraphNode { inputs, dtype, ..node.clone() }, &view);
-                    return self.add(GraphNode { op: Op::Cast, inputs: smallvec![seen], ..node });
-                }
-            }
-            _ => {}
+            Op::WithRule(..) => node.inputs[0],
+            Op::View(view) => self.place_view(idx, view.clone()),
+            _ => self.share(idx),
         }
-        self.share(node)
     }
 
-    fn add_view(&mut self, node: GraphNode, view: &View) -> NodeIdx {
-        let x = self.node(node.inputs[0]);
-        // x seen as it is = x
-        if view.is_linear() && view.shape == x.shape {
-            return node.inputs[0];
-        }
-        match &x.op {
-            // A number is the same wherever it is seen from.
-            Op::Const(_) => {
-                let constant = GraphNode { shape: view.shape, ..x.clone() };
-                return self.share(constant);
+    fn place_view(&mut self, idx: usize, recorded: Arc<View>) -> NodeIdx {
+        let mut source = self.nodes[idx].inputs[0];
+        // Another view than the one that was recorded, if it is one.
+        let mut merged: Option<View> = None;
+        loop {
+            let x = self.node(source);
+            let view = merged.as_ref().unwrap_or(&recorded);
+            // x seen as it is = x
+            if view.is_linear() && view.shape == x.shape {
+                return source;
             }
-            // A view of a view is one view, where strides can say it.
-            Op::View(inner) => {
-                if let Some(both) = inner.then(view) {
-                    let inputs = x.inputs.clone();
-                    return self.add_view(GraphNode { inputs, ..node }, &both);
+            let through = match &x.op {
+                // A number is the same wherever it is seen from.
+                Op::Const(_) => {
+                    self.nodes[idx] = GraphNode { shape: view.shape, ..x.clone() };
+                    return self.share(idx);
                 }
-            }
-            // A slice of a concatenation that is inside one part: slice(cat(a, b)) = slice(b)
-            Op::Cat(axis) => {
-                if let Some((part, seen)) = self.part_seen(x, *axis, view) {
-                    return self.add_view(GraphNode { inputs: smallvec![part], ..node }, &seen);
-                }
-            }
-            _ => {}
+                // A view of a view is one view, where strides can say it.
+                Op::View(inner) => inner.then(view).map(|both| (x.inputs[0], both)),
+                // A slice of a concatenation that is inside one part: slice(cat(a, b)) = slice(b)
+                Op::Cat(axis) => self.part_seen(x, *axis, view),
+                _ => None,
+            };
+            let Some((from, both)) = through else { break };
+            (source, merged) = (from, Some(both));
         }
-        let op = match node.op {
-            // As it was recorded: it is shared with the node.
-            Op::View(own) if *own == *view => Op::View(own),
-            _ => Op::View(Arc::new(*view)),
-        };
-        self.share(GraphNode { op, shape: view.shape, ..node })
+        let node = &mut self.nodes[idx];
+        node.inputs = smallvec![source];
+        // As it was recorded, it is shared with the node of the tensor.
+        if let Some(view) = merged.filter(|view| *view != *recorded) {
+            (node.shape, node.op) = (view.shape, Op::View(Arc::new(view)));
+        }
+        self.share(idx)
     }
 
     /// The one part of a concatenation that a slice of it looks at, and how it sees that part.
@@ -143,21 +162,19 @@ impl GraphBuilder {
         None
     }
 
-    fn share(&mut self, node: GraphNode) -> NodeIdx {
-        let idx = self.nodes.len() as NodeIdx;
+    /// The node itself, or an earlier one that is equal.
+    fn share(&mut self, idx: usize) -> NodeIdx {
+        let node = &self.nodes[idx];
         // A number stays a node of its own, and is compared where it is read (`InputKey`): numbers that happen to be equal at
         // some sizes, such as the counts of two means, must not make another structure.
         if !matches!(node.op, Op::Const(_)) {
-            let known = self.known.entry(hash(&self.nodes, &node)).or_insert(idx);
-            if *known != idx {
-                if equal(&self.nodes, &self.nodes[*known as usize], &node) {
-                    return *known;
-                }
-                *known = idx;
+            let known = self.known.entry(hash(&self.nodes, node)).or_insert(idx as NodeIdx);
+            if *known as usize != idx && equal(&self.nodes, &self.nodes[*known as usize], node) {
+                return *known;
             }
+            *known = idx as NodeIdx;
         }
-        self.nodes.push(node);
-        idx
+        idx as NodeIdx
     }
 }
 

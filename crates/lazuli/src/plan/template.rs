@@ -8,13 +8,14 @@
 //! Which template serves a graph is found by the key of its structure; the few of one structure that differ in answers are
 //! tried one after another. Knows nothing of devices and caches.
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell, RefMut};
 use std::hash::BuildHasherDefault;
 
 use super::attention::ChainedProducts;
 use super::edges::{Answers, Edge};
 use super::groups::{Group, Groups, StoredNode};
 use super::lower::GroupMemos;
+use super::outline::PlanOutline;
 use crate::fast_hash::FastHasher;
 use crate::graph::{CustomRef, Graph, Key, Op};
 use crate::lru::Lru;
@@ -26,8 +27,10 @@ pub struct Template {
     pub answers: Answers,
     /// Whether it says all that planning decided: not where commits had to be taken apart, which is found out by trying.
     pub is_for_all: bool,
-    /// The kernels that were filled last. Most templates are never filled: made when the first graph is.
+    /// The kernels that were filled last, and the plan that they made. Most templates are never filled: made when the first
+    /// graph is.
     memos: OnceCell<GroupMemos>,
+    outline: RefCell<Option<PlanOutline>>,
     /// The user's own ops in it: held, so that none that is made later can have the address of one.
     _customs: Vec<CustomRef>,
 }
@@ -37,12 +40,17 @@ impl Template {
     pub fn new(graph: &Graph, groups: Groups, answers: Answers, is_for_all: bool) -> Template {
         let custom = |op: &Op| if let Op::Custom(op) = op { Some(op.clone()) } else { None };
         let customs = graph.nodes.iter().filter_map(|node| custom(&node.op)).collect();
-        Template { groups, answers, is_for_all, memos: OnceCell::new(), _customs: customs }
+        Template { groups, answers, is_for_all, memos: OnceCell::new(), outline: RefCell::default(), _customs: customs }
     }
 
     /// What its groups were lowered to last.
     pub fn memos(&self, graph: &Graph) -> &GroupMemos {
         self.memos.get_or_init(|| GroupMemos::new(graph, &self.groups))
+    }
+
+    /// What sizes left of the plan that was filled last, if it has an outline.
+    pub fn outline(&self) -> RefMut<'_, Option<PlanOutline>> {
+        self.outline.borrow_mut()
     }
 
     /// Whether it is what fusing would decide for another graph of its structure.
@@ -66,7 +74,7 @@ impl Template {
 }
 
 /// What the kernels of a group take, about, that are kept for the next fill.
-const GROUP_BYTES: usize = 4 << 10;
+const GROUP_BYTES: usize = 6 << 10;
 
 /// Templates by structure. They take at most so many bytes; beyond it the structures go that were used longest ago.
 pub struct Templates {

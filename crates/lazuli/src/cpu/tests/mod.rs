@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::graph::Buffer;
 use crate::kernel::{AccessForm, Args, Body, GatherArgs, Inst, InstOp, Kernel, Order, Reg, Scope, Store};
 use crate::ops::{BinaryRow, ReduceRow, UnaryRow};
-use crate::plan::{Launch, Plan, Slot, SlotId, SlotKind, StageEnd};
+use crate::plan::{Launch, LaunchStructure, Plan, Slot, SlotId, SlotKind, StageEnd};
 use crate::shape::Shape;
 use crate::view::{IndexMap, View};
 
@@ -168,9 +168,8 @@ impl Case {
         }
         let body = Arc::new(self.body.clone());
         let kernel = if self.matmul { Kernel::Matmul(body) } else { Kernel::Loop(body) };
-        let launch = Launch {
+        let structure = LaunchStructure {
             kernel,
-            args: self.args.clone(),
             reads: (0..n_inputs as u32).map(SlotId).collect(),
             writes: writes.clone(),
             read_values: Vec::new(),
@@ -179,8 +178,8 @@ impl Case {
             may_fail: Vec::new(),
             ops: Vec::new(),
             part_of: None,
-            parts: Vec::new(),
         };
+        let launch = Launch::new(structure, self.args.clone());
         let stages = vec![StageEnd { launches: 1, outputs: writes.len() }];
         Plan { launches: vec![launch], slots, outputs: writes, stages, ..Plan::default() }
     }

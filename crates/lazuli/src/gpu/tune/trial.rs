@@ -18,7 +18,7 @@ use crate::gpu::run::dispatch;
 use crate::gpu::storage::GpuBuffer;
 use crate::kernel::{AccessForm, Args, Body, Inst, InstOp, Kernel, OperandArgs, Scope, Store};
 use crate::log::{self, Topic};
-use crate::plan::{Launch, Plan, Slot, SlotId, SlotKind, StageEnd};
+use crate::plan::{Launch, LaunchStructure, Plan, Slot, SlotId, SlotKind, StageEnd};
 use crate::shape::Shape;
 use crate::target::GpuTarget;
 use crate::view::IndexMap;
@@ -258,20 +258,20 @@ pub fn plan(class: &Class) -> Plan {
     };
     let accesses = vec![IndexMap::identity(outer.iter().copied().collect::<Shape>())];
     let slot = |kind: SlotKind, n: usize, dtype: DType| Slot { kind, size_bytes: n * dtype.size() };
+    let structure = LaunchStructure {
+        kernel: Kernel::Matmul(Arc::new(body)),
+        reads: vec![SlotId(0), SlotId(1)],
+        writes: vec![SlotId(2)],
+        read_values: vec![0, 1],
+        write_values: vec![2],
+        bases: Vec::new(),
+        may_fail: Vec::new(),
+        ops: vec!["matmul".into()],
+        part_of: None,
+    };
+    let args = Args { outer, accesses, matmul: Some(Box::new(matmul)), ..Args::default() };
     Plan {
-        launches: vec![Launch {
-            kernel: Kernel::Matmul(Arc::new(body)),
-            args: Args { outer, accesses, matmul: Some(Box::new(matmul)), ..Args::default() },
-            reads: vec![SlotId(0), SlotId(1)],
-            writes: vec![SlotId(2)],
-            read_values: vec![0, 1],
-            write_values: vec![2],
-            bases: Vec::new(),
-            may_fail: Vec::new(),
-            ops: vec!["matmul".into()],
-            part_of: None,
-            parts: Vec::new(),
-        }],
+        launches: vec![Launch::new(structure, args)],
         slots: vec![
             slot(SlotKind::Input { idx: 0, donated: false }, n_elems[0], class.a.dtype),
             slot(SlotKind::Input { idx: 1, donated: false }, n_elems[1], class.b.dtype),

@@ -4,8 +4,10 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::recorded::{BodyRecording, Differs};
-use super::{Access, BodyBuilder, BodyLists, BodyStore, BoundInput, MovedBy};
+use super::{Access, BodyBuilder, BodyLists, BodyStore, BoundInputs, MovedBy};
 use crate::graph::NodeIdx;
 use crate::kernel::{AccessForm, Args, Body, OffsetArgs, Order, RuntimeOffset, Scope, Store};
 use crate::plan::ValueId;
@@ -17,11 +19,16 @@ use crate::view::IndexMap;
 pub struct BuiltKernel {
     pub body: Arc<Body>,
     pub args: Args,
+    /// Whether any value that it writes has elements.
+    pub makes_elems: bool,
+    /// Whether it is the kernel that was built here before, over the same values. What it reads, writes and computes is known
+    /// then and left out.
+    pub is_known: bool,
     pub reads: Vec<ValueId>,
     pub writes: Vec<ValueId>,
     /// The outputs that replace some rows of a value, and that value.
     pub bases: Vec<(u16, ValueId)>,
-    pub(super) inputs: Vec<BoundInput>,
+    pub(super) inputs: BoundInputs,
     /// The nodes that may fail, and whether commits wait for one of them.
     pub may_fail: Vec<NodeIdx>,
     pub first: bool,
@@ -91,7 +98,7 @@ impl BodyBuilder {
             }
         }
         let (n_accesses, n_axes) = (self.lists.accesses.len(), self.dims.len());
-        let mut scopes = Vec::with_capacity(n_accesses);
+        let mut scopes: SmallVec<[Scope; 16]> = SmallVec::new();
         let mut maps = Vec::with_capacity(n_accesses);
         for mut access in self.lists.accesses.drain(..) {
             let n_axes = match access.scope {
@@ -103,27 +110,28 @@ impl BodyBuilder {
             scopes.push(access.scope);
             maps.push(access.map);
         }
-        let (body, ops) = match std::mem::replace(&mut self.recording, BodyRecording::Off) {
+        let recording = std::mem::replace(&mut self.recording, BodyRecording::Off);
+        let is_known = lowering.makes_numbers() && matches!(recording, BodyRecording::Follows(_));
+        let (body, ops) = match recording {
             BodyRecording::Follows(follower) => {
                 let known = follower.finished()?;
                 let body = &known.body;
                 let inputs = self.inputs.iter().map(|i| i.storage);
                 let is_same = (body.outer_rank, body.inner_rank, body.order) == (n_outer as u8, n_inner as u8, order)
-                    && known.scopes == scopes
+                    && known.scopes[..] == scopes[..]
                     && body.accesses.iter().copied().eq(maps.iter().map(AccessForm::of))
                     && body.inputs.iter().copied().eq(inputs);
                 if !is_same {
                     return Err(Differs);
                 }
-                (body.clone(), known.ops.clone())
+                (body.clone(), if is_known { Vec::new() } else { known.ops.clone() })
             }
             recording => {
                 let body = Arc::new(self.body(order, &maps, offsets));
-                recording.finish(lowering, &body, scopes, &self.ops);
+                recording.finish(lowering, &body, scopes.to_vec(), &self.ops);
                 (body, self.ops)
             }
         };
-        let stores = &self.lists.stores;
         let args = Args {
             outer: self.dims[..n_outer].to_vec(),
             inner: self.dims[n_outer..].to_vec(),
@@ -133,19 +141,17 @@ impl BodyBuilder {
             offsets: offset_args,
             ..Args::default()
         };
-        let built = BuiltKernel {
-            body,
-            args,
-            reads: self.inputs.iter().map(|i| i.value).collect(),
-            writes: stores.iter().map(|s| s.value).collect(),
-            bases: stores.iter().enumerate().filter_map(|(i, s)| Some((i as u16, s.base?))).collect(),
-            inputs: self.inputs,
-            may_fail: self.may_fail,
-            first: self.first,
-            ops,
-        };
+        let stores = &self.lists.stores;
+        let makes_elems = stores.iter().any(|store| lowering.has_elems(store.value));
+        let (mut reads, mut writes, mut bases) = (Vec::new(), Vec::new(), Vec::new());
+        if !is_known {
+            reads.extend(self.inputs.iter().map(|i| i.value));
+            writes.extend(stores.iter().map(|s| s.value));
+            bases.extend(stores.iter().enumerate().filter_map(|(i, s)| Some((i as u16, s.base?))));
+        }
+        let (inputs, may_fail, first) = (self.inputs, self.may_fail, self.first);
         lowering.lists = self.lists;
-        Ok(built)
+        Ok(BuiltKernel { body, args, makes_elems, is_known, reads, writes, bases, inputs, may_fail, first, ops })
     }
 
     /// The instructions, with the forms of these maps.

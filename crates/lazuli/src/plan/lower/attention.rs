@@ -41,37 +41,23 @@ impl Lowering<'_> {
         self.scores(&mut scores, found, seen)?;
         let (full, row): (Vec<StoredNode>, Vec<StoredNode>) = (group.stores.iter().copied())
             .partition(|t| self.graph.nodes[t.value as usize].shape.n_elems() == results.n_elems() || n_rows == 0);
-        let built_scores = scores.finish_unmerged(self)?;
+        let mut built_scores = scores.finish_unmerged(self)?;
         let mut result = BodyBuilder::new(self, number, (&results, &[]), None);
         result.take_inputs(&built_scores);
         self.know_rows(&mut result, found, &rows, Some(n_values))?;
         self.store_all(&mut result, &full, |_| View::contiguous(results))?;
-        let built_result = result.finish_unmerged(self)?;
+        let mut built_result = result.finish_unmerged(self)?;
         let mut by_row = BodyBuilder::new(self, number, (&rows, &[]), None);
         by_row.take_inputs(&built_result);
         self.know_rows(&mut by_row, found, &rows, None)?;
         self.store_all(&mut by_row, &row, |_| View::contiguous(rows))?;
-        let built_rows = by_row.finish_unmerged(self)?;
+        let mut built_rows = by_row.finish_unmerged(self)?;
 
-        let writes = [&built_result.writes[..], &built_rows.writes].concat();
-        if writes.iter().all(|v| self.values[*v as usize].n_elems == 0) {
+        if !built_result.makes_elems && !built_rows.makes_elems {
             return Ok(());
         }
-        let n_full = built_result.writes.len() as u16;
-        let of_rows = built_rows.bases.iter().map(|(output, base)| (n_full + output, *base));
-        let bases = built_result.bases.iter().copied().chain(of_rows).collect();
-        let masks = affine_masks(&built_scores.body, &built_scores.args);
-        let kernel = AttentionKernel {
-            inputs: built_rows.body.inputs.clone(),
-            outputs: [&built_result.body.outputs[..], &built_rows.body.outputs].concat(),
-            n_inner: inner.len() as u8,
-            masks,
-            softmax: found.softmax.map(|softmax| softmax.exp),
-            scores: built_scores.body,
-            result: built_result.body,
-            rows: built_rows.body,
-        };
-        let outer = results.to_vec();
+        let is_known = built_scores.is_known && built_result.is_known && built_rows.is_known;
+        let n_inner = inner.len() as u8;
         let args = AttentionArgs {
             batch: space[..rank - 2].to_vec(),
             n_rows: space[rank - 2],
@@ -79,23 +65,36 @@ impl Lowering<'_> {
             n_values,
             inner,
             values,
-            scores: built_scores.args,
-            result: built_result.args,
-            rows: built_rows.args,
+            scores: std::mem::take(&mut built_scores.args),
+            result: std::mem::take(&mut built_result.args),
+            rows: std::mem::take(&mut built_rows.args),
         };
-        let softmax = found.softmax.iter().map(|_| Cow::Borrowed("softmax"));
-        let ops = [Cow::Borrowed("matmul")].into_iter().chain(built_scores.ops).chain(softmax);
-        let ops = ops.chain([Cow::Borrowed("matmul")]).chain(built_result.ops).chain(built_rows.ops).collect();
-        self.steps.push(LaunchDraft {
-            kernel: Kernel::Attention(Arc::new(kernel)),
-            args: Args { outer, attention: Some(Box::new(args)), ..Args::default() },
-            reads: built_rows.reads,
-            writes,
-            own_bases: bases,
-            ops,
-            ..LaunchDraft::default()
-        });
-        Ok(())
+        let masks = match is_known {
+            true => Vec::new(),
+            false => affine_masks(&built_scores.body, &args.scores),
+        };
+        let args = Args { outer: results.to_vec(), attention: Some(Box::new(args)), ..Args::default() };
+        self.add(is_known, args, || {
+            let n_full = built_result.writes.len() as u16;
+            let of_rows = built_rows.bases.iter().map(|(output, base)| (n_full + output, *base));
+            let own_bases = built_result.bases.iter().copied().chain(of_rows).collect();
+            let kernel = AttentionKernel {
+                inputs: built_rows.body.inputs.clone(),
+                outputs: [&built_result.body.outputs[..], &built_rows.body.outputs].concat(),
+                n_inner,
+                masks,
+                softmax: found.softmax.map(|softmax| softmax.exp),
+                scores: built_scores.body,
+                result: built_result.body,
+                rows: built_rows.body,
+            };
+            let softmax = found.softmax.iter().map(|_| Cow::Borrowed("softmax"));
+            let ops = [Cow::Borrowed("matmul")].into_iter().chain(built_scores.ops).chain(softmax);
+            let ops = ops.chain([Cow::Borrowed("matmul")]).chain(built_result.ops).chain(built_rows.ops).collect();
+            let writes = [&built_result.writes[..], &built_rows.writes].concat();
+            let kernel = Kernel::Attention(Arc::new(kernel));
+            LaunchDraft { kernel, reads: built_rows.reads, writes, own_bases, ops, ..LaunchDraft::default() }
+        })
     }
 
     /// An inner product: binds its operands and says which register its sums are in.

@@ -1,17 +1,17 @@
 //! What lowering made of each group of a template the last time. A group is lowered from its nodes' sizes and views, its
-//! numbers; where those are what they were, so are its kernels: in a loop whose lengths grow, most groups of a plan do not
-//! see the length. Of the others the instructions are mostly what they were (`body/recorded.rs`). A group whose checks are
-//! numbered within its plan is lowered every time.
+//! numbers: its instructions are mostly what they were (`body/recorded.rs`), and where all numbers are what they were, so is
+//! all that is made of them: in a loop whose lengths grow, most groups of a plan do not see the length. A group whose checks
+//! are numbered within its plan is lowered every time.
 
 use std::cell::RefCell;
 
-use super::{LaunchDraft, Lowering, PlanValue};
+use super::{Finished, Lowering};
 use crate::graph::{Graph, NodeIdx, Op};
-use crate::plan::ValueId;
+use crate::kernel::Args;
 use crate::plan::body::{Differs, GroupRecording, RecordedGroup};
 use crate::plan::groups::Groups;
 
-/// The last kernels of each group of a template.
+/// What is known of each group of a template.
 pub struct GroupMemos {
     /// Per group, the nodes whose numbers its kernels are made from.
     nodes: Vec<Vec<NodeIdx>>,
@@ -24,30 +24,16 @@ pub struct GroupMemos {
 #[derive(Default)]
 struct Memo {
     numbers: Vec<u64>,
-    /// Its kernels, once the same numbers have come twice: most groups of a loop that see its length never do, and copies of
-    /// kernels are not made for nothing.
-    lowered: Option<LoweredGroup>,
+    /// The numbers of its kernels, once the same numbers have come twice: most groups of a loop that see its length never do,
+    /// and copies are not made for nothing.
+    args: Option<Vec<Args>>,
     /// How its bodies were built; None if they have to be built every time.
     recorded: Option<RecordedGroup>,
 }
 
-/// The kernels of a group, over values that are numbered within it.
-struct LoweredGroup {
-    values: Vec<GroupValue>,
-    steps: Vec<LaunchDraft>,
-}
-
-/// A value that a group reads or writes.
-#[derive(Clone)]
-enum GroupValue {
-    Node(NodeIdx),
-    /// Work in between.
-    Made(PlanValue),
-}
-
 /// How far a lowering has come.
 pub(super) struct Progress {
-    pub n_steps: usize,
+    pub n_finished: usize,
     pub n_values: usize,
     pub n_checks: usize,
 }
@@ -60,87 +46,47 @@ impl GroupMemos {
         GroupMemos { nodes, last: RefCell::new(last), now: RefCell::default() }
     }
 
-    /// Adds the kernels of a group to a lowering, if its numbers are what they were and its kernels are known.
-    pub(super) fn replay(&self, number: u32, lowering: &mut Lowering) -> bool {
-        let last = self.last.borrow();
-        let memo = &last[number as usize];
+    /// Lowers a group: by what was recorded the last time, else afresh. An error only where kernels are known and one of them
+    /// is another now.
+    pub(super) fn lower(&self, number: u32, lowering: &mut Lowering) -> Result<(), Differs> {
         self.numbers(number, lowering.graph);
-        let Some(lowered) = memo.lowered.as_ref().filter(|_| *self.now.borrow() == memo.numbers) else {
-            return false;
-        };
-        let value = |value: &GroupValue| match value {
-            GroupValue::Node(idx) => lowering.value(*idx),
-            GroupValue::Made(value) => lowering.add_value(value.clone()),
-        };
-        let values: Vec<ValueId> = lowered.values.iter().map(value).collect();
-        let placed = |ids: &[ValueId]| ids.iter().map(|v| values[*v as usize]).collect();
-        lowering.steps.extend(lowered.steps.iter().map(|step| LaunchDraft {
-            reads: placed(&step.reads),
-            writes: placed(&step.writes),
-            own_bases: step.own_bases.iter().map(|(output, base)| (*output, values[*base as usize])).collect(),
-            ..step.clone()
-        }));
-        true
+        let memo = &mut self.last.borrow_mut()[number as usize];
+        let is_same = *self.now.borrow() == memo.numbers;
+        if let (true, Some(known), Finished::Numbers { args, .. }) = (is_same, &memo.args, &mut lowering.finished) {
+            args.extend_from_slice(known);
+            return Ok(());
+        }
+        let before = Progress::of(lowering);
+        self.build(number, memo, lowering, &before)?;
+        memo.args = None;
+        match &lowering.finished {
+            _ if !is_same => memo.numbers.clone_from(&self.now.borrow()),
+            Finished::Numbers { drafts, args } => {
+                let own = before.n_finished..args.len();
+                let checks = lowering.checks.len() > before.n_checks;
+                if !checks && drafts[own.clone()].iter().all(|draft| draft.may_fail.is_empty()) {
+                    memo.args = Some(args[own].to_vec());
+                }
+            }
+            Finished::Drafts(_) => {}
+        }
+        Ok(())
     }
 
-    /// Lowers a group that was looked for just now: by what was recorded the last time, else afresh.
-    pub(super) fn lower(&self, number: u32, lowering: &mut Lowering) {
-        let before = Progress::of(lowering);
-        let recorded = self.last.borrow()[number as usize].recorded.clone();
-        if let Some(recorded) = recorded {
+    fn build(&self, number: u32, memo: &mut Memo, lowering: &mut Lowering, before: &Progress) -> Result<(), Differs> {
+        if let Some(recorded) = memo.recorded.clone() {
             lowering.recording = GroupRecording::Follows(recorded, 0);
-            let followed = lowering.group(number, &lowering.groups.groups[number as usize]);
+            let followed = lowering.lower_group(number);
             lowering.recording = GroupRecording::Off;
-            match followed {
-                Ok(()) => return self.remember(number, lowering, &before),
-                Err(Differs) => lowering.rewind(&before),
+            if followed.is_ok() || lowering.makes_numbers() {
+                return followed;
             }
+            lowering.rewind(before);
         }
         lowering.recording = GroupRecording::Writes(Some(Vec::new()));
-        lowering.afresh(number);
-        let recorded = std::mem::take(&mut lowering.recording).into_recorded();
-        self.last.borrow_mut()[number as usize].recorded = recorded;
-        self.remember(number, lowering, &before);
-    }
-
-    /// Remembers the numbers of a group that was looked for just now; if they are what they were, also what was made of it
-    /// since `before`.
-    fn remember(&self, number: u32, lowering: &Lowering, before: &Progress) {
-        let memo = &mut self.last.borrow_mut()[number as usize];
-        if memo.numbers != *self.now.borrow() {
-            memo.lowered = None;
-            memo.numbers.clone_from(&self.now.borrow());
-            return;
-        }
-        let steps = &lowering.steps[before.n_steps..];
-        if lowering.checks.len() > before.n_checks || steps.iter().any(|step| !step.may_fail.is_empty()) {
-            return;
-        }
-        // Values that were there before in any order, then the new ones in that in which they were made.
-        let mut ids: Vec<ValueId> = Vec::new();
-        for id in steps.iter().flat_map(|step| step.needs().chain(step.writes.iter().copied())) {
-            if (id as usize) < before.n_values && !ids.contains(&id) {
-                ids.push(id);
-            }
-        }
-        ids.extend(before.n_values as ValueId..lowering.values.len() as ValueId);
-        let value = |id: &ValueId| match lowering.nodes_of_values[*id as usize] {
-            Some(idx) => GroupValue::Node(idx),
-            None => GroupValue::Made(lowering.values[*id as usize].clone()),
-        };
-        let place = |id: &ValueId| {
-            let place = ids.iter().position(|known| known == id).expect("all of them are listed");
-            place as ValueId
-        };
-        let inside = |step: &LaunchDraft| LaunchDraft {
-            reads: step.reads.iter().map(place).collect(),
-            writes: step.writes.iter().map(place).collect(),
-            own_bases: step.own_bases.iter().map(|(output, base)| (*output, place(base))).collect(),
-            ..step.clone()
-        };
-        let lowered =
-            LoweredGroup { values: ids.iter().map(value).collect(), steps: steps.iter().map(inside).collect() };
-        memo.lowered = Some(lowered);
+        let built = lowering.lower_group(number);
+        memo.recorded = std::mem::take(&mut lowering.recording).into_recorded();
+        built
     }
 
     /// Writes the numbers of a group into `now`. How many there are for a node is structure, but for the mask of a view.
@@ -168,7 +114,8 @@ impl GroupMemos {
 impl Progress {
     /// Of a lowering, now.
     pub(super) fn of(lowering: &Lowering) -> Progress {
-        Progress { n_steps: lowering.steps.len(), n_values: lowering.values.len(), n_checks: lowering.checks.len() }
+        let (n_values, n_checks) = (lowering.values.len(), lowering.checks.len());
+        Progress { n_finished: lowering.n_finished(), n_values, n_checks }
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::fmt::Write;
 
+use super::super::lower::{ToLower, lower};
 use super::super::{PlanDraft, fuse};
 use super::*;
 use crate::graph::{NodeRef, capture};
@@ -47,7 +48,8 @@ fn told(output: &Tensor, limits: &Limits) -> String {
     let asked = AskedGraph::new(&draft.graph, limits, &draft.chained);
     let groups = fuse::fuse(&asked, limits, &draft.checks, &draft.stages, fuse::Commits::Join);
     let chained = draft.chained.of(&draft.graph, limits);
-    let lowered = || crate::plan::lower::lower(&draft.graph, &groups, chained, limits, &draft.checks, None);
+    let of = ToLower { graph: &draft.graph, groups: &groups, chained, limits, waits: &draft.checks };
+    let lowered = || lower(&of, None).0;
     format!("before\n{}after\n{}", text(&lowered()), text(&split(lowered(), limits)))
 }
 
