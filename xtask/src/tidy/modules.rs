@@ -17,7 +17,6 @@ const UPWARD: &[(&str, &str, &str)] = &[
     ("ops", "device", "entering needs to know where to"),
     ("ops", "backend", "host memory enters through the backend's upload"),
     ("target", "device", "a target's kind is told in the words that users read"),
-    ("target", "wgsl", "what tuning found are ways to share out a product, which shaders list"),
     ("plan", "backend", "the cache keeps a plan together with its form on the device"),
     ("backend", "device", "a backend says what it is in the words that users read"),
     ("cpu", "device", "a backend says what it is in the words that users read"),

@@ -3,6 +3,7 @@
 
 use super::split_k::Parts;
 use super::threads;
+use crate::kernel::AxisParts;
 use crate::ops::{Isa, isa};
 
 #[cfg(target_arch = "x86_64")]
@@ -19,8 +20,6 @@ const TOGETHER: usize = 8;
 const ABREAST: usize = 4;
 /// Bytes of `b` that are worth a task.
 const TASK_BYTES: usize = 256 << 10;
-/// Partial results at most: enough for the threads that it takes to keep memory busy, few enough to add up.
-const MAX_PARTS: usize = 16;
 
 /// A product of floats `out[m, n] = a[m, k] · b[k, n]`, all within their memory.
 #[derive(Clone, Copy)]
@@ -50,24 +49,11 @@ pub fn fits(isa: Isa, m: usize, (_, a_column): (isize, isize), (b_row, b_column)
 }
 
 impl Skinny {
-    /// How many partial results there are: one for each piece of `k` that is worth a task, so that it depends on
-    /// sizes alone.
-    pub fn n_parts(&self) -> usize {
-        match self.by_columns {
-            true => 1,
-            false => self.k.div_ceil(self.rows_per_part()).max(1),
-        }
-    }
-
-    fn rows_per_part(&self) -> usize {
-        (TASK_BYTES / 4).div_ceil(self.n.max(1)).max(self.k.div_ceil(MAX_PARTS)).next_multiple_of(8)
-    }
-
-    /// Computes it. `parts` has room for `(n_parts − 1) · m · n` values.
+    /// Computes it; rows of `b` by the parts of k, whose sums there is room for at `sums` but for the first.
     ///
     /// # Safety
     /// Operands and results are within their memory and do not overlap.
-    pub unsafe fn run(&self, parts: *mut f32) {
+    pub unsafe fn run(&self, k_parts: AxisParts, sums: *mut f32) {
         let Skinny { m, k, n, .. } = *self;
         if self.by_columns {
             let per_task = (TASK_BYTES / 4).div_ceil(k.max(1)).next_multiple_of(8);
@@ -76,17 +62,17 @@ impl Skinny {
                 self.columns(task * per_task, ((task + 1) * per_task).min(n));
             });
         }
-        let (n_parts, per_part) = (self.n_parts(), self.rows_per_part());
-        let parts = Parts { first: self.out, rest: parts, len: m * n };
+        let (n_parts, sums) = (k_parts.count(), Parts { first: self.out, rest: sums, len: m * n });
         threads::for_each(n_parts, &|part| {
+            let rows = k_parts.range(part, k);
             // SAFETY: every part has sums of its own; the rest as promised by the caller.
             unsafe {
-                std::slice::from_raw_parts_mut(parts.at(part), m * n).fill(0.0);
-                self.rows(part * per_part, ((part + 1) * per_part).min(k), parts.at(part));
+                std::slice::from_raw_parts_mut(sums.at(part), m * n).fill(0.0);
+                self.rows(rows.start, rows.end, sums.at(part));
             }
         });
         // SAFETY: all were computed.
-        unsafe { parts.add_up(n_parts) };
+        unsafe { sums.add_up(n_parts) };
     }
 
     /// Adds the products with rows `from..to` of `b` to `out`.

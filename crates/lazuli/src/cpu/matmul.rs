@@ -53,8 +53,6 @@ pub struct Matmul {
     sums: ProductMethod,
     /// What of the left and of the right operand is widened first, if it is narrow.
     wide: [Option<WideOperand>; 2],
-    /// Partial results of each product: more than one where k is split.
-    n_parts: usize,
     /// Values that each thread needs room for, to pack operands.
     room: usize,
     /// The operand that is kept packed if it does not change.
@@ -115,22 +113,10 @@ impl Matmul {
             _ => 0,
         };
         let (wide, epilogue) = ([None; 2], EpilogueTiles::new(&nest, matmul.n, bare));
-        let mut made = Matmul {
-            nest,
-            args: matmul,
-            in_output,
-            bare,
-            epilogue,
-            sums,
-            wide,
-            n_parts: 1,
-            room,
-            packable: None,
-            nanos,
-        };
+        let mut made =
+            Matmul { nest, args: matmul, in_output, bare, epilogue, sums, wide, room, packable: None, nanos };
         made.packable = made.packable_operand().map(Box::new);
         made.wide = made.wide_operands();
-        made.n_parts = made.count_parts();
         made
     }
 
@@ -154,6 +140,11 @@ impl Matmul {
 
     fn n_batch(&self) -> usize {
         self.args.batch.iter().product()
+    }
+
+    /// Partial results of each sum: as many as k has parts. Integers are added up at once, which gives the same bits.
+    fn n_parts(&self) -> usize {
+        if matches!(self.sums, ProductMethod::Integers) { 1 } else { self.args.k_parts.count() }
     }
 
     /// Multiplications of one matrix.
@@ -188,7 +179,7 @@ impl Matmul {
     pub fn scratch_bytes(&self, n_workers: usize) -> [usize; 6] {
         let [a, b] = self.wide.map(|wide| wide.map_or(0, |wide| wide.n * 4));
         let n_side_by_side = if self.by_batch() { self.n_batch() } else { 1 };
-        let parts = n_side_by_side * (self.n_parts - 1) * self.args.m * self.args.n * 4;
+        let parts = n_side_by_side * (self.n_parts() - 1) * self.args.m * self.args.n * 4;
         let packed = match &self.sums {
             ProductMethod::Implicit(gemm) => gemm.packed_len() * 4 + gemm.table_len() * size_of::<isize>(),
             ProductMethod::Windows(product) => product.table_bytes(),
@@ -217,15 +208,6 @@ impl Matmul {
             _ => wide(1, b, k, n),
         };
         [wide(0, a, m, k), b]
-    }
-
-    fn count_parts(&self) -> usize {
-        match &self.sums {
-            ProductMethod::Skinny(skinny) => skinny.n_parts(),
-            // Whole matrices are shared out already.
-            ProductMethod::Gemm(gemm) if !self.by_batch() => gemm.n_parts(),
-            _ => 1,
-        }
     }
 
     /// Runs it on the threads this is called in. `packed` is the operand that is kept packed, or null.
@@ -366,9 +348,6 @@ impl fmt::Display for Matmul {
         if self.by_batch() {
             write!(f, ", whole matrices a task")?;
         }
-        if self.n_parts > 1 {
-            write!(f, ", k in {} parts", self.n_parts)?;
-        }
         let [a, b, _, sums, whole, packed] = self.scratch_bytes(1);
         for (bytes, what) in
             [(a, "left operand widened"), (b, "right operand widened"), (sums, "sums apart"), (whole, "packed")]
@@ -404,7 +383,9 @@ enum ProductMethod {
 impl ProductMethod {
     fn of_floats(args: &MatmulArgs, b_storage: Storage, target: &CpuTarget) -> ProductMethod {
         let isa = target.isa;
-        let MatmulArgs { m, k, n, ref a, ref b, panels, .. } = *args;
+        let MatmulArgs { m, k, n, ref a, ref b, panels, k_parts, .. } = *args;
+        // Most ways share out results: where there are too few of them, the planner has split k.
+        let is_whole = k_parts.is_whole();
         let (null, out) = (std::ptr::null(), std::ptr::null_mut());
         let gemm = Gemm {
             isa,
@@ -422,12 +403,12 @@ impl ProductMethod {
             out,
         };
         let (Some(a_steps), Some(b_steps)) = (a.steps(), b.steps()) else {
-            if let Some(product) = WindowProduct::of(args, isa) {
+            if let Some(product) = WindowProduct::of(args, isa).filter(|_| is_whole) {
                 return ProductMethod::Windows(product);
             }
             let n_images = args.batch.iter().product();
             let implicit = ImplicitGemm { isa, m, k, n, n_images };
-            if b.steps().is_none() && a.is_shared(&args.batch) && implicit.fits() {
+            if is_whole && b.steps().is_none() && a.is_shared(&args.batch) && implicit.fits() {
                 let winograd = Winograd::new(implicit, b);
                 return winograd.map_or(ProductMethod::Implicit(implicit), ProductMethod::Winograd);
             }
@@ -438,13 +419,13 @@ impl ProductMethod {
         if let Some(blocks) = b_storage.blocks() {
             let by_rows = b_steps == (1, blocks.row_len as isize) && a_steps.1 == 1;
             let is_one = args.batch.iter().product::<usize>() == 1;
-            let gemv = BlockGemv::new(blocks, (m, k, n), b.offset, target).filter(|_| by_rows && is_one);
+            let gemv = BlockGemv::new(blocks, (m, k, n), b.offset, target).filter(|_| by_rows && is_one && is_whole);
             return gemv.map_or(ProductMethod::Gemm(gemm), ProductMethod::Blocks);
         }
         let by_columns = b_steps.0 == 1 && b_steps.1 != 1;
         let b_pitch = if by_columns { b_steps.1 } else { b_steps.0 };
         let is_near = b_storage == DType::F32.into() || k * n <= NEAR;
-        if is_near && panels.is_none() && gemv::fits(isa, m, a_steps, b_steps) {
+        if is_near && (is_whole || !by_columns) && panels.is_none() && gemv::fits(isa, m, a_steps, b_steps) {
             return ProductMethod::Skinny(Skinny {
                 m,
                 k,
@@ -457,7 +438,7 @@ impl ProductMethod {
                 out,
             });
         }
-        if n == 1 && b_steps.0 == 1 && a_steps.1 == 1 && gemv::fits(isa, 1, (k as isize, 1), (1, 0)) {
+        if is_whole && n == 1 && b_steps.0 == 1 && a_steps.1 == 1 && gemv::fits(isa, 1, (k as isize, 1), (1, 0)) {
             let (a_pitch, b_pitch) = (0, a_steps.0);
             return ProductMethod::Column(Skinny {
                 m: 1,
@@ -540,7 +521,7 @@ impl Product<'_> {
         let b = if blocks.is_some() { self.b.ptr.get().cast_const().cast() } else { b };
         let start = (batch_idx * m + row) * n;
         let out = self.epilogue.sums.get().wrapping_add(start);
-        let n_parts = self.matmul.n_parts;
+        let (k_parts, n_parts) = (self.matmul.args.k_parts, self.matmul.n_parts());
         let parts_before = if self.matmul.by_batch() { batch_idx * (n_parts - 1) * m * n } else { 0 };
         let parts = self.parts.get().wrapping_add(parts_before).cast();
         // SAFETY: the matrices are within their memory, and nobody else writes these rows.
@@ -551,15 +532,15 @@ impl Product<'_> {
                     integers(a, (self.a.lies, row), b.cast(), self.b.lies, out, (rows, k, n))
                 }
                 ProductMethod::Skinny(skinny) => {
-                    Skinny { m: rows, a, b: b.cast(), out: out.cast(), ..skinny }.run(parts)
+                    Skinny { m: rows, a, b: b.cast(), out: out.cast(), ..skinny }.run(k_parts, parts)
                 }
                 ProductMethod::Column(skinny) => {
-                    Skinny { n: rows, a: b.cast(), b: a, out: out.cast(), ..skinny }.run(parts)
+                    Skinny { n: rows, a: b.cast(), b: a, out: out.cast(), ..skinny }.run(k_parts, parts)
                 }
                 ProductMethod::Gemm(gemm) => {
                     let lists = GemmLists { a: self.a.listed(row), b: self.b.listed(0) };
                     Gemm { m: rows, a, b, b_first, packed: self.packed.get().cast(), out: out.cast(), ..gemm }
-                        .run(lists, rooms, n_parts, parts)
+                        .run(lists, rooms, k_parts, parts)
                 }
                 ProductMethod::Blocks(_)
                 | ProductMethod::Implicit(_)

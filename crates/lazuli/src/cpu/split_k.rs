@@ -1,4 +1,4 @@
-//! Partial results: sums over pieces of an axis, made side by side and then added up.
+//! Partial results: sums over the parts into which the planner has split k, made side by side and then added up.
 
 use super::threads;
 

@@ -70,7 +70,9 @@ enum Origin {
 
 impl Gpu {
     fn new(info: DeviceInfo, counters: Arc<Counters>, live: Arc<OpenDevice>, origin: Origin) -> Gpu {
-        let about = About { info, target: Target::gpu(live.target.clone()), counters };
+        // What tuning has found before decides in how many parts sums are made.
+        let target = Target::gpu(live.target.tuned_by(live.tuning.tuned()));
+        let about = About { info, target, counters };
         Gpu { shared: Arc::new(GpuShared { about, live: Mutex::new(live), origin, kept: Budget::default() }) }
     }
 }

@@ -38,23 +38,27 @@ impl Kernel {
             Kernel::Matmul(body) => {
                 let sizes =
                     args.matmul.as_ref().map_or(String::new(), |m| format!("{:?} {}×{}×{}", m.batch, m.m, m.k, m.n));
+                let parts = args.matmul.as_ref().map(|m| m.k_parts).filter(|parts| !parts.is_whole());
+                let parts = parts.map_or(String::new(), |parts| format!(" with k in {parts}"));
                 let panels = args.matmul.as_ref().and_then(|m| m.panels);
                 let panels = panels.map_or(String::new(), |panels| format!(" in panels of {}", panels.width));
                 let lists = args
                     .matmul
                     .as_ref()
                     .map_or(String::new(), |m| format!("{}{}", lists("in0", &m.a), lists("in1", &m.b)));
-                format!("matmul {sizes}{panels}{lists}: {}", body.stores_text())
+                format!("matmul {sizes}{parts}{panels}{lists}: {}", body.stores_text())
             }
             Kernel::Attention(a) => {
                 let sizes = args.attention.as_ref().map_or(String::new(), |x| {
                     let depths: Vec<String> = x.inner.iter().map(|inner| inner.depth.to_string()).collect();
                     format!("{:?} {}×{}×{}×{}", x.batch, x.n_rows, depths.join("+"), x.n_columns, x.n_values)
                 });
+                let parts = args.attention.as_ref().map(|x| x.column_parts).filter(|parts| !parts.is_whole());
+                let parts = parts.map_or(String::new(), |parts| format!(" with columns in {parts}"));
                 let softmax = if a.softmax.is_some() { " softmax" } else { "" };
                 let stores = |body: &Body| body.stores_text();
                 format!(
-                    "attention {sizes}: {} |{softmax} | {} | {}",
+                    "attention {sizes}{parts}: {} |{softmax} | {} | {}",
                     stores(&a.scores),
                     stores(&a.result),
                     stores(&a.rows)

@@ -5,9 +5,11 @@
 mod display;
 mod extent;
 mod operand;
+mod parts;
 
 pub use extent::{coordinates_between, reach_of};
 pub use operand::{AxisList, MatmulArgs, OperandArgs, Panels};
+pub use parts::AxisParts;
 
 use std::sync::Arc;
 
@@ -256,6 +258,8 @@ pub struct AttentionArgs {
     pub batch: Vec<usize>,
     pub n_rows: usize,
     pub n_columns: usize,
+    /// The parts of the columns whose sums are made side by side and put together before what follows is done to them.
+    pub column_parts: AxisParts,
     /// The length of a value, and of a row of the result.
     pub n_values: usize,
     /// Per inner product: how long its sums are, its operand by rows and its operand by columns.

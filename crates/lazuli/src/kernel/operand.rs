@@ -5,6 +5,8 @@
 
 use smallvec::{SmallVec, smallvec};
 
+use super::AxisParts;
+
 /// Sizes of a contraction and how its operands lie. The body's outer axes are `[batch…, m, n]`, not merged.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MatmulArgs {
@@ -17,6 +19,8 @@ pub struct MatmulArgs {
     pub b: OperandArgs,
     /// Where `b` lies in panels. Only for devices whose limits allow it.
     pub panels: Option<Panels>,
+    /// The parts of `k` whose sums are made side by side and added up before what follows is done to them (split-k).
+    pub k_parts: AxisParts,
 }
 
 /// A matrix that lies in panels of columns, one after another: each has so many side by side, and `b`'s strides are
@@ -73,6 +77,17 @@ impl AxisList {
     pub fn stride(&self) -> Option<isize> {
         match self.axes[..] {
             [(_, stride)] => Some(stride),
+            _ => None,
+        }
+    }
+
+    /// The stride of an index whose neighbours in fours lie evenly: of a single axis, or of a list whose fastest axis whole
+    /// fours make up.
+    #[cfg_attr(not(feature = "gpu"), allow(dead_code))]
+    pub fn stride_in_fours(&self) -> Option<isize> {
+        match self.axes[..] {
+            [(_, stride)] => Some(stride),
+            [.., (size, stride)] if size.is_multiple_of(4) && self.start.is_multiple_of(4) => Some(stride),
             _ => None,
         }
     }
@@ -259,6 +274,13 @@ impl OperandArgs {
 }
 
 impl MatmulArgs {
+    /// Leaves `len` products of each sum, from `start` on.
+    pub fn narrow_k(&mut self, start: usize, len: usize) {
+        (self.k, self.k_parts) = (len, AxisParts::whole(len));
+        self.a.offset += self.a.cols.narrow(start, len);
+        self.b.offset += self.b.rows.narrow(start, len);
+    }
+
     /// About how many bytes it occupies beside itself.
     pub fn size_bytes(&self) -> usize {
         self.batch.capacity() * size_of::<usize>() + self.a.size_bytes() + self.b.size_bytes()

@@ -19,7 +19,7 @@ use super::{Limits, ValueId};
 use crate::blocks::{BlockStorage, Storage};
 use crate::dtype::DType;
 use crate::graph::{Graph, NodeIdx, Op};
-use crate::kernel::{Args, AxisList, Kernel, MatmulArgs, Reg, RoutineArgs, RoutineKernel};
+use crate::kernel::{Args, AxisList, AxisParts, Kernel, MatmulArgs, Reg, RoutineArgs, RoutineKernel};
 use crate::shape::{AxisSet, MAX_RANK, Shape};
 use crate::view::{IndexMap, View};
 
@@ -465,7 +465,7 @@ impl Lowering<'_> {
         let rank = node.shape.rank();
         let k = self.graph.nodes[node.inputs[0] as usize].shape[rank - 1];
         let (batch, m, n) = (node.shape[..rank - 2].to_vec(), node.shape[rank - 2], node.shape[rank - 1]);
-        let mut args = MatmulArgs { batch, m, k, n, a, b, panels };
+        let mut args = MatmulArgs { batch, m, k, n, a, b, panels, k_parts: AxisParts::whole(k) };
         // One matrix for the whole batch: x[b, m, k] · w[k, n] is one product of b·m rows.
         while let Some(&size) = args.batch.last() {
             let axis = args.batch.len() - 1;

@@ -30,6 +30,8 @@ mod tests;
 pub use cache::{Cache, CachedPlan, Locked};
 pub use explain::{Boundary, Explain, KernelInfo};
 pub use scratch::{Scratch, scratch, verify_scratch};
+#[cfg(feature = "gpu")]
+pub use split::k_parts;
 pub use stages::StageEnd;
 pub use template::Templates;
 
@@ -182,14 +184,14 @@ pub struct Plan {
 #[cfg(test)]
 pub fn compile(graph: Graph, target: &Target) -> Plan {
     let draft = PlanDraft::new(graph, &target.limits);
-    draft.planned(&target.limits).0
+    draft.planned(target).0
 }
 
 /// Plans a graph, with the edges at which another size would be planned anew, as text.
 pub fn compile_with_edges(graph: Graph, target: &Target) -> (Plan, Vec<String>) {
     let limits = &target.limits;
     let draft = PlanDraft::new(graph, limits);
-    let (plan, template) = draft.planned(limits);
+    let (plan, template) = draft.planned(target);
     let tell = |(edge, answer): &(edges::Edge, bool)| {
         edges::ToldEdge { edge: *edge, answer: *answer, graph: &draft.graph }.to_string()
     };
@@ -205,10 +207,10 @@ pub fn plan(graph: Graph, target: &Target, templates: &mut Templates) -> (Plan, 
     let draft = PlanDraft::new(graph, limits);
     let structure = structure::structure_of(&draft.graph);
     let template = templates.serving(&structure, &draft.graph, limits, &draft.chained);
-    if let Some(plan) = template.and_then(|template| draft.filled(template, limits)) {
+    if let Some(plan) = template.and_then(|template| draft.filled(template, target)) {
         return (plan, Made::Filled);
     }
-    let (plan, template) = draft.planned(limits);
+    let (plan, template) = draft.planned(target);
     if template.is_for_all {
         templates.insert(structure, template);
     }
@@ -247,7 +249,8 @@ impl PlanDraft {
     }
 
     /// The plan made afresh, and its template.
-    fn planned(&self, limits: &Limits) -> (Plan, Template) {
+    fn planned(&self, target: &Target) -> (Plan, Template) {
+        let limits = &target.limits;
         let fused = |commits: fuse::Commits| {
             let asked = AskedGraph::new(&self.graph, limits, &self.chained);
             let groups = fuse::fuse(&asked, limits, &self.checks, &self.stages, commits);
@@ -256,11 +259,11 @@ impl PlanDraft {
         let template = fused(fuse::Commits::Join);
         // Kernels that commit are best those that make what is committed. Where others need what they make before a check
         // can be made, commits have kernels of their own.
-        let (kernels, template) = match self.kernels(&template, limits) {
+        let (kernels, template) = match self.kernels(&template, target) {
             Ok(kernels) => (kernels, template),
             Err(order::Circle) => {
                 let template = fused(fuse::Commits::Apart);
-                let kernels = self.kernels(&template, limits);
+                let kernels = self.kernels(&template, target);
                 (kernels.unwrap_or_else(|_| unreachable!("bug in the planner: a check waits for a commit")), template)
             }
         };
@@ -276,19 +279,20 @@ impl PlanDraft {
 
     /// The plan by a template that serves the graph. None if it turns out not to: then the plan is made afresh, so that a
     /// fault here costs time, never numbers.
-    fn filled(&self, template: &Template, limits: &Limits) -> Option<Plan> {
+    fn filled(&self, template: &Template, target: &Target) -> Option<Plan> {
+        let limits = &target.limits;
         let (memos, of) = (template.memos(&self.graph), self.to_lower(template, limits));
         let outline = &mut *template.outline();
-        let plan = match outline.as_mut().and_then(|outline| outline.filled(&of, memos)) {
+        let plan = match outline.as_mut().and_then(|outline| outline.filled(&of, memos, target)) {
             Some(plan) => Plan { commits: self.commits, ..plan },
             None => {
-                let (plan, made) = self.outlined(&of, memos)?;
+                let (plan, made) = self.outlined(&of, memos, target)?;
                 *outline = made;
                 plan
             }
         };
         if cfg!(debug_assertions) {
-            let afresh = self.planned(limits).0;
+            let afresh = self.planned(target).0;
             assert_eq!(format!("{plan:?}"), format!("{afresh:?}"), "a filled plan is another than one made afresh");
         }
         verify::verify_bounds(&plan, limits).ok()?;
@@ -296,11 +300,16 @@ impl PlanDraft {
     }
 
     /// The plan of these groups, and its outline if it has one. None if kernels wait for each other in a circle.
-    fn outlined(&self, of: &lower::ToLower, memos: &lower::GroupMemos) -> Option<(Plan, Option<PlanOutline>)> {
+    fn outlined(
+        &self,
+        of: &lower::ToLower,
+        memos: &lower::GroupMemos,
+        target: &Target,
+    ) -> Option<(Plan, Option<PlanOutline>)> {
         let limits = of.limits;
         let (lowered, nodes) = lower::lower(of, Some(memos));
         let before = nodes.map(|nodes| outline::LoweredKernels::new(&lowered, nodes, limits));
-        let (kernels, stages) = bases::with_copies(self.ordered(lowered, limits).ok()?, limits);
+        let (kernels, stages) = bases::with_copies(self.ordered(lowered, target).ok()?, limits);
         let placed = before.and_then(|before| before.placed(&kernels.steps));
         let assignment = Assignment::of(&kernels);
         let plan = self.plan(kernels, stages, &assignment, limits);
@@ -309,12 +318,14 @@ impl PlanDraft {
     }
 
     /// The kernels of a template's groups, lowered afresh, in the order in which they run, and where each stage ends.
-    fn kernels(&self, template: &Template, limits: &Limits) -> Result<Ordered, order::Circle> {
-        self.ordered(lower::lower(&self.to_lower(template, limits), None).0, limits)
+    fn kernels(&self, template: &Template, target: &Target) -> Result<Ordered, order::Circle> {
+        self.ordered(lower::lower(&self.to_lower(template, &target.limits), None).0, target)
     }
 
-    fn ordered(&self, lowered: lower::Lowered, limits: &Limits) -> Result<Ordered, order::Circle> {
-        order::order(grouped::grouped(split::split(lowered, limits), limits), &self.graph.stages)
+    fn ordered(&self, lowered: lower::Lowered, target: &Target) -> Result<Ordered, order::Circle> {
+        let kernels = grouped::grouped(split::split(lowered, &target.limits), &target.limits);
+        // Products that share a launch fill the device together, so that they are grouped before their sums are split.
+        order::order(split::split_sums(kernels, target), &self.graph.stages)
     }
 
     fn to_lower<'a>(&'a self, template: &'a Template, limits: &'a Limits) -> lower::ToLower<'a> {

@@ -5,10 +5,11 @@
 use super::grouped::may_share;
 use super::lower::{self, GroupMemos, KnownKernels, LaunchDraft, Lowered, PlanValue, ToLower};
 use super::memory::{Assignment, starts_at_zero};
-use super::split::split;
+use super::split::{split, split_sums_of};
 use super::{Launch, Limits, Plan};
 use crate::graph::NodeIdx;
 use crate::kernel::Args;
+use crate::target::Target;
 
 /// All of a plan that other sizes may leave as it is.
 pub struct PlanOutline {
@@ -95,7 +96,7 @@ impl PlanOutline {
     }
 
     /// The same plan with the numbers of another graph. None if it is another plan.
-    pub fn filled(&mut self, of: &ToLower, memos: &GroupMemos) -> Option<Plan> {
+    pub fn filled(&mut self, of: &ToLower, memos: &GroupMemos, target: &Target) -> Option<Plan> {
         for (value, node) in self.values.iter_mut().zip(&self.nodes) {
             let node = &of.graph.nodes[*node as usize];
             value.n_elems = node.shape.n_elems();
@@ -109,7 +110,7 @@ impl PlanOutline {
             return None;
         }
         self.drafts.iter_mut().zip(args).for_each(|(draft, args)| draft.args = args);
-        self.is_whole(of.limits).then(|| self.with_numbers())
+        self.is_whole(of.limits).then(|| self.with_numbers(target))
     }
 
     /// Whether nothing is cut, and grouping and memory are what they were.
@@ -127,10 +128,11 @@ impl PlanOutline {
     }
 
     /// The plan, with the numbers that were filled in.
-    fn with_numbers(&mut self) -> Plan {
+    fn with_numbers(&mut self, target: &Target) -> Plan {
         let mut plan = self.plan.clone();
         for (draft, (launch, part)) in self.drafts.iter_mut().zip(&self.places) {
             let launch = &mut plan.launches[*launch];
+            split_sums_of(draft, launch.parts.len().max(1), target);
             let launch = if let Some(part) = *part { &mut launch.parts[part] } else { launch };
             launch.args = std::mem::take(&mut draft.args);
         }

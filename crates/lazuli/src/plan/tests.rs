@@ -4,7 +4,7 @@ mod filled;
 
 use super::*;
 use crate::graph::{NodeRef, capture};
-use crate::kernel::{AxisList, MatmulArgs};
+use crate::kernel::{AxisList, AxisParts, MatmulArgs};
 use crate::{DType, Device, Tensor, keep};
 
 fn limits() -> Limits {
@@ -185,6 +185,16 @@ fn integer_products_read_bytes_where_a_device_takes_them() {
         "matmul [] 5×8×4: out0 = sub(a·b, in2)",
     ];
     assert_eq!(planned(&y, true), expect);
+}
+
+#[test]
+fn parts_of_a_sum_that_leave_something_out_are_found() {
+    for parts in [AxisParts::whole(7), AxisParts::of_len(16, 4), AxisParts::of_len(4, 2), AxisParts::whole(9)] {
+        let mut plan = plan_with(&[&data([5, 8]).matmul(&data([8, 4]))], &limits());
+        plan.launches[0].args.matmul.as_mut().expect("a product").k_parts = parts;
+        let fault = verify::verify(&plan, &limits()).expect_err("it leaves products out, or has too many");
+        assert!(fault.contains("a sum of 8 products is made in"), "{fault}");
+    }
 }
 
 #[test]

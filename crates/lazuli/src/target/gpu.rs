@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
+use super::variants::Tuned;
 use crate::device::DeviceKind;
-use crate::wgsl::Tuned;
 
 /// The most elements of an index space that one dispatch counts: some room below 2³².
 pub const MAX_ELEMS: usize = 1 << 31;

@@ -3,14 +3,20 @@
 //! texts for any of them are tested anywhere. Knows no backend and no API.
 
 #[cfg(feature = "gpu")]
+pub mod attention_tiles;
+#[cfg(feature = "gpu")]
 mod gpu;
 #[cfg(test)]
 mod presets;
+#[cfg(feature = "gpu")]
+pub mod products;
 mod properties;
 #[cfg(feature = "gpu")]
 mod quirks;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "gpu")]
+pub mod variants;
 
 #[cfg(feature = "gpu")]
 pub use gpu::{Folds, GpuTarget, MAX_ELEMS, Pace, Threads};
@@ -203,6 +209,24 @@ impl CpuTarget {
         let has_vnni = isa == Isa::Avx512 && has_vnni();
         let n_digits = log::choice("LAZULI_DIGITS", &[("1", 1), ("2", 2), ("3", 3)]).unwrap_or(3);
         CpuTarget { isa, threads, caches: Caches { l1_bytes: 32 << 10, all_bytes }, has_vnni, n_digits }
+    }
+
+    /// Lanes of a vector of floats.
+    pub fn n_lanes(&self) -> usize {
+        PanelWidths::of_isa(self.isa).unit
+    }
+
+    /// Rows and columns of the tile of a product's results that is summed up in registers, where the right operand is read in
+    /// place or from packed panels.
+    pub fn register_tile(&self, in_place: bool) -> [usize; 2] {
+        let PanelWidths { unit, best } = PanelWidths::of_isa(self.isa);
+        let rows = match (self.isa, in_place) {
+            (Isa::Avx512, true) => 8,
+            (Isa::Avx512, false) => 6,
+            (Isa::Baseline, _) if cfg!(target_arch = "aarch64") => 8,
+            _ => 4,
+        };
+        [rows, if in_place { 3 * unit } else { best }]
     }
 }
 

@@ -28,8 +28,6 @@ use crate::kernel::Kernel;
 use crate::plan::{Launch, Slot, SlotId};
 use crate::target::GpuTarget;
 use context::Context;
-pub use matmul::choose::default_of;
-pub use matmul::variants::{Class, OperandLayout, Tuned, VARIANTS, Variant, named};
 pub use scheduled::GpuSchedule;
 #[cfg(test)]
 pub use tests::validate;

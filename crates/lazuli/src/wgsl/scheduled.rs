@@ -3,14 +3,15 @@
 
 use std::fmt;
 
-use super::attention::tiles::AttentionTiles;
 use super::matmul::GroupedSchedule;
-use super::matmul::variants::{Cols, K_UNROLL, ProductSchedule, Share};
+use super::matmul::shape::ProductSchedule;
 use super::schedule::{MapSchedule, ReduceSchedule, VecAxis, map_shape, modes, reduce_shape, turned};
 use crate::blocks::Storage;
 use crate::kernel::{Args, AxisList, Body, Kernel, MatmulArgs, OperandArgs};
 use crate::plan::Launch;
 use crate::target::GpuTarget;
+use crate::target::attention_tiles::AttentionTiles;
+use crate::target::variants::{Cols, K_UNROLL, Share};
 
 /// How a launch is shared out on a GPU.
 #[derive(Clone, Debug, PartialEq)]
@@ -112,7 +113,7 @@ fn product_classes(product: &ProductSchedule, launch: &Launch) -> String {
         let four = VecAxis { axis: launch.args.outer.len() - 1, aligned: true };
         let modes = modes(body, &launch.args, (shape.variant.cols != Cols::One).then_some(four));
         let step = if let Share::WorkgroupTile { k, .. } = shape.variant.team { k } else { shape.k_trip };
-        let is_whole = |step: usize| matmul.k.is_multiple_of(step) && shape.k_per_split.is_multiple_of(step);
+        let is_whole = |step: usize| matmul.k.is_multiple_of(step) && matmul.k_parts.len().is_multiple_of(step);
         classes += &format!(
             "; {} reads {:?} × {:?}{}, sums {:?}{}{}, k in whole fours {}, in whole steps {}/{}, {modes:?}",
             shape.variant.name,
@@ -120,7 +121,7 @@ fn product_classes(product: &ProductSchedule, launch: &Launch) -> String {
             shape.b,
             if shape.eights == [false; 2] { String::new() } else { format!(" by eights {:?}", shape.eights) },
             shape.run,
-            if shape.splits > 1 { ", k in parts" } else { "" },
+            if !matmul.k_parts.is_whole() { ", k in parts" } else { "" },
             if shape.written_out { ", written out" } else { "" },
             matmul.k.is_multiple_of(K_UNROLL),
             matmul.k.is_multiple_of(step),
@@ -138,13 +139,13 @@ fn attention_classes(tiles: &AttentionTiles, launch: &Launch) -> String {
     let AttentionTiles { share, rows, key_fours, value_fours, reads, values, .. } = tiles;
     let last = VecAxis { axis: args.batch.len() + 1, aligned: true };
     let of_scores = modes(&kernel.scores, &args.scores, Some(VecAxis { aligned: tiles.keys_by_four, ..last }));
-    let by_four = tiles.values_by_four && tiles.n_parts == 1;
+    let by_four = tiles.values_by_four && args.column_parts.is_whole();
     let of_result = modes(&kernel.result, &args.result, by_four.then_some(last));
     format!(
         "{share:?} {rows} × {key_fours} × {value_fours}, reads {reads:?} and {values:?}, whole fours {:?}, parts {}, hides {}, \
          {of_scores:?}, {of_result:?}",
         (tiles.keys_by_four, tiles.values_by_four, tiles.depth_by_four),
-        tiles.n_parts > 1,
+        !args.column_parts.is_whole(),
         tiles.hides,
     )
 }

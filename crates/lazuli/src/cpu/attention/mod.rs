@@ -173,13 +173,14 @@ impl<'a> AttentionRun<'a> {
 
     /// Parts that all batch indices see nothing of need no task. Combining one would change no bit: its sums are 0.
     fn find_seen_parts(&self) -> Range<usize> {
-        let (args, schedule) = (self.args(), self.schedule());
+        let args = self.args();
         if self.masks.len() > 1 || args.n_rows == 0 {
-            return 0..schedule.n_parts;
+            return 0..args.column_parts.count();
         }
         let seen = self.masks[0].seen(0..args.n_rows, 0..args.n_columns);
-        let first = seen.start / schedule.part_columns;
-        first..seen.end.div_ceil(schedule.part_columns).max(first + 1)
+        let part = args.column_parts.len().max(1);
+        let first = seen.start / part;
+        first..seen.end.div_ceil(part).max(first + 1)
     }
 
     /// Some rows of a group over one part of the columns, and if no other part is seen, the maps over their results.
@@ -188,7 +189,7 @@ impl<'a> AttentionRun<'a> {
         let first = rows * schedule.rows_per_task;
         let n_rows = schedule.rows_per_task.min(self.work.group_rows() - first);
         let rows = first..first + n_rows;
-        let mut columns = part * schedule.part_columns..((part + 1) * schedule.part_columns).min(args.n_columns);
+        let mut columns = args.column_parts.range(part, args.n_columns);
         if schedule.reads_in_place {
             columns = self.seen(group, rows.clone(), columns);
         }
@@ -277,7 +278,7 @@ impl<'a> AttentionRun<'a> {
     /// Where a part keeps the state of the rows from `first` on.
     fn part_state(&self, group: usize, part: usize, first: usize) -> RowState {
         let (n_rows, n_values) = (self.work.group_rows(), self.args().n_values);
-        let at = (group * self.schedule().n_parts + part) * n_rows * self.work.row_state();
+        let at = (group * self.args().column_parts.count() + part) * n_rows * self.work.row_state();
         let product = self.parts.0.wrapping_add(at);
         let max = product.wrapping_add(n_rows * n_values);
         RowState { product, max, sum: max.wrapping_add(n_rows) }.at(first, n_values)

@@ -1,4 +1,4 @@
-//! How a chained product is cut: blocks, chunks, parts and tasks, the memory that a task needs, and the loop nests of its
+//! How a chained product is shared out: blocks, chunks and tasks, the memory that a task needs, and the loop nests of its
 //! maps. Plain data from a kernel, the numbers of a launch and what is known of the processor.
 
 use std::fmt;
@@ -24,11 +24,8 @@ const CHUNK_BLOCKS: usize = 4;
 /// Rows of a task at most, and at least where there are so many: the operands that a task packs are used so often.
 const MAX_TASK_ROWS: usize = 1008;
 const MIN_TASK_ROWS: usize = 192;
-/// With fewer rows than this, columns are shared out as well, in parts of so many: one row over a long cache. Parts are as
-/// large as leaves so many tasks for threads.
+/// With fewer rows than this, operands are read in place.
 const FEW_ROWS: usize = 16;
-const PART_COLUMNS: std::ops::RangeInclusive<usize> = 512..=4096;
-const PART_TASKS: usize = 48;
 /// Columns of a block whose operands are read in place: twice as many, for what a block costs beside its products is worth
 /// more of them where rows are few.
 const IN_PLACE_COLUMNS: usize = 512;
@@ -46,9 +43,6 @@ pub struct AttentionSchedule {
     pub n_joined: usize,
     pub rows_per_task: usize,
     pub n_row_tasks: usize,
-    /// Parts into which columns are cut, put together afterwards.
-    pub n_parts: usize,
-    pub part_columns: usize,
     /// Rows and columns of a block, whose scores are computed at a time.
     pub block_rows: usize,
     pub block_columns: usize,
@@ -80,13 +74,6 @@ impl AttentionSchedule {
             true => IN_PLACE_COLUMNS,
             false => COLUMNS / panel_columns * panel_columns,
         };
-        let part_columns = match n_rows < FEW_ROWS {
-            true => {
-                let wanted = n_columns.div_ceil(PART_TASKS.div_ceil(n_groups.max(1)));
-                wanted.clamp(*PART_COLUMNS.start(), *PART_COLUMNS.end()).next_multiple_of(block_columns)
-            }
-            false => n_columns.next_multiple_of(block_columns),
-        };
         let wanted = (TASKS_PER_THREAD * target.threads).div_ceil(n_batch.max(1));
         let rows_per_task = n_rows.div_ceil(wanted).next_multiple_of(ROWS).clamp(MIN_TASK_ROWS, MAX_TASK_ROWS);
         let rows_per_task = rows_per_task.min(n_rows.max(1)) * n_joined;
@@ -97,8 +84,6 @@ impl AttentionSchedule {
             n_joined,
             rows_per_task,
             n_row_tasks: (n_rows * n_joined).div_ceil(rows_per_task),
-            n_parts: n_columns.div_ceil(part_columns).max(1),
-            part_columns,
             block_rows: if reads_in_place { rows_per_task } else { ROWS.min(n_rows) },
             block_columns,
             panel_columns,
@@ -138,14 +123,14 @@ fn joined(args: &AttentionArgs, read: &[OperandByColumns]) -> usize {
 
 impl fmt::Display for AttentionSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let AttentionSchedule { n_groups, n_joined, rows_per_task, n_row_tasks, n_parts, part_columns, .. } = self;
+        let AttentionSchedule { n_groups, n_joined, rows_per_task, n_row_tasks, .. } = self;
         let AttentionSchedule { block_rows, block_columns, chunk_columns, .. } = self;
         let threads = if self.is_shared { "" } else { " on one thread" };
         write!(f, "{n_groups} × {n_row_tasks} tasks of {rows_per_task} rows{threads}, ")?;
         if *n_joined > 1 {
             write!(f, "{n_joined} heads that share keys joined, ")?;
         }
-        write!(f, "{n_parts} parts of {part_columns} columns, blocks of {block_rows}×{block_columns}, ")?;
+        write!(f, "blocks of {block_rows}×{block_columns}, ")?;
         match self.reads_in_place {
             true => write!(f, "operands read in place"),
             false => write!(f, "{chunk_columns} columns packed at a time"),
@@ -226,7 +211,7 @@ impl ChainedProductWork {
 
     /// Bytes of partial results: those of all parts of all rows.
     pub fn parts_bytes(&self) -> usize {
-        match self.schedule.n_parts {
+        match self.args.column_parts.count() {
             1 => 0,
             n_parts => self.schedule.n_groups * n_parts * self.group_rows() * self.row_state() * 4,
         }

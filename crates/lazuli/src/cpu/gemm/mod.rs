@@ -25,7 +25,7 @@ use super::split_k::Parts;
 use super::threads;
 use crate::blocks::Storage;
 use crate::dtype::DType;
-use crate::kernel::Panels;
+use crate::kernel::{AxisParts, Panels};
 use crate::ops::Isa;
 
 /// Rows of `b` in a block. Results are added up block by block.
@@ -52,8 +52,6 @@ const TILES: usize = 16;
 /// transpose it, then where the first tile that reads it packs it, which costs as much as a row or two of results.
 pub const MAX_USES_PACKED_FIRST: usize = 16384;
 const MAX_USES_PACKED_BESIDE: usize = 512;
-/// Partial results at most, where there are too few results for all threads.
-const MAX_PARTS: usize = 16;
 
 /// What is multiplied without being widened.
 const F32: Storage = Storage::Plain(DType::F32);
@@ -116,6 +114,15 @@ impl PackBuffers {
 pub fn panel_widths() -> crate::target::PanelWidths {
     let MicroKernel { lanes, across, .. } = kernel(crate::ops::isa(), false);
     crate::target::PanelWidths { unit: *lanes, best: across * lanes }
+}
+
+/// Rows and columns of register tiles: of packed panels, and where `b` is read in place.
+#[cfg(test)]
+pub fn register_tiles() -> [[usize; 2]; 2] {
+    [false, true].map(|in_place| {
+        let MicroKernel { lanes, across, heights, .. } = kernel(crate::ops::isa(), in_place);
+        [heights[2], across * lanes]
+    })
 }
 
 /// How `b` comes to the tiles.
@@ -197,14 +204,6 @@ impl Gemm {
         self.k.saturating_mul(self.n.next_multiple_of(kernel(self.isa, false).lanes))
     }
 
-    /// How many partial results there are: more than one where results are too few to be shared out. It depends on
-    /// sizes alone.
-    pub fn n_parts(&self) -> usize {
-        let cut = self.cut(GemmLists::default());
-        let n_blocks = cut.n_panels() * cut.max_tall();
-        (self.k / DEPTH).min(self.work() / TASK).min(MAX_PARTS / n_blocks.max(1)).max(1)
-    }
-
     /// Multiplications.
     fn work(&self) -> usize {
         self.m.saturating_mul(self.k).saturating_mul(self.n)
@@ -239,18 +238,18 @@ impl Gemm {
         });
     }
 
-    /// Computes it on all threads. `parts` has room for `(n_parts − 1) · m · n` values.
+    /// Computes it on all threads, by the parts of k, whose sums there is room for at `sums` but for the first.
     ///
     /// # Safety
     /// Operands, results and rooms are within their memory and do not overlap; there are lists where there are no steps.
-    pub unsafe fn run(&self, lists: GemmLists, rooms: PackBuffers, n_parts: usize, parts: *mut f32) {
+    pub unsafe fn run(&self, lists: GemmLists, rooms: PackBuffers, k_parts: AxisParts, sums: *mut f32) {
         if self.k == 0 {
             // SAFETY: as promised by the caller.
             return unsafe { self.out.write_bytes(0, self.m * self.n) };
         }
         let cut = self.cut(lists);
         let (n_panels, n_tiles, tile_rows) = (cut.n_panels(), cut.n_tiles(), cut.kernel.heights[2]);
-        let n_threads = threads::count();
+        let (n_threads, n_parts) = (threads::count(), k_parts.count());
         let worth = (self.work() / TASK / n_parts).clamp(1, (TASKS_PER_THREAD * n_threads).div_ceil(n_parts));
         let n_tasks = if worth == 1 { 1 } else { worth.next_multiple_of(n_threads) };
         // As wide as a block, for then `a` is read least often; as tall as leaves every thread its share. Panels are
@@ -265,18 +264,18 @@ impl Gemm {
         let n_tall = if n_wide.is_multiple_of(n_threads) { n_tall } else { n_tall.next_multiple_of(n_threads) };
         // What is gathered for a task is gathered again for the one below it: no more of them than threads.
         let n_tall = if lists.b.is_some() { n_tall.min(n_threads) } else { n_tall }.min(cut.max_tall());
-        let parts = Parts { first: self.out, rest: parts, len: self.m * self.n };
+        let sums = Parts { first: self.out, rest: sums, len: self.m * self.n };
         threads::for_each_on(n_parts * n_wide * n_tall, &|worker, task| {
             let (part, task) = (task / (n_wide * n_tall), task % (n_wide * n_tall));
             let panels = share(n_panels, n_wide, task / n_tall);
             let tiles = share(n_tiles, n_tall, task % n_tall);
             let rows = tiles.start * tile_rows..(tiles.end * tile_rows).min(self.m);
-            let block = GemmTask { rows, depth: share(self.k, n_parts, part), panels };
+            let block = GemmTask { rows, depth: k_parts.range(part, self.k), panels };
             // SAFETY: as promised by the caller.
-            unsafe { cut.multiply(block, parts.at(part), rooms.of(worker)) };
+            unsafe { cut.multiply(block, sums.at(part), rooms.of(worker)) };
         });
         // SAFETY: all were computed.
-        unsafe { parts.add_up(n_parts) };
+        unsafe { sums.add_up(n_parts) };
     }
 
     /// The element of `b` in this row and the first column of a panel, by its number; without panels, in this column.

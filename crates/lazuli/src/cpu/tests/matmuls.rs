@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cpu::gemm;
-use crate::kernel::{AxisList, MatmulArgs, OperandArgs, Panels};
+use crate::kernel::{AxisList, AxisParts, MatmulArgs, OperandArgs, Panels};
 use crate::ops::*;
 
 /// Which way an operand lies.
@@ -54,7 +54,8 @@ fn product(batch: &[usize], [m, k, n]: [usize; 3], dtype: DType, lies: [Lies; 2]
     let (b, b_len) = operand(batch, k, n, lies[1], b_shared);
     case.numbers(dtype, a_len, 1);
     case.numbers(dtype, b_len, 2);
-    case.args.matmul = Some(Box::new(MatmulArgs { batch: batch.into(), m, k, n, a, b, panels: None }));
+    case.args.matmul =
+        Some(Box::new(MatmulArgs { batch: batch.into(), m, k, n, a, b, panels: None, k_parts: AxisParts::whole(k) }));
     let acc = case.push(InstOp::Acc(0), if dtype == DType::U8 { DType::U32 } else { dtype }, Scope::Outer);
     (case, acc)
 }
@@ -109,6 +110,23 @@ fn sums_alone_and_with_what_follows() {
             case.store_all(acc);
             case.check();
             let (mut case, acc) = product(&[], shape, DType::F32, lies, false);
+            let y = epilogue(&mut case, acc, DType::F32);
+            case.store_all(y);
+            case.check();
+        }
+    }
+}
+
+/// As many parts of k as a plan may ask for: each way to make sums in parts, and ways that leave sums whole otherwise.
+#[test]
+fn sums_in_parts_of_k() {
+    for shape @ [m, k, n] in SHAPES.into_iter().filter(|[m, k, n]| m * k * n <= 1 << 20) {
+        for (lies, n_parts) in
+            [([Lies::Rows, Lies::Rows], 3), ([Lies::Rows, Lies::Columns], 16), ([Lies::Columns, Lies::Apart], 2)]
+        {
+            let (mut case, acc) = product(&[2], shape, DType::F32, lies, m > n);
+            let args = case.args.matmul.as_mut().unwrap();
+            args.k_parts = AxisParts::of_count(k, n_parts);
             let y = epilogue(&mut case, acc, DType::F32);
             case.store_all(y);
             case.check();
@@ -306,7 +324,16 @@ fn operands_are_read_by_lists_of_axes() {
                 let a = OperandArgs::plain([(2, 0)].into_iter(), (m, k as isize), (k, 1));
                 case.numbers(dtype, m * k, 1);
                 case.numbers(dtype, n_elems, 2);
-                case.args.matmul = Some(Box::new(MatmulArgs { batch: vec![2], m, k, n, a, b, panels: None }));
+                case.args.matmul = Some(Box::new(MatmulArgs {
+                    batch: vec![2],
+                    m,
+                    k,
+                    n,
+                    a,
+                    b,
+                    panels: None,
+                    k_parts: AxisParts::whole(k),
+                }));
                 let acc = if dtype.is_float() { DType::F32 } else { dtype };
                 let acc = case.push(InstOp::Acc(0), acc, Scope::Outer);
                 case.store_all(acc);
@@ -319,7 +346,16 @@ fn operands_are_read_by_lists_of_axes() {
                 case.matmul = true;
                 case.numbers(dtype, n_elems, 1);
                 case.numbers(dtype, n_elems, 2);
-                case.args.matmul = Some(Box::new(MatmulArgs { batch: vec![2], m: rows, k, n, a, b, panels: None }));
+                case.args.matmul = Some(Box::new(MatmulArgs {
+                    batch: vec![2],
+                    m: rows,
+                    k,
+                    n,
+                    a,
+                    b,
+                    panels: None,
+                    k_parts: AxisParts::whole(k),
+                }));
                 let acc = if dtype.is_float() { DType::F32 } else { dtype };
                 let acc = case.push(InstOp::Acc(0), acc, Scope::Outer);
                 case.store_all(acc);
@@ -339,7 +375,8 @@ fn winograd([images, c, h, w, m]: [usize; 5], follow: bool) -> Case {
     case.numbers(DType::F32, n_elems, 2);
     let direct = gemm::ImplicitGemm { isa: isa(), m, k, n, n_images: images };
     assert!(direct.fits() && gemm::Winograd::new(direct, &b).is_some(), "{images} images of {c} × {h} × {w}, {m}");
-    case.args.matmul = Some(Box::new(MatmulArgs { batch: vec![images], m, k, n, a, b, panels: None }));
+    case.args.matmul =
+        Some(Box::new(MatmulArgs { batch: vec![images], m, k, n, a, b, panels: None, k_parts: AxisParts::whole(k) }));
     let acc = case.push(InstOp::Acc(0), DType::F32, Scope::Outer);
     let y = if follow { epilogue(&mut case, acc, DType::F32) } else { acc };
     case.store_all(y);
@@ -455,7 +492,16 @@ fn windows_of_channels_by_themselves_are_right_at_every_width() {
                 case.numbers(dtype, c * k, 1);
                 case.numbers(dtype, 2 * c * h * w, 2);
                 let (a, b) = (a.clone(), b.clone());
-                case.args.matmul = Some(Box::new(MatmulArgs { batch: vec![2, c], m: 1, k, n, a, b, panels: None }));
+                case.args.matmul = Some(Box::new(MatmulArgs {
+                    batch: vec![2, c],
+                    m: 1,
+                    k,
+                    n,
+                    a,
+                    b,
+                    panels: None,
+                    k_parts: AxisParts::whole(k),
+                }));
                 let acc = case.push(InstOp::Acc(0), DType::F32, Scope::Outer);
                 let y = if follows { epilogue(&mut case, acc, DType::F32) } else { acc };
                 case.store_all(y);
@@ -476,7 +522,16 @@ fn windows_may_be_the_transposed_operand() {
             let a = OperandArgs::plain([(1, 0)].into_iter(), (m, k as isize), (k, 1));
             case.numbers(DType::F32, m * k, 1);
             case.numbers(DType::F32, n_elems, 2);
-            case.args.matmul = Some(Box::new(MatmulArgs { batch: vec![1], m, k, n, a, b: b.clone(), panels: None }));
+            case.args.matmul = Some(Box::new(MatmulArgs {
+                batch: vec![1],
+                m,
+                k,
+                n,
+                a,
+                b: b.clone(),
+                panels: None,
+                k_parts: AxisParts::whole(k),
+            }));
             let acc = case.push(InstOp::Acc(0), DType::F32, Scope::Outer);
             case.store_all(acc);
             case.check();
@@ -487,4 +542,6 @@ fn windows_may_be_the_transposed_operand() {
 #[test]
 fn a_target_knows_the_panels_that_micro_kernels_read() {
     assert_eq!(crate::target::PanelWidths::of_isa(crate::ops::isa()), gemm::panel_widths());
+    let target = crate::target::CpuTarget::new(crate::ops::isa(), 1);
+    assert_eq!([false, true].map(|in_place| target.register_tile(in_place)), gemm::register_tiles());
 }

@@ -9,7 +9,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gpu::open_device::OpenDevice;
 use crate::log::{self, Topic};
-use crate::wgsl::{Class, OperandLayout, named};
+use crate::target::variants::{Class, OperandLayout, named};
 
 /// The variant that is started: its workgroups have 64 invocations, and as many registers and as much workgroup memory as
 /// those of other products.

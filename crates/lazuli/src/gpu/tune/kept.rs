@@ -9,7 +9,7 @@ use super::TuneMode;
 use crate::cpu::processor;
 use crate::gpu::disk;
 use crate::log::{self, Topic};
-use crate::wgsl::{Class, Tuned, Variant, named};
+use crate::target::variants::{Class, Tuned, Variant, named};
 
 /// What a file's text starts with; the number changes when variants of the same name become others.
 const HEAD: &str = "lazuli tuning 1";
@@ -142,7 +142,7 @@ fn day(mut days: u64) -> String {
 mod tests {
     use super::*;
     use crate::dtype::DType;
-    use crate::wgsl::{OperandLayout, VARIANTS};
+    use crate::target::variants::{OperandLayout, VARIANTS};
 
     fn class() -> Class {
         let lies = |transposed| OperandLayout { dtype: DType::F16, transposed };

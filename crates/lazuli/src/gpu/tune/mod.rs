@@ -17,7 +17,7 @@ use crate::error::Result;
 use crate::kernel::{Kernel, MatmulArgs};
 use crate::log::{self, Topic};
 use crate::plan::{Launch, Plan};
-use crate::wgsl::{Class, OperandLayout};
+use crate::target::variants::{Class, OperandLayout};
 pub use kept::Tuning;
 use trial::Trial;
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::n_products;
 use crate::backend::Counters;
-use crate::dtype::DType;
+use crate::dtype::{DType, Lane};
 use crate::error::Result;
 use crate::gpu::memory::Block;
 use crate::gpu::open_device::OpenDevice;
@@ -18,11 +18,13 @@ use crate::gpu::run::dispatch;
 use crate::gpu::storage::GpuBuffer;
 use crate::kernel::{AccessForm, Args, Body, Inst, InstOp, Kernel, OperandArgs, Scope, Store};
 use crate::log::{self, Topic};
-use crate::plan::{Launch, LaunchStructure, Plan, Slot, SlotId, SlotKind, StageEnd};
+use crate::plan::{Launch, LaunchStructure, Plan, Slot, SlotId, SlotKind, StageEnd, k_parts};
 use crate::shape::Shape;
-use crate::target::GpuTarget;
+use crate::target::products::default_of;
+use crate::target::variants::{Class, Tuned, VARIANTS, Variant};
+use crate::target::{GpuTarget, Machine};
 use crate::view::IndexMap;
-use crate::wgsl::{self, Class, ShaderProgram, Tuned, VARIANTS, Variant, default_of};
+use crate::wgsl::{self, ShaderProgram};
 
 /// Times that a candidate is run once it is warm; the fastest counts.
 const RUNS: usize = 5;
@@ -101,7 +103,7 @@ impl Trial {
             unreachable!("bug: it is a product")
         };
         let target = &self.live.target;
-        let default = default_of(matmul, matmul.n, [body.inputs[0], body.inputs[1]], target);
+        let default = default_of(matmul, matmul.n, [body.inputs[0], body.inputs[1]], target, &|_| matmul.k_parts);
         let others = VARIANTS.into_iter().filter(|v| *v != default && v.is_sensible(matmul, matmul.n));
         let fits = |v: &&'static Variant| v.fits(matmul, matmul.n, target);
         let candidate = |variant| Candidate { variant, program: self.program(variant) };
@@ -116,7 +118,9 @@ impl Trial {
     fn program_on(&self, variant: &'static Variant, target: &GpuTarget) -> ShaderProgram {
         let tuned = Arc::new(Tuned { forced: Some(variant), ..Tuned::default() });
         let target = GpuTarget { tuned, ..target.clone() };
-        wgsl::program(&self.plan.launches[0], &self.plan.slots, &target)
+        let mut launch = self.plan.launches[0].clone();
+        split(&mut launch, &target);
+        wgsl::program(&launch, &self.plan.slots, &target)
     }
 
     /// The best of some candidates, of which the first is the default.
@@ -236,6 +240,13 @@ impl Trial {
     }
 }
 
+/// Splits the sums of a product as the planner does for a device.
+fn split(launch: &mut Launch, target: &GpuTarget) {
+    let (Kernel::Matmul(body), Some(matmul)) = (&launch.kernel, &mut launch.args.matmul) else { return };
+    let stored = [body.inputs[0], body.inputs[1]];
+    matmul.k_parts = k_parts(matmul, stored, (Lane::F32, 1), &Machine::Gpu(target.clone()));
+}
+
 /// The plan of a product that stands for a class, smaller where it would take long.
 pub fn plan(class: &Class) -> Plan {
     let mut class = *class;
@@ -324,7 +335,7 @@ mod tests {
     use super::*;
     use crate::gpu::adapters;
     use crate::target::Threads;
-    use crate::wgsl::OperandLayout;
+    use crate::target::variants::OperandLayout;
 
     fn class(m: usize, k: usize, n: usize, transposed: [bool; 2]) -> Class {
         let [a, b] = transposed.map(|transposed| OperandLayout { dtype: DType::F32, transposed });

@@ -10,8 +10,8 @@ use super::{LaunchDraft, Lowering};
 use crate::dtype::DType;
 use crate::graph::NodeIdx;
 use crate::kernel::{
-    AffineMask, Args, AttentionArgs, AttentionKernel, AttentionOperand, Body, InnerProduct, InstOp, Kernel, ROW_MAX,
-    ROW_PRODUCT, ROW_SHIFT, ROW_SUM, Reg, Scope,
+    AffineMask, Args, AttentionArgs, AttentionKernel, AttentionOperand, AxisParts, Body, InnerProduct, InstOp, Kernel,
+    ROW_MAX, ROW_PRODUCT, ROW_SHIFT, ROW_SUM, Reg, Scope,
 };
 use crate::ops::{Gives, MUL, RegisterStep};
 use crate::shape::Shape;
@@ -62,6 +62,7 @@ impl Lowering<'_> {
             batch: space[..rank - 2].to_vec(),
             n_rows: space[rank - 2],
             n_columns: space[rank - 1],
+            column_parts: AxisParts::whole(space[rank - 1]),
             n_values,
             inner,
             values,

@@ -1,19 +1,25 @@
 //! Cuts kernels that are more than a device takes at once, after they are lowered and before they are ordered: the only place
 //! where a kernel becomes several. Every part is a kernel of the plan, and what passes between parts is a value of the plan,
 //! so that memory planning, the verifier and `explain` see all of it. Knows kernels, their numbers and the limits of a device;
-//! writes no text, and asks nothing about the graph.
+//! writes no text, and asks nothing about the graph. Sums of products are split, too, but remain numbers of one kernel, whose
+//! phases need no values of the plan between them.
 
 mod slice;
 mod reduce;
 mod windows;
 mod pieces;
+mod split_k;
+mod split_keys;
 #[cfg(test)]
 mod tests;
 
 use super::lower::{LaunchDraft, Lowered, PlanValue};
 use super::{Limits, ValueId};
 use crate::kernel::Kernel;
+use crate::target::Target;
 use reduce::LongReduce;
+#[cfg(feature = "gpu")]
+pub use split_k::k_parts;
 use windows::Footprint;
 
 /// Bindings that one result may fill: 8 TiB with bindings of 128 MiB.
@@ -34,6 +40,22 @@ pub fn split(lowered: Lowered, limits: &Limits) -> Lowered {
         }
     }
     Lowered { steps: split.steps, values: split.values, outputs, checks }
+}
+
+/// All kernels, each with the parts in which its sums are made: of products, and of chained products.
+pub fn split_sums(mut lowered: Lowered, target: &Target) -> Lowered {
+    for step in &mut lowered.steps {
+        let n_grouped = step.parts.len().max(1);
+        let each = if step.parts.is_empty() { std::slice::from_mut(step) } else { &mut step.parts[..] };
+        each.iter_mut().for_each(|step| split_sums_of(step, n_grouped, target));
+    }
+    lowered
+}
+
+/// One kernel, of so many in its launch, with the parts in which its sums are made.
+pub fn split_sums_of(step: &mut LaunchDraft, n_grouped: usize, target: &Target) {
+    split_k::split_k(step, n_grouped, &target.machine);
+    split_keys::split_keys(step, &target.machine);
 }
 
 /// One kernel that is added after others were cut, in as many parts as it takes.

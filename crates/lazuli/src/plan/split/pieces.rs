@@ -427,9 +427,7 @@ fn halves(footprint: &Footprint, args: &Args, split_axis: SplitAxis) -> Option<[
             let half = m.k / 2;
             let cut = |start: usize, len: usize| {
                 let mut m = m.clone();
-                m.k = len;
-                m.a.offset += m.a.cols.narrow(start, len);
-                m.b.offset += m.b.rows.narrow(start, len);
+                m.narrow_k(start, len);
                 Args { matmul: Some(m), ..args.clone() }
             };
             Some([cut(0, half), cut(half, m.k - half)])

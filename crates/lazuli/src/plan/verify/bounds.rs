@@ -141,7 +141,10 @@ fn moved(body: &Body, args: &Args, access: u16) -> Result<isize, String> {
 
 /// The parts of a chained product belong together, and each stays inside what it reads and writes.
 fn chained(plan: &Plan, launch: &Launch, kernel: &AttentionKernel, args: &AttentionArgs) -> Result<(), String> {
-    let AttentionArgs { batch, n_rows, n_columns, n_values, .. } = args;
+    let AttentionArgs { batch, n_rows, n_columns, n_values, column_parts, .. } = args;
+    if !column_parts.cover(*n_columns) {
+        return Err(format!("a chained product over {n_columns} columns is made in {column_parts}"));
+    }
     let n_operands = 2 * kernel.n_inner as usize + 1;
     if args.inner.len() != kernel.n_inner as usize || !(1..=2).contains(&kernel.n_inner) {
         return Err("the inner products of kernel and numbers differ".into());
@@ -183,7 +186,10 @@ fn chained(plan: &Plan, launch: &Launch, kernel: &AttentionKernel, args: &Attent
 
 /// Every element of a product's operands is inside what it reads.
 fn operands(plan: &Plan, launch: &Launch, matmul: &MatmulArgs) -> Result<(), String> {
-    let &MatmulArgs { ref batch, m, k, n, ref a, ref b, panels } = matmul;
+    let &MatmulArgs { ref batch, m, k, n, ref a, ref b, panels, k_parts } = matmul;
+    if !k_parts.cover(k) {
+        return Err(format!("a sum of {k} products is made in {k_parts}"));
+    }
     if batch.contains(&0) || m == 0 || k == 0 || n == 0 {
         return Ok(());
     }

@@ -20,7 +20,7 @@ const WHOLE: &str = "1.6e7f";
 impl ChainedShader<'_> {
     /// The columns that this block of rows looks at, of those of its part: the first, and where they end.
     pub fn write_range(&self, shader: &mut Shader, memory: &LaunchMemory) -> [ShaderExpr; 2] {
-        let part_columns = shader.param("part_columns", self.tiles.part_columns);
+        let part_columns = shader.param("part_columns", self.args.column_parts.len());
         let start = shader.define("part_start", word("part") * &part_columns);
         let end = shader.define("part_end", min(&start + part_columns, word("params.n_columns")));
         let masks: Vec<&AffineMask> = self.kernel.masks.iter().filter(|mask| mask.cond.is_some()).collect();
@@ -48,7 +48,7 @@ impl ChainedShader<'_> {
         let block = self.tiles.block_columns();
         let first = shader.variable("first", end.clone());
         let last = shader.variable("last", start.clone());
-        let n_blocks = self.tiles.part_columns.min(self.args.n_columns).div_ceil(block);
+        let n_blocks = self.args.column_parts.len().min(self.args.n_columns).div_ceil(block);
         let key = shader.open_for("key", &start, &end, block, n_blocks);
         let columns = [key.clone(), shader.define("key_last", min(&key + (block - 1), word("params.n_columns") - 1))];
         let corners: Vec<Eval> = (0..4)

@@ -6,14 +6,12 @@
 mod masks;
 mod rows;
 mod scores;
-pub mod tiles;
 mod values;
 
 use super::eval::{Eval, reached};
 use super::index::{Accesses, Spot, split};
 use super::keep;
 use super::map::side_by_side;
-use super::matmul::variants::{Read, Share};
 use super::memory::{LaunchMemory, StatusUse, Use};
 use super::schedule::{self, VecAxis, VecLoad};
 use super::shader::Shader;
@@ -26,7 +24,8 @@ use crate::kernel::{
 };
 use crate::plan::{Launch, Slot};
 use crate::target::GpuTarget;
-use tiles::AttentionTiles;
+use crate::target::attention_tiles::AttentionTiles;
+use crate::target::variants::{Read, Share};
 
 /// The passes of a chained product.
 pub fn program(
@@ -40,7 +39,7 @@ pub fn program(
     let chained = ChainedShader::new(launch, kernel, args, tiles, target);
     let mut program = ShaderProgram::default();
     program.passes.push(chained.pass(slots));
-    if tiles.n_parts > 1 {
+    if !args.column_parts.is_whole() {
         program.scratch.push(chained.scratch_bytes());
         program.passes.push(chained.combine_pass(slots));
     }
@@ -94,7 +93,11 @@ impl<'a> ChainedShader<'a> {
         let fours = |is_whole: bool| Some(VecAxis { axis: rank - 1, aligned: is_whole });
         let maps = [
             (&kernel.scores, &args.scores, fours(tiles.keys_by_four)),
-            (&kernel.result, &args.result, fours(true).filter(|_| tiles.values_by_four && tiles.n_parts == 1)),
+            (
+                &kernel.result,
+                &args.result,
+                fours(true).filter(|_| tiles.values_by_four && args.column_parts.is_whole()),
+            ),
             (&kernel.rows, &args.rows, None),
         ];
         let forms = maps.iter().flat_map(|(body, _, four)| match four {
@@ -160,7 +163,7 @@ impl<'a> ChainedShader<'a> {
         self.write_starts(&mut shader);
         self.write_row_state(&mut shader);
         self.write_hiding(&mut shader);
-        let n_blocks = self.tiles.part_columns.min(self.args.n_columns).div_ceil(self.tiles.block_columns());
+        let n_blocks = self.args.column_parts.len().min(self.args.n_columns).div_ceil(self.tiles.block_columns());
         // Where masks hide all columns, one block is looked at in vain.
         shader.open_repeat("key", first, end, self.tiles.block_columns(), n_blocks);
         self.write_keys(&mut shader);
@@ -180,7 +183,7 @@ impl<'a> ChainedShader<'a> {
             n_batch,
             args.n_rows.div_ceil(tiles.block_rows()),
             args.n_values.div_ceil(tiles.tile_values()),
-            tiles.n_parts,
+            args.column_parts.count(),
         ];
         let names = ["batch", "row_block", "value_tile", "part"];
         let params: Vec<ShaderExpr> =
@@ -360,7 +363,7 @@ impl<'a> ChainedShader<'a> {
             }
             reads(2 * self.args.inner.len(), self.tiles.values != Read::Each);
         }
-        let is_finished = !is_first || self.tiles.n_parts == 1;
+        let is_finished = !is_first || self.args.column_parts.is_whole();
         let maps = [(&self.scores, is_first), (&self.result, is_finished), (&self.rows, is_finished)];
         for (map, _) in maps.into_iter().filter(|(_, is_used)| *is_used) {
             for (one, (by_one, by_four)) in uses.iter_mut().zip(reached(&map.accesses())) {
@@ -368,7 +371,7 @@ impl<'a> ChainedShader<'a> {
                 one.by_four |= by_four;
             }
         }
-        if self.tiles.n_parts > 1 {
+        if !self.args.column_parts.is_whole() {
             let size_bytes = self.scratch_bytes();
             uses.push(Use {
                 place: PassMemory::Scratch(0),
@@ -387,7 +390,7 @@ impl<'a> ChainedShader<'a> {
 
     /// Bytes of what parts leave of their rows: sums of products, the greatest score, the sum of weights.
     fn scratch_bytes(&self) -> usize {
-        4 * self.tiles.n_parts * self.n_all_rows() * (self.args.n_values + 2)
+        4 * self.args.column_parts.count() * self.n_all_rows() * (self.args.n_values + 2)
     }
 
     fn scratch_idx(&self) -> usize {

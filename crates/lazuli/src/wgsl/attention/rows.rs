@@ -52,7 +52,7 @@ impl ChainedShader<'_> {
             for c in 0..self.tiles.value_fours {
                 let value = word(format!("value{c}"));
                 let product = four("out", r, c);
-                if self.tiles.values_by_four && self.tiles.n_parts == 1 {
+                if self.tiles.values_by_four && self.args.column_parts.is_whole() {
                     shader.open_if(value.less(word("params.n_values")));
                     self.write_result(
                         shader,
@@ -69,7 +69,7 @@ impl ChainedShader<'_> {
                     let value = shader.define(format!("value{r}_{c}_{k}"), value.plus(k));
                     shader.open_if(value.less(word("params.n_values")));
                     let (product, suffix) = (product.component(k), format!("_o{r}_{c}_{k}"));
-                    match self.tiles.n_parts {
+                    match self.args.column_parts.count() {
                         1 => self.write_result(shader, memory, [&row, &row_idx, &value], product, &values, &suffix),
                         _ => {
                             let at = self.part_at(shader, &word("part"), &row_idx) * word("params.n_values") + value;
@@ -80,7 +80,7 @@ impl ChainedShader<'_> {
                 }
             }
             shader.open_if(is_first.clone());
-            match self.tiles.n_parts {
+            match self.args.column_parts.count() {
                 1 => self.write_row(shader, memory, [&row, &row_idx], &values, &format!("_w{r}")),
                 _ => {
                     let at = self.part_at(shader, &word("part"), &row_idx);
@@ -102,7 +102,7 @@ impl ChainedShader<'_> {
 
     /// Where the greatest scores and the sums of weights start in scratch memory, behind the sums of products.
     fn state_starts(&self, shader: &mut Shader) -> [ShaderExpr; 2] {
-        let n_rows = self.tiles.n_parts * self.n_all_rows();
+        let n_rows = self.args.column_parts.count() * self.n_all_rows();
         let first = n_rows * self.args.n_values;
         [shader.param("maxima_start", first), shader.param("sums_start", first + n_rows)]
     }
@@ -159,7 +159,7 @@ impl ChainedShader<'_> {
         shader.define("batch", &row_idx / &n_rows);
         let row = shader.define("row", &row_idx % n_rows);
         self.write_batch(&mut shader);
-        let n_parts = shader.param("n_parts", self.tiles.n_parts);
+        let n_parts = shader.param("n_parts", self.args.column_parts.count());
         let [maxima, sums] = self.state_starts(&mut shader);
         let scratch = self.scratch_idx();
         let shift = |shader: &mut Shader, part: &ShaderExpr| {
@@ -173,14 +173,14 @@ impl ChainedShader<'_> {
         if self.kernel.softmax.is_some() {
             let greatest = shader.param("minus_infinity", f32::NEG_INFINITY.to_bits() as usize);
             let greatest = shader.variable("greatest", greatest.reinterpreted(Lane::F32));
-            let part = shader.open_for("part", 0, &n_parts, 1, self.tiles.n_parts);
+            let part = shader.open_for("part", 0, &n_parts, 1, self.args.column_parts.count());
             let found = shift(&mut shader, &part);
             shader.assign(&greatest, max(greatest.clone(), found));
             shader.close();
             values.shift = shader.define("shift", max(greatest.clone(), least()));
             values.max = greatest;
         }
-        let part = shader.open_for("part", 0, n_parts, 1, self.tiles.n_parts);
+        let part = shader.open_for("part", 0, n_parts, 1, self.args.column_parts.count());
         let at = self.part_at(&mut shader, &part, &row_idx);
         let at = shader.define("at", at);
         let product = memory.load(&mut shader, scratch, &at * word("params.n_values") + &value);

@@ -1,7 +1,6 @@
 //! Inner products of a block, and the weights made of them.
 
 use super::super::eval::{Eval, apply};
-use super::super::matmul::variants::{Read, Share};
 use super::super::memory::LaunchMemory;
 use super::super::shader::Shader;
 use super::super::tree::{ShaderExpr, ShaderType, call, min, select, word};
@@ -9,6 +8,7 @@ use super::{ChainedShader, FLOAT, FLOATS, four, least, one};
 use crate::dtype::Lane;
 use crate::kernel::InstOp;
 use crate::ops::UnaryRow;
+use crate::target::variants::{Read, Share};
 
 /// A four of places that an invocation brings to workgroup memory: at one step, or at four.
 struct BroughtUnit {

@@ -1,11 +1,11 @@
 //! The product of a block's weights with the values.
 
-use super::super::matmul::variants::{Read, Share};
 use super::super::memory::LaunchMemory;
 use super::super::shader::Shader;
 use super::super::tree::{ShaderExpr, ShaderType, Statement, call, min, named, select, word};
 use super::{ChainedShader, FLOAT, FLOATS, four};
 use crate::dtype::Lane;
+use crate::target::variants::{Read, Share};
 
 const WORD: ShaderType = ShaderType::One(Lane::U32);
 

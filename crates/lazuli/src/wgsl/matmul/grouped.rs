@@ -9,7 +9,7 @@ use super::super::memory::{LaunchMemory, StatusUse};
 use super::super::shader::Shader;
 use super::super::tree::word;
 use super::super::{Pass, ShaderProgram};
-use super::variants::ProductSchedule;
+use super::shape::ProductSchedule;
 use super::{DispatchSums, MatmulShader, program};
 use crate::blocks::Storage;
 use crate::kernel::{Kernel, MatmulArgs};
@@ -38,8 +38,9 @@ impl GroupedSchedule {
         let share = GpuTarget { full_groups: target.full_groups.div_ceil(products.len()), ..target.clone() };
         let schedules: Vec<ProductSchedule> =
             products.iter().map(|(matmul, stored)| ProductSchedule::new(matmul, *stored, &share)).collect();
+        let is_whole = products.iter().all(|(matmul, _)| matmul.k_parts.is_whole());
         let variant = |product: &ProductSchedule| match product.columns[..] {
-            [(_, shape)] if shape.splits == 1 => Some(shape.variant.name),
+            [(_, shape)] if is_whole => Some(shape.variant.name),
             _ => None,
         };
         let first = schedules.first().and_then(variant);

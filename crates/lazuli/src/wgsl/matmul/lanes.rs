@@ -5,9 +5,9 @@
 use super::super::blocks::BlockCodes;
 use super::super::shader::Shader;
 use super::super::tree::{ShaderExpr, ShaderType, named, word};
-use super::variants::Read;
-use super::{MatmulShader, stride_in_fours};
+use super::MatmulShader;
 use crate::dtype::Lane;
+use crate::target::variants::Read;
 
 /// Writes a four of columns where it is used, and gives it.
 type WriteColumns<'s> = Box<dyn Fn(&mut Shader) -> ShaderExpr + 's>;
@@ -259,7 +259,7 @@ impl MatmulShader<'_> {
 
     /// Where column `j` of a four is, whose first is here.
     fn beside(&self, shader: &mut Shader, c: usize, first: &ShaderExpr, j: usize) -> ShaderExpr {
-        match (j, stride_in_fours(&self.matmul.b.cols)) {
+        match (j, self.matmul.b.cols.stride_in_fours()) {
             (0, _) => first.clone(),
             (_, Some(by)) => first + shader.signed_param("b_col", by).times(j),
             (_, None) => first + word(format!("b{c}_side{j}")),

@@ -1,15 +1,14 @@
-//! Contractions: every invocation makes a tile of the result in registers, then does to it what follows. A long k is
-//! shared out: a first dispatch leaves sums over parts of it in scratch memory, a second adds them, always in the same
+//! Contractions: every invocation makes a tile of the result in registers, then does to it what follows. Where the
+//! planner has split k, a first dispatch leaves sums over its parts in scratch memory, a second adds them, always in the same
 //! order. Columns that fours leave over are a dispatch of their own. How large tiles are and how invocations work
 //! together is a variant's to say.
 
-pub mod choose;
 mod grouped;
 mod lanes;
 mod registers;
+pub mod shape;
 mod subgroup;
 mod team;
-pub mod variants;
 
 use super::blocks::BlockSteps;
 use super::context::Context;
@@ -23,8 +22,9 @@ use super::tree::{ShaderExpr, ShaderType, all, call, min, named, select, word};
 use super::{Pass, PassMemory, ShaderProgram};
 use crate::dtype::{DType, Lane};
 use crate::kernel::{Args, AxisList, InstOp, MatmulArgs, OperandArgs, Reg, Scope};
+use crate::target::variants::{Cols, K_UNROLL, Read, Share};
 pub use grouped::{GroupedSchedule, grouped};
-use variants::{Cols, K_UNROLL, MatmulShape, ProductSchedule, Read, Share};
+use shape::{MatmulShape, ProductSchedule};
 
 /// Operations up to which what follows the sums is written out for each value of a tile; beyond, it is a loop. With a GELU,
 /// 32 × 8 sums took llvmpipe 2.2 s to compile written out, 0.3 s as a loop.
@@ -35,11 +35,11 @@ pub fn program(context: &Context, args: &Args, schedule: &ProductSchedule) -> Sh
     let Some(matmul) = &args.matmul else { unreachable!("a matmul's launch has its numbers") };
     let mut program = ShaderProgram::default();
     for (cols, shape) in schedule.columns.iter().copied() {
-        if shape.splits == 1 {
+        if matmul.k_parts.is_whole() {
             program.passes.push(MatmulShader::new(context, args, matmul, shape, cols, DispatchSums::Whole).pass());
             continue;
         }
-        let size_bytes = scratch_bytes(args, &shape);
+        let size_bytes = scratch_bytes(args, matmul);
         match program.scratch.first_mut() {
             Some(first) => *first = size_bytes.max(*first),
             None => program.scratch.push(size_bytes),
@@ -116,7 +116,7 @@ impl<'a> MatmulShader<'a> {
             }
         }
         if self.sums != DispatchSums::Whole {
-            uses.push(scratch(self.args, &self.shape, self.lane));
+            uses.push(scratch(self.args, self.matmul, self.lane));
         }
         uses
     }
@@ -172,7 +172,7 @@ impl<'a> MatmulShader<'a> {
     fn n_groups(&self) -> usize {
         let [n_across, n_down] = self.tiles();
         let n_once = n_across * n_down * self.n_batch();
-        let n_tiles = n_once * if self.sums == DispatchSums::Parts { self.shape.splits } else { 1 };
+        let n_tiles = n_once * if self.sums == DispatchSums::Parts { self.matmul.k_parts.count() } else { 1 };
         n_tiles.div_ceil(self.tiles_of_group())
     }
 
@@ -202,7 +202,7 @@ impl<'a> MatmulShader<'a> {
         let (rows, width) = self.shape.variant.tile();
         let [n_across, n_down] = self.tiles();
         let n_once = self.n_batch() * n_down * n_across;
-        let n_tiles = n_once * if self.sums == DispatchSums::Parts { self.shape.splits } else { 1 };
+        let n_tiles = n_once * if self.sums == DispatchSums::Parts { self.matmul.k_parts.count() } else { 1 };
         let tiles = shader.param("n_tiles", n_tiles);
         let (across, down) = (shader.param("tiles_across", n_across), shader.param("tiles_down", n_down));
         let (first, _) = (shader.param("col_start", self.cols.0), shader.param("col_end", self.cols.1));
@@ -309,7 +309,7 @@ impl<'a> MatmulShader<'a> {
         let k = shader.param("k", self.matmul.k);
         match self.sums {
             DispatchSums::Parts => {
-                let per = shader.param("k_per_part", self.shape.k_per_split);
+                let per = shader.param("k_per_part", self.matmul.k_parts.len());
                 let start = shader.define("k_start", word("part") * &per);
                 let end = shader.define("k_end", min(&start + per, k));
                 [start, end]
@@ -320,17 +320,17 @@ impl<'a> MatmulShader<'a> {
 
     /// How much of k an invocation sums up at most.
     fn k_len(&self) -> usize {
-        if self.sums == DispatchSums::Parts { self.shape.k_per_split } else { self.matmul.k }
+        if self.sums == DispatchSums::Parts { self.matmul.k_parts.len() } else { self.matmul.k }
     }
 
     /// The sum of all parts, in `all0_0`.
     fn write_added(&self, shader: &mut Shader) {
-        let n_parts = shader.param("n_parts", self.shape.splits);
+        let n_parts = shader.param("n_parts", self.matmul.k_parts.count());
         let n_elems = shader.param("n_elems", self.args.outer.iter().product());
         let all = self.value("all", 0, 0);
         self.declare(shader, std::slice::from_ref(&all));
         let first = shader.define("first", self.element(&word("row"), &word("col")));
-        let part = shader.open_for("part", 0, n_parts, 1, self.shape.splits);
+        let part = shader.open_for("part", 0, n_parts, 1, self.matmul.k_parts.count());
         let (idx, at) = (self.scratch_idx(), first + part * n_elems);
         let value = match self.shape.variant.cols {
             Cols::One => self.memory.load(shader, idx, at),
@@ -456,13 +456,13 @@ impl<'a> MatmulShader<'a> {
     }
 }
 
-fn scratch_bytes(args: &Args, shape: &MatmulShape) -> usize {
-    4 * shape.splits * args.outer.iter().product::<usize>()
+fn scratch_bytes(args: &Args, matmul: &MatmulArgs) -> usize {
+    4 * matmul.k_parts.count() * args.outer.iter().product::<usize>()
 }
 
 /// The sums of parts: the result once per part.
-fn scratch(args: &Args, shape: &MatmulShape, lane: Lane) -> Use {
-    let size_bytes = scratch_bytes(args, shape);
+fn scratch(args: &Args, matmul: &MatmulArgs, lane: Lane) -> Use {
+    let size_bytes = scratch_bytes(args, matmul);
     let dtype = match lane {
         Lane::F32 => DType::F32,
         Lane::I32 => DType::I32,
@@ -588,15 +588,5 @@ fn count_by(shader: &mut Shader, name: &str, (operand, axis): (&str, &str), list
         shader.assign(&at, select(&at, &at + jump, is_behind.clone()));
         shader.assign(&place, select(&place, &place - size, is_behind.clone()));
         carry = Some(is_behind);
-    }
-}
-
-/// The stride of an index whose neighbours in fours lie evenly: of a single axis, or of a list whose fastest axis whole fours
-/// make up.
-fn stride_in_fours(list: &AxisList) -> Option<isize> {
-    match list.axes() {
-        [(_, stride)] => Some(*stride),
-        [.., (size, stride)] if size.is_multiple_of(4) && list.start().is_multiple_of(4) => Some(*stride),
-        _ => None,
     }
 }

@@ -2,9 +2,10 @@
 
 use super::super::shader::Shader;
 use super::super::tree::{ShaderExpr, ShaderType, min, named, word};
-use super::variants::{Cols, K_BLOCK, K_UNROLL, Read, Share, SumRun, Variant};
-use super::{MatmulShader, operand_start, place, stride_in_fours, write_count, write_count_on};
+use super::shape::SumRun;
+use super::{MatmulShader, operand_start, place, write_count, write_count_on};
 use crate::kernel::AxisList;
+use crate::target::variants::{Cols, K_BLOCK, K_UNROLL, Read, Share, Variant};
 
 impl MatmulShader<'_> {
     /// Where the rows of `a` and the columns of `b` start. Those beyond the end are those at the end again; what
@@ -32,7 +33,7 @@ impl MatmulShader<'_> {
                 self.block_steps(K_UNROLL).write_rows(shader, &format!("b{c}"), first);
                 continue;
             }
-            if stride_in_fours(&b.cols).is_none() {
+            if b.cols.stride_in_fours().is_none() {
                 // Columns of a four that lie on different lines of an image.
                 for j in 1..cols.per_value() {
                     let beside = place(shader, "b", "col", &b.cols, &(&col + j));
@@ -42,7 +43,7 @@ impl MatmulShader<'_> {
         }
         // How far the rows of a trip, or the columns of a four, are from the first. Multiplied in the loop, llvmpipe
         // would multiply for every lane.
-        match (self.shape.b, stride_in_fours(&b.cols), b.rows.stride()) {
+        match (self.shape.b, b.cols.stride_in_fours(), b.rows.stride()) {
             (Read::AlongK, Some(by), _) => self.write_multiples(shader, "b_across", ("b_col", by), cols.per_value()),
             (Read::AlongK, None, _) | (Read::Blocks, ..) => {}
             (_, _, Some(by)) => self.write_multiples(shader, "b_down", ("b_row", by), K_UNROLL),
@@ -246,7 +247,7 @@ impl MatmulShader<'_> {
             for j in 0..cols.per_value() {
                 let k = if self.matmul.b.rows.stride().is_some() { "k" } else { "b_k0" };
                 let first = word(format!("b{c}")) + word(k);
-                let at = match (j, stride_in_fours(&self.matmul.b.cols)) {
+                let at = match (j, self.matmul.b.cols.stride_in_fours()) {
                     (0, _) => first,
                     (_, Some(_)) => first + word(format!("b_across{j}")),
                     (_, None) => first + word(format!("b{c}_side{j}")),
@@ -259,7 +260,7 @@ impl MatmulShader<'_> {
 
     /// The elements of `b` at step `i` of `n`, for a value of the tile.
     fn value_of_b(&self, shader: &mut Shader, n: usize, i: usize, c: usize) -> ShaderExpr {
-        let across = stride_in_fours(&self.matmul.b.cols).map(|by| shader.signed_param("b_col", by));
+        let across = self.matmul.b.cols.stride_in_fours().map(|by| shader.signed_param("b_col", by));
         let at = match (self.matmul.b.rows.stride(), i) {
             (None, _) => word(format!("b{c}")) + word(format!("b_k{i}")),
             (_, 0) => word(format!("b{c}_k")),

@@ -4,8 +4,8 @@
 
 use super::super::shader::Shader;
 use super::super::tree::{ShaderExpr, ShaderType, call, min, word};
-use super::variants::Read;
 use super::{MatmulShader, place};
+use crate::target::variants::Read;
 
 impl MatmulShader<'_> {
     /// Where the rows of `a` start that this invocation reads: of every `n_lanes` rows of the tile one.

@@ -6,10 +6,11 @@
 use super::super::blocks::BlockSteps;
 use super::super::shader::Shader;
 use super::super::tree::{ShaderExpr, ShaderType, all, min, named, select, word};
-use super::variants::{K_BLOCK, Read, SumRun, Variant};
+use super::shape::SumRun;
 use super::{MatmulShader, count_by, digits, operand_start, place};
 use crate::dtype::Lane;
 use crate::kernel::{AxisList, OperandArgs};
+use crate::target::variants::{K_BLOCK, Read, Variant};
 
 /// One of the two matrices, seen along the axis that the result has too (`across`) and along k.
 struct TileSide<'a> {
@@ -63,7 +64,7 @@ impl MatmulShader<'_> {
             side.shared(shader, self.lane);
         }
         let [start, end] = self.write_range(shader);
-        let k_end = match self.matmul.k.is_multiple_of(k_steps) && self.shape.k_per_split.is_multiple_of(k_steps) {
+        let k_end = match self.matmul.k.is_multiple_of(k_steps) && self.matmul.k_parts.len().is_multiple_of(k_steps) {
             true => KEnd::Whole,
             false => KEnd::Ragged,
         };

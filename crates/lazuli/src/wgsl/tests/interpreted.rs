@@ -11,7 +11,7 @@ use crate::blocks::BlockFormat;
 use crate::graph::Op;
 use crate::keep;
 use crate::plan::SlotKind;
-use crate::wgsl::matmul::variants::Cols;
+use crate::target::variants::Cols;
 
 /// Devices by name. The last one takes few elements of anything.
 fn devices() -> [(&'static str, GpuTarget); 4] {

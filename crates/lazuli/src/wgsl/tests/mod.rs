@@ -16,6 +16,7 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::graph::{NodeRef, capture};
 use crate::plan::{Plan, compile};
+use crate::target::variants::{Class, Tuned, VARIANTS, Variant, named};
 use crate::target::{Folds, Limits, Machine, Target, Threads};
 use crate::{DType, Device, DeviceKind, Tensor};
 
@@ -68,19 +69,20 @@ fn limits() -> Limits {
 }
 
 fn plan(outputs: &[&Tensor]) -> Plan {
-    plan_with(outputs, &limits())
+    plan_on(outputs, &target(Threads::Independent))
 }
 
 /// The plan for a device.
 fn plan_on(outputs: &[&Tensor], target: &GpuTarget) -> Plan {
-    plan_with(outputs, &limits().within(target))
+    plan_with(outputs, &limits().within(target), target)
 }
 
-fn plan_with(outputs: &[&Tensor], limits: &Limits) -> Plan {
+/// The plan for a device, but within these limits.
+fn plan_with(outputs: &[&Tensor], limits: &Limits, target: &GpuTarget) -> Plan {
     let nodes: Vec<&NodeRef> = outputs.iter().map(|t| t.node().expect("a good tensor")).collect();
     let device = nodes[0].device.clone();
     let _lock = device.cache().lock();
-    let target = Target { limits: limits.clone(), machine: Machine::Gpu(target(Threads::Independent)) };
+    let target = Target { limits: limits.clone(), machine: Machine::Gpu(target.clone()) };
     compile(capture(&nodes, &[]).graph(), &target)
 }
 

@@ -28,10 +28,10 @@ fn every_variant_in_every_layout() {
     for layout in [(false, false), (false, true), (true, false), (true, true)] {
         for (m, k, n, dtype) in [(65, 67, 135, DType::F32), (64, 64, 64, DType::BF16), (33, 1030, 36, DType::I32)] {
             let y = product(m, k, n, layout, dtype).to_dtype(DType::F32) * 0.5 + data([n], DType::F32);
-            let plan = plan(&[&y]);
             for variant in VARIANTS {
                 let tuned = Arc::new(Tuned { forced: Some(variant), ..Tuned::default() });
                 let target = GpuTarget { tuned, subgroup: Some(8), ..target(Threads::Cooperative) };
+                let plan = plan_on(&[&y], &target);
                 for pass in passes(&plan, &target) {
                     validate(&pass.text);
                     check_bindings(&pass, &plan, &target);
@@ -62,6 +62,7 @@ fn every_variant_reads_lists_of_axes() {
             for variant in VARIANTS {
                 let tuned = Arc::new(Tuned { forced: Some(variant), ..Tuned::default() });
                 let target = GpuTarget { tuned, subgroup: Some(8), ..target(Threads::Cooperative) };
+                let plan = plan_on(&[&y], &target);
                 for pass in passes(&plan, &target) {
                     validate(&pass.text);
                     check_bindings(&pass, &plan, &target);
@@ -74,8 +75,11 @@ fn every_variant_reads_lists_of_axes() {
 #[test]
 fn defaults_go_by_device_and_shape() {
     let told_by = |m: usize, k: usize, n: usize, right_transposed: bool, target: &GpuTarget| {
-        let plan = plan(&[&product(m, k, n, (false, right_transposed), DType::F32)]);
-        GpuSchedule::new(&plan.launches[0], target).variant().expect("products have variants")
+        let plan = plan_on(&[&product(m, k, n, (false, right_transposed), DType::F32)], target);
+        let launch = &plan.launches[0];
+        let parts = launch.args.matmul.as_ref().expect("a product").k_parts;
+        let parts = if parts.is_whole() { String::new() } else { format!("{parts}, ") };
+        parts + &GpuSchedule::new(launch, target).variant().expect("products have variants")
     };
     let reported =
         |m: usize, k: usize, n: usize, transposed: bool, style: Threads| told_by(m, k, n, transposed, &target(style));
@@ -114,9 +118,9 @@ fn defaults_go_by_device_and_shape() {
         (2048, 2048, 2048, true, "8x4 of 128x64, 16 deep"),
         (64, 64, 512, false, "4x4 of 32x32, 16 deep"),
         // A large device wants k in parts, so that all of it is busy.
-        (64, 1536, 1536, false, "8x4 of 64x64, 16 deep, k in 10 parts"),
-        (8, 1536, 1536, false, "8x4 by 16 lanes, k in 3 parts"),
-        (1, 1536, 1536, false, "1x4 by 16 lanes, k in 3 parts"),
+        (64, 1536, 1536, false, "10 parts of 160, 8x4 of 64x64, 16 deep"),
+        (8, 1536, 1536, false, "3 parts of 512, 8x4 by 16 lanes"),
+        (1, 1536, 1536, false, "3 parts of 512, 1x4 by 16 lanes"),
         (8, 1536, 1536, true, "8x4 by 64 lanes"),
         (1, 1536, 1536, true, "1x4 by 64 lanes"),
         (3, 512, 512, true, "4x4 by 64 lanes"),
@@ -131,7 +135,7 @@ fn defaults_go_by_device_and_shape() {
         let told = told_by(m, k, n, false, &small);
         assert!(!told.contains("parts"), "{m}×{k}×{n}: {told}");
     }
-    assert!(reported(1, 70_000, 8, false, Threads::Independent).starts_with("1x4, k in 32 parts: "));
+    assert!(reported(1, 70_000, 8, false, Threads::Independent).starts_with("32 parts of 2192, 1x4: "));
 }
 
 #[test]
@@ -176,7 +180,7 @@ fn a_subgroup_takes_blocks_of_k_only_where_results_are_many_and_k_is_long() {
     for (m, k, n_passes, has_blocks) in
         [(32, 2048, 1, false), (128, 2046, 1, false), (128, 2052, 2, false), (1024, 2052, 1, true)]
     {
-        let plan = plan(&[&product(m, k, 512, (false, false), DType::F32)]);
+        let plan = plan_on(&[&product(m, k, 512, (false, false), DType::F32)], &with_subgroups);
         let passes = passes(&plan, &with_subgroups);
         assert!(passes[0].text.contains("subgroupBroadcast"));
         assert_eq!((passes.len(), passes[0].text.contains("var block")), (n_passes, has_blocks), "m = {m}, k = {k}");

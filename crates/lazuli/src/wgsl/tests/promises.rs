@@ -4,7 +4,11 @@ use super::*;
 use crate::blocks::BlockFormat;
 
 fn text(tensor: &Tensor, style: Threads) -> String {
-    passes(&plan(&[tensor]), &target(style)).iter().map(|pass| pass.text.to_string()).collect::<Vec<_>>().join("\n")
+    passes(&plan_on(&[tensor], &target(style)), &target(style))
+        .iter()
+        .map(|pass| pass.text.to_string())
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 #[test]
@@ -126,7 +130,7 @@ fn no_invocation_makes_more_trips_than_it_may() {
         for tensor in long_ones() {
             // Verified there.
             passes(&plan_on(&[&tensor], &target), &target);
-            passes(&plan_with(&[&tensor], &uncut.clone().within(&target)), &target);
+            passes(&plan_with(&[&tensor], &uncut.clone().within(&target), &target), &target);
         }
     }
 }

@@ -1,16 +1,13 @@
-//! Every way to share out a product, in one table, and classes of products that are tuned together. Which variant a product
-//! gets is chosen in `choose`. Knows sizes and strides; writes no text.
+//! Every way in which a GPU may share out a product, in one table, and classes of products that are tuned together. Which
+//! variant a product gets is chosen in `products`. Knows sizes and strides; writes no text.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use smallvec::SmallVec;
-
-use super::choose::choose;
+use super::{GpuTarget, Threads};
 use crate::blocks::Storage;
 use crate::dtype::DType;
-use crate::kernel::{MatmulArgs, OperandArgs};
-use crate::target::{GpuTarget, Threads};
+use crate::kernel::{AxisParts, MatmulArgs, OperandArgs};
 
 /// A way to share out a product.
 #[derive(Debug, PartialEq)]
@@ -136,81 +133,6 @@ pub static VARIANTS: [&Variant; 32] = [
     &S8X16, &S8X8,
 ];
 
-/// How a product is shared out: the columns that are taken four at a time, then those left over; and why.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ProductSchedule {
-    /// From which column to which, and how.
-    pub columns: SmallVec<[((usize, usize), MatmulShape); 2]>,
-    pub why: Why,
-}
-
-impl ProductSchedule {
-    /// The schedule of a product of operands that are stored so.
-    pub fn new(matmul: &MatmulArgs, stored: [Storage; 2], target: &GpuTarget) -> ProductSchedule {
-        let by_four = matmul.n / 4 * 4;
-        let mut schedule = ProductSchedule { columns: SmallVec::new(), why: Why::Default(target.style) };
-        for columns in [(0, by_four), (by_four, matmul.n)].into_iter().filter(|(start, end)| start < end) {
-            let (shape, why) = choose(matmul, columns.1 - columns.0, stored, target);
-            if schedule.columns.is_empty() {
-                schedule.why = why;
-            }
-            schedule.columns.push((columns, shape));
-        }
-        schedule
-    }
-}
-
-/// What is told is how most of it is made; what fours leave over goes with it.
-impl fmt::Display for ProductSchedule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some((_, shape)) = self.columns.first() else { return f.write_str("nothing to do") };
-        f.write_str(shape.variant.name)?;
-        if shape.splits > 1 {
-            write!(f, ", k in {} parts", shape.splits)?;
-        }
-        write!(f, ": {}", self.why)
-    }
-}
-
-/// How some columns of a product are shared out.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MatmulShape {
-    pub variant: &'static Variant,
-    /// How operands are read.
-    pub a: Read,
-    pub b: Read,
-    /// Parts of k that are summed up side by side, and elements of each.
-    pub splits: usize,
-    pub k_per_split: usize,
-    /// How a part is summed up.
-    pub run: SumRun,
-    /// Whether operands of half floats are read eight at once, as many as a vector holds.
-    pub eights: [bool; 2],
-    /// Steps of k that one trip of an invocation takes where several share sums: all that the vectors hold which it reads.
-    pub k_trip: usize,
-    /// Whether the steps that a workgroup brings at a time are written out: a loop costs hardware a compare, a branch and
-    /// clamped indices at every step.
-    pub written_out: bool,
-}
-
-/// How many products are added up one after another.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum SumRun {
-    /// [`K_BLOCK`]; beyond, their sums are.
-    Blocks,
-    /// All: they are few enough.
-    Products,
-    /// All, four at a time: their sum is added to what is there.
-    Fours,
-}
-
-impl MatmulShape {
-    /// The same with the smallest tiles.
-    pub fn smallest(self) -> MatmulShape {
-        MatmulShape { variant: if self.variant.cols == Cols::One { &R1X1 } else { &R1X4 }, ..self }
-    }
-}
-
 /// How the elements of an operand are read.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Read {
@@ -228,26 +150,13 @@ pub enum Read {
 pub const K_UNROLL: usize = 4;
 /// Products that are summed up one after another; beyond, their sums are.
 pub const K_BLOCK: usize = 256;
-/// Why a product gets its variant, for people.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Why {
-    Default(Threads),
-    /// Tuned for its class, on this day.
-    Tuned(String),
-    /// Asked for: a candidate that is tried, or a test.
-    Forced,
-}
-
-impl fmt::Display for Why {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Why::Default(Threads::Independent) => f.write_str("default for drivers that run on the CPU"),
-            Why::Default(Threads::Cooperative) => f.write_str("default for hardware"),
-            Why::Tuned(day) => write!(f, "tuned {day}"),
-            Why::Forced => f.write_str("forced"),
-        }
-    }
-}
+/// Up to here a run of sums of `K_UNROLL` products takes no blocks: it adds up 512 of them at most. llvmpipe reads memory a
+/// tenth slower in a loop within a loop.
+pub const K_RUN: usize = 2048;
+/// The same for a run of products: as many roundings.
+pub const K_PRODUCTS: usize = 512;
+/// Invocations that count as one workgroup when it is asked whether there are enough to fill a device.
+pub const GROUP: usize = 64;
 
 /// What tuning found on a device: per class of shapes, a variant and the day.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -338,7 +247,16 @@ impl Class {
             OperandArgs::plain(of_batch.into_iter(), (rows, down), (cols, across))
         };
         let batch = if batch > 1 { vec![batch] } else { Vec::new() };
-        MatmulArgs { batch, m, k, n, a: lies(m, k, a.transposed), b: lies(k, n, b.transposed), panels: None }
+        MatmulArgs {
+            batch,
+            m,
+            k,
+            n,
+            a: lies(m, k, a.transposed),
+            b: lies(k, n, b.transposed),
+            panels: None,
+            k_parts: AxisParts::whole(k),
+        }
     }
 }
 
@@ -382,16 +300,6 @@ impl Variant {
         }
     }
 
-    /// What parts of k are multiples of: the steps that a workgroup brings at a time, or a trip.
-    pub fn whole_k(&self) -> usize {
-        match self.team {
-            Share::WorkgroupTile { k, .. } => k,
-            // The longest trip.
-            Share::SplitK { .. } => 4 * K_UNROLL,
-            Share::Alone | Share::SubgroupBroadcast(_) => K_UNROLL,
-        }
-    }
-
     /// Tiles across a strip: those of one workgroup, or as many groups as share what they read.
     pub fn strip(&self, group: usize) -> usize {
         match self.team {
@@ -414,6 +322,32 @@ impl Variant {
     /// Values of its tile that invocations which share sums exchange at once: as many as 16 KiB hold.
     pub fn values_at_once(&self, target: &GpuTarget) -> usize {
         (self.rows * self.cols.n_values()).min((1024 / self.group(target)).max(1))
+    }
+
+    /// Tiles that some columns of a product have.
+    pub fn n_tiles(&self, matmul: &MatmulArgs, n: usize) -> usize {
+        let (rows, cols) = self.tile();
+        matmul.batch.iter().product::<usize>() * matmul.m.div_ceil(rows) * n.div_ceil(cols)
+    }
+
+    /// Workgroups that make them without parts of k, counted by [`GROUP`] invocations.
+    pub fn n_groups(&self, matmul: &MatmulArgs, n: usize, target: &GpuTarget) -> usize {
+        let (n_tiles, group) = (self.n_tiles(matmul, n), self.group(target));
+        match self.team {
+            Share::Alone => n_tiles.div_ceil(GROUP),
+            Share::SplitK { lanes, .. } => (n_tiles * lanes).div_ceil(GROUP),
+            Share::WorkgroupTile { .. } | Share::SubgroupBroadcast(_) => n_tiles * group.div_ceil(GROUP),
+        }
+        .max(1)
+    }
+
+    /// How much of k an invocation can sum up within the loop iterations that it may make: trips over k, over blocks, over what
+    /// is left, and over the tile.
+    pub fn max_part(&self, target: &GpuTarget) -> usize {
+        // Trips of an invocation per element of k, in quarters.
+        let trips_of_four = if let Share::WorkgroupTile { .. } = self.team { 8 } else { 1 };
+        let iterations = (target.max_iterations.min(1 << 28) / 2).saturating_sub(40 + self.rows * 4).max(1);
+        (iterations / trips_of_four * K_UNROLL / K_BLOCK * K_BLOCK).max(K_BLOCK)
     }
 
     /// Whether a device can run it for these columns of a product.

@@ -3,9 +3,9 @@
 
 use std::fmt;
 
-use super::super::matmul::variants::{Read, Share};
+use super::variants::{Read, Share};
+use super::{GpuTarget, Threads};
 use crate::kernel::{AttentionArgs, AttentionKernel, AttentionOperand, InstOp};
-use crate::target::{GpuTarget, Threads};
 
 /// The blocks of a chained product. A workgroup takes a block of rows (queries) and a tile of values, and goes through the
 /// columns (keys) block by block; scores and weights of a block stay in registers.
@@ -19,9 +19,6 @@ pub struct AttentionTiles {
     /// Fours of columns, and of values, that an invocation has.
     pub key_fours: usize,
     pub value_fours: usize,
-    /// Parts into which columns are cut, put together by a second dispatch in this order; columns of each.
-    pub n_parts: usize,
-    pub part_columns: usize,
     /// How each inner product's operands are read, by rows and by columns; and the values.
     pub reads: [[Read; 2]; 2],
     pub values: Read,
@@ -46,10 +43,6 @@ const MAX_WRITTEN_OUT: usize = 900;
 const PRODUCT_OPERATIONS: usize = 8;
 /// Fours of values that an invocation keeps at most.
 const MAX_VALUE_FOURS: usize = 4;
-/// With no more rows than this, columns are cut into parts of this many, so that few rows over a long cache keep a device
-/// busy. Sizes alone decide, so that results do not depend on anything else.
-const FEW_ROWS: usize = 8;
-const PART_COLUMNS: usize = 1024;
 
 impl AttentionTiles {
     /// The blocks for these sizes on this device.
@@ -75,8 +68,6 @@ impl AttentionTiles {
             rows,
             key_fours,
             value_fours,
-            n_parts: 1,
-            part_columns: args.n_columns,
             reads: [[Read::Each; 2]; 2],
             values: read_values(args),
             keys_by_four: args.n_columns.is_multiple_of(4),
@@ -96,23 +87,11 @@ impl AttentionTiles {
         }
         // Behind the last column there are weights of 0, too.
         tiles.hides |= !args.n_columns.is_multiple_of(tiles.block_columns());
-        tiles.cut_columns(args, target);
         tiles
     }
 
-    /// Cuts columns where rows are few, or where one invocation would make too many loop iterations.
-    fn cut_columns(&mut self, args: &AttentionArgs, target: &GpuTarget) {
-        let block = self.block_columns();
-        let few = if args.n_rows <= FEW_ROWS { PART_COLUMNS } else { args.n_columns };
-        // Twice as many as one block takes: loops find their end once more than they run.
-        let per_block = 2 * (8 + self.iterations_of_block(args));
-        let most = target.max_iterations / per_block.max(1) * block;
-        self.part_columns = few.min(most).max(block).next_multiple_of(block);
-        self.n_parts = args.n_columns.div_ceil(self.part_columns).max(1);
-    }
-
     /// Loop iterations that an invocation makes for a block of columns.
-    fn iterations_of_block(&self, args: &AttentionArgs) -> usize {
+    pub fn iterations_of_block(&self, args: &AttentionArgs) -> usize {
         let depths = args.inner.iter().map(|inner| inner.depth);
         match self.share {
             Share::WorkgroupTile { across, k, .. } => {
@@ -191,12 +170,8 @@ impl fmt::Display for AttentionTiles {
         let (rows, columns, values) = (self.block_rows(), self.block_columns(), self.tile_values());
         write!(f, "blocks of {rows} rows × {columns} columns, {values} values")?;
         match self.share {
-            Share::SubgroupBroadcast(_) => write!(f, ", by subgroup")?,
-            _ => write!(f, ", through workgroup memory")?,
-        }
-        match self.n_parts {
-            1 => Ok(()),
-            n => write!(f, ", {n} parts of {} columns", self.part_columns),
+            Share::SubgroupBroadcast(_) => f.write_str(", by subgroup"),
+            _ => f.write_str(", through workgroup memory"),
         }
     }
 }

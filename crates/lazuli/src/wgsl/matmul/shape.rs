@@ -1,0 +1,133 @@
+//! The schedule of a product: which variant makes which columns, how it reads its operands and how it adds up. In which parts k is
+//! taken is the planner's decision, and part of the launch. Knows sizes and strides; writes no text.
+
+use std::fmt;
+
+use smallvec::SmallVec;
+
+use super::super::blocks::BlockSteps;
+use crate::blocks::Storage;
+use crate::kernel::MatmulArgs;
+use crate::target::products::{Why, a_read, b_read, eights_of_b, in_eights, runs_alone, variant_of};
+use crate::target::variants::*;
+use crate::target::{GpuTarget, Threads};
+
+/// How a product is shared out: the columns that are taken four at a time, then those left over; and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProductSchedule {
+    /// From which column to which, and how.
+    pub columns: SmallVec<[((usize, usize), MatmulShape); 2]>,
+    pub why: Why,
+}
+
+impl ProductSchedule {
+    /// The schedule of a product of operands that are stored so.
+    pub fn new(matmul: &MatmulArgs, stored: [Storage; 2], target: &GpuTarget) -> ProductSchedule {
+        let by_four = matmul.n / 4 * 4;
+        let mut schedule = ProductSchedule { columns: SmallVec::new(), why: Why::Default(target.style) };
+        for columns in [(0, by_four), (by_four, matmul.n)].into_iter().filter(|(start, end)| start < end) {
+            let n = columns.1 - columns.0;
+            let (variant, why) = variant_of(matmul, n, stored, target, &|_| matmul.k_parts);
+            let shape = shape(variant, matmul, n, stored, target);
+            if schedule.columns.is_empty() {
+                schedule.why = why;
+            }
+            schedule.columns.push((columns, shape));
+        }
+        schedule
+    }
+}
+
+/// What is told is how most of it is made; what fours leave over goes with it.
+impl fmt::Display for ProductSchedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((_, shape)) = self.columns.first() else { return f.write_str("nothing to do") };
+        write!(f, "{}: {}", shape.variant.name, self.why)
+    }
+}
+
+/// How some columns of a product are shared out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MatmulShape {
+    pub variant: &'static Variant,
+    /// How operands are read.
+    pub a: Read,
+    pub b: Read,
+    /// How a part of k is summed up.
+    pub run: SumRun,
+    /// Whether operands of half floats are read eight at once, as many as a vector holds.
+    pub eights: [bool; 2],
+    /// Steps of k that one trip of an invocation takes where several share sums: all that the vectors hold which it reads.
+    pub k_trip: usize,
+    /// Whether the steps that a workgroup brings at a time are written out: a loop costs hardware a compare, a branch and
+    /// clamped indices at every step.
+    pub written_out: bool,
+}
+
+/// How many products are added up one after another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum SumRun {
+    /// [`K_BLOCK`]; beyond, their sums are.
+    Blocks,
+    /// All: they are few enough.
+    Products,
+    /// All, four at a time: their sum is added to what is there.
+    Fours,
+}
+
+impl MatmulShape {
+    /// The same with the smallest tiles.
+    pub fn smallest(self) -> MatmulShape {
+        MatmulShape { variant: if self.variant.cols == Cols::One { &R1X1 } else { &R1X4 }, ..self }
+    }
+}
+
+/// How a variant takes a product: how it reads, and how it adds up.
+fn shape(
+    variant: &'static Variant,
+    matmul: &MatmulArgs,
+    n: usize,
+    stored: [Storage; 2],
+    target: &GpuTarget,
+) -> MatmulShape {
+    let (k, part) = (matmul.k, matmul.k_parts.len());
+    let (mut a, mut b) = (a_read(matmul, variant.rows), b_read(matmul, n, stored[1]));
+    if let (Share::SubgroupBroadcast(_) | Share::SplitK { .. }, Read::Across) = (variant.team, a) {
+        // Each reads rows of its own, wherever they lie.
+        a = Read::Each;
+    }
+    if let Share::WorkgroupTile { .. } = variant.team {
+        // What a workgroup brings along k is whole fours.
+        let whole = |read: Read| if read == Read::AlongK && !k.is_multiple_of(4) { Read::Each } else { read };
+        (a, b) = (whole(a), whole(b));
+    }
+    let mut eights = [
+        in_eights(a, stored[0], &matmul.a, [(&matmul.a.cols, k), (&matmul.a.rows, matmul.m)]),
+        eights_of_b(matmul, n, b, stored[1]),
+    ];
+    let mut k_trip = K_UNROLL;
+    match (variant.team, stored[1].blocks()) {
+        (Share::WorkgroupTile { .. }, _) => {}
+        (Share::SplitK { .. }, Some(blocks)) if b == Read::Blocks => {
+            k_trip = BlockSteps::of_vector(blocks).n_steps;
+            eights[0] &= k_trip.is_multiple_of(8);
+        }
+        (Share::SplitK { .. }, _) => {
+            // Across, an invocation reads the columns of its own tile.
+            eights[1] &= b == Read::AlongK || variant.cols == Cols::Fours(2);
+            if eights[0] || (eights[1] && b == Read::AlongK) {
+                k_trip = 2 * K_UNROLL;
+            }
+        }
+        (Share::Alone | Share::SubgroupBroadcast(_), _) => eights = [false; 2],
+    }
+    let run = match (variant.team, target.style) {
+        (Share::SubgroupBroadcast(_), _) if part <= K_RUN => SumRun::Fours,
+        (Share::Alone, Threads::Independent) if runs_alone(variant, b) && part <= K_RUN => SumRun::Fours,
+        (Share::SplitK { .. }, _) => SumRun::Products,
+        (_, Threads::Cooperative) if part <= K_PRODUCTS => SumRun::Products,
+        _ => SumRun::Blocks,
+    };
+    let written_out = target.style == Threads::Cooperative;
+    MatmulShape { variant, a, b, run, eights, k_trip, written_out }
+}
