@@ -98,11 +98,11 @@ impl Trial {
 
     /// Every variant that this device can run and that fits the shape, the default first.
     pub fn candidates(&self) -> Vec<Candidate> {
-        let launch = &self.plan.launches[0];
+        let (target, mut launch) = (&self.live.target, self.plan.launches[0].clone());
+        split(&mut launch, target);
         let (Kernel::Matmul(body), Some(matmul)) = (&launch.kernel, &launch.args.matmul) else {
             unreachable!("bug: it is a product")
         };
-        let target = &self.live.target;
         let default = default_of(matmul, matmul.n, [body.inputs[0], body.inputs[1]], target, &|_| matmul.k_parts);
         let others = VARIANTS.into_iter().filter(|v| *v != default && v.is_sensible(matmul, matmul.n));
         let fits = |v: &&'static Variant| v.fits(matmul, matmul.n, target);
