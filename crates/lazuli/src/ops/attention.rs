@@ -185,7 +185,12 @@ impl ScoreMap {
         let (q, k, v) = (&inputs[0], &inputs[1], &inputs[2]);
         let scores = self.masked(self.scores(&q.matmul(&k.transpose(-1, -2)), inputs.get(3)), &self.hidden)?;
         let SoftmaxRows { e, sum, .. } = self.softmax_rows(&scores);
-        let y = self.dropped(&e.mul(sum.recip())).matmul(v);
+        let weights = self.dropped(&e.mul(sum.recip()));
+        let mut y = weights.matmul(v);
+        if k.node()?.shape.iter().rev().nth(1) == Some(&1) {
+            // A softmax over one key is none that the planner could find, and so it hides no values: 0·NaN = NaN.
+            y = weights.eq(&self.zero).select(&self.zero, &y);
+        }
         let map = self.clone();
         let twin = CustomOp {
             name: "attention".into(),

@@ -206,6 +206,22 @@ fn few_rows_of_heads_that_share_keys_are_near_their_oracle() {
     }
 }
 
+/// The planner finds no softmax over a single key; its value stays out of the rows that may not look at it all the same.
+#[test]
+fn one_key_that_is_hidden_has_no_influence() {
+    let _beside = shared();
+    for l in [2, 3] {
+        let case = Case { causal: true, ..plain(2, l, 1, 5) };
+        check(case, "one key");
+        let got = Case { spoilt: Some((0, f32::NAN)), ..case }.method().to_vec::<f32>().unwrap();
+        for head in got.chunks(l * 5) {
+            let (before, last) = head.split_at((l - 1) * 5);
+            assert!(before.iter().all(|y| *y == 0.0), "queries before the key: {head:?}");
+            assert!(last.iter().all(|y| y.is_nan()), "the query at the key: {head:?}");
+        }
+    }
+}
+
 /// Keys and values of two bytes are widened in registers: the bits are those of the same numbers in a cache of floats.
 #[test]
 fn halves_in_a_cache_are_read_as_the_floats_that_they_are() {

@@ -19,7 +19,7 @@ fn kernels() -> Vec<(Isa, bool)> {
 fn bytes(n: usize, seed: usize) -> Vec<u8> {
     let byte = |i: usize| {
         let r = (i + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 24;
-        if r.is_multiple_of(2) { (r >> 1) as u8 } else { 255 * (r >> 2 & 1) as u8 | 255 * (r >> 3 & 1) as u8 }
+        if r.is_multiple_of(2) { (r >> 1) as u8 } else { (255 * (r >> 2 & 1) as u8) | (255 * (r >> 3 & 1) as u8) }
     };
     (0..n).map(byte).collect()
 }

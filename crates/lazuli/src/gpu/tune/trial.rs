@@ -242,8 +242,9 @@ impl Trial {
 
 /// Splits the sums of a product as the planner does for a device.
 fn split(launch: &mut Launch, target: &GpuTarget) {
-    let (Kernel::Matmul(body), Some(matmul)) = (&launch.kernel, &mut launch.args.matmul) else { return };
+    let Kernel::Matmul(body) = &launch.kernel else { return };
     let stored = [body.inputs[0], body.inputs[1]];
+    let Some(matmul) = &mut launch.args.matmul else { return };
     matmul.k_parts = k_parts(matmul, stored, (Lane::F32, 1), &Machine::Gpu(target.clone()));
 }
 
