@@ -8,7 +8,7 @@ use super::super::{PlanDraft, fuse};
 use super::*;
 use crate::graph::{NodeRef, capture};
 use crate::plan::edges::AskedGraph;
-use crate::target::Machine;
+use crate::target::{CpuTarget, Machine};
 use crate::{DType, Device, Tensor};
 
 /// Eight windows of 1 KiB, and loops of any length.
@@ -207,9 +207,11 @@ fn sums_longer_than_an_invocation_counts_are_split() {
 #[test]
 fn threads_are_not_looked_at() {
     let parts_with = |threads: usize| {
-        let Machine::Cpu(mut cpu) = Target::avx512().machine else { unreachable!("a processor") };
-        cpu.threads = threads;
-        let target = Target::cpu(cpu);
+        let target = match Target::avx512().machine {
+            Machine::Cpu(cpu) => Target::cpu(CpuTarget { threads, ..cpu }),
+            #[cfg(feature = "gpu")]
+            Machine::Gpu(_) => unreachable!("a processor"),
+        };
         let product = matrix(16, 20_000).matmul(&matrix(20_000, 18));
         let kernels = split_sums(lowered(&[&product], &target.limits), &target);
         kernels.steps.iter().filter_map(|step| Some(step.args.matmul.as_ref()?.k_parts)).collect::<Vec<_>>()
