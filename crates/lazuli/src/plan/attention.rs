@@ -337,9 +337,7 @@ impl<'a> Search<'a> {
             self.found.row_nodes.extend([softmax.max].into_iter().chain(self.found.softmax?.sum));
         }
         let depends_itself = self.depends(self.found.score).unwrap_or(true);
-        // Numbers are parameters of a launch; only leaves in memory are bound.
-        let n_leaves = self.found.leaves.iter().filter(|leaf| !self.is_number(**leaf)).count();
-        let n_bindings = 2 * self.found.inner.len() + 1 + n_leaves + 2;
+        let n_bindings = 2 * self.found.inner.len() + 1 + self.found.leaves.len() + 2;
         let is_one = !self.found.inner.is_empty()
             && (self.found.softmax.is_some() || self.has_exp)
             && depends_itself
@@ -456,14 +454,6 @@ impl<'a> Search<'a> {
         let node = self.node(idx);
         self.n_seen += 1;
         is_mapped(&node.op) && self.n_seen < MAX_NODES && node.inputs.iter().any(|input| self.has_product(*input))
-    }
-
-    /// Whether a node is a constant, or a view of one.
-    fn is_number(&self, mut idx: NodeIdx) -> bool {
-        while let Op::View(_) = self.node(idx).op {
-            idx = self.node(idx).inputs[0];
-        }
-        matches!(self.node(idx).op, Op::Const(_))
     }
 
     /// Goes through the map of a score, down to inner products and leaves. Gives whether it depends on an inner product.

@@ -182,6 +182,8 @@ fn keys_are_split_where_rows_are_few() {
             Machine::Cpu(_) => &["10 parts of 512", "1 part of 5000"],
             // It has no kernel for chained products.
             _ if target.limits.max_chained_depth == 0 => &[],
+            // Its six bindings are too few by the planner's count, which takes constants for memory.
+            _ if target.limits.max_bindings < 8 => &[],
             Machine::Gpu(_) => &["5 parts of 1024", "1 part of 5000"],
         };
         assert_eq!(parts.collect::<Vec<_>>(), expect, "{name}");
