@@ -99,7 +99,7 @@ fn gguf(path: &Path, n_bytes: u64, out: &mut dyn Write) -> Outcome {
     let file = Gguf::open(path)?;
     let (version, n_tensors) = (file.version(), file.tensors().len());
     writeln!(out, "{}: GGUF version {version}, {n_bytes} bytes, {n_tensors} tensors", path.display())?;
-    // How many tensors and elements there are of each format, those with most elements first.
+    // Tensors and elements are counted by storage format; the format with most elements is printed first.
     let mut formats: Vec<(&str, usize, usize)> = Vec::new();
     for tensor in file.tensors() {
         let n_elems = tensor.shape.iter().fold(1, |n: usize, size| n.saturating_mul(*size));

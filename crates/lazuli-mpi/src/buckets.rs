@@ -131,9 +131,10 @@ fn cut(parameters: &[(&str, usize)], most: usize) -> Vec<Vec<usize>> {
     buckets
 }
 
-/// The first parameter that must share a bucket with parameter `end - 1`. Parameters of one layer stay together while their sum
-/// is at most 9/8 of `most`, or of the layer's largest parameter where that alone exceeds `most`: so a bias goes with a weight
-/// that fills a bucket. Otherwise parameter `end - 1` is on its own.
+/// Parameters are put into buckets in units: `start..end` is the unit that ends before parameter `end`, and `start` is returned. A
+/// unit is a whole layer (parameters whose names share what precedes the last dot) if the layer has at most 9/8 of the elements of a
+/// bucket, or of its own largest parameter if that is larger than a bucket: the eighth lets a bias join a weight that fills a bucket
+/// alone. A larger layer is cut, and the unit is its last parameter.
 fn unit_start(parameters: &[(&str, usize)], end: usize, most: usize) -> usize {
     let layer = |at: usize| parameters[at].0.rsplit_once('.').map(|(layer, _)| layer);
     let start = (0..end).rev().take_while(|at| layer(*at).is_some() && layer(*at) == layer(end - 1)).last();

@@ -183,7 +183,7 @@ impl KvCache {
     /// ```
     pub fn next_capacities(&self) -> impl Iterator<Item = usize> + '_ {
         let next = |capacity: &usize| {
-            // No cache has room for more rows than the greatest power of two.
+            // The list ends where the next power of two does not fit a usize.
             let grown = self.capacity_for(capacity.checked_add(1)?.checked_next_power_of_two()?);
             (grown > *capacity).then_some(grown)
         };

@@ -267,8 +267,8 @@ fn recorded_runs_tell_their_inputs_apart_and_hand_back_what_is_no_result() {
     let pair = |a: f32, b: f32| Tensor::from_slice(&[a, b], [2], &cpu);
     let mut before = cpu.stats();
     for i in 0..6 {
-        // Runs 0 to 2, among them the recorded one, pass one tensor for both inputs. Later runs replay that recording with two
-        // different tensors, one of which is still an unevaluated expression.
+        // The run that is recorded is among runs 0 to 2, which pass one tensor for both inputs. Runs 3 to 5 replay the recording with
+        // two different tensors, of which `w` has not been computed yet.
         let x = pair(i as f32, 2.0);
         let w = if i < 3 { x.clone() } else { pair(3.0, 4.0).mul(2.0) };
         let (ws, expect) = match i < 3 {

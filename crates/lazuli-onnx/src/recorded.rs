@@ -15,12 +15,12 @@ use crate::value::{Kind, Value};
 
 /// How many shapes of inputs are remembered.
 const MOST_SHAPES: usize = 8;
-/// How many runs with inputs of one shape are recorded that found other numbers on the way: a model that chooses a branch has as
-/// many as it has branches. If as many runs in a row find numbers that no recording has, the shape's recordings are given up: a
-/// model that finds other numbers in every run (boxes in an image, say) gains nothing from them.
+/// How many runs are recorded for inputs of one shape. Runs differ in the numbers that the model reads while it runs: one whose
+/// `If` has two branches needs two recordings. After this many runs in a row that no recording fits, all recordings of the shape
+/// are dropped and no more are made: a model that reads other numbers in every run (boxes in an image) gains nothing from them.
 const MOST_RUNS: usize = 4;
-/// How many tensors a recorded run looks at, at most: each is an evaluation with a plan that is kept. A loop whose condition is a
-/// number of the device looks at one in every round.
+/// The most tensors that a recorded run may read: each is an evaluation whose plan is kept, and a `Loop` whose condition is computed
+/// on the device reads one in every iteration.
 const MOST_READS: usize = 64;
 
 /// What a recorded run is found by: element type and shape of every input of the model, None for an input that the caller left
@@ -116,12 +116,12 @@ impl RecordedRuns {
 
 /// A run as evaluations.
 pub struct RecordedRun {
-    /// What the model looked at, in order, where that depends on the inputs.
+    /// The reads whose numbers depend on the inputs, in order.
     reads: VecDeque<RecordedRead>,
     last: RecordedStep,
 }
 
-/// An evaluation whose result the model looked at, and what that was.
+/// An evaluation whose result the model read while it was recorded, with the numbers that it read.
 struct RecordedRead {
     recording: Recording,
     elem: ElemType,
@@ -131,9 +131,10 @@ struct RecordedRead {
 /// What follows in a run from its inputs and from the numbers that were found before. Runs that have found the same share their
 /// steps, so that whichever of them a new run is, each of its steps is computed once.
 pub enum RecordedStep {
-    /// The model looks at a tensor, made of the inputs and of what was read before; what follows depends on its numbers.
+    /// The model reads a tensor that is computed from the inputs and from earlier reads; each branch is how the run goes on after
+    /// one value of it.
     Read { recording: Recording, elem: ElemType, branches: Mutex<Vec<(HostData, Arc<RecordedStep>)>> },
-    /// What the outputs are made by, if some are tensors of the device, and what they are.
+    /// The evaluation of the outputs, None if no output is a tensor of the device, and what each output is.
     End { recording: Option<Recording>, outputs: Vec<RecordedOutput> },
 }
 

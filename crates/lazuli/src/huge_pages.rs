@@ -28,7 +28,8 @@ pub fn ask_for_large(start: *const u8, size_bytes: usize) {
 const SLAB: usize = 16 << 20;
 const LEAST_PART: usize = 4 << 10;
 
-/// Memory on large pages that parts are taken of, one after another. It is freed when none of its parts is left.
+/// A bump allocator on large pages: parts are taken one after another and never given back one by one. The memory is freed with the
+/// last part.
 struct Slab {
     start: NonNull<u8>,
 }
@@ -37,7 +38,7 @@ struct Slab {
 unsafe impl Send for Slab {}
 unsafe impl Sync for Slab {}
 
-/// The slab that parts are taken of, and how many of its bytes are taken.
+/// The slab from which the next part is taken, and how many of its bytes are in use.
 static OPEN: Mutex<(Weak<Slab>, usize)> = Mutex::new((Weak::new(), 0));
 
 impl Slab {
@@ -56,7 +57,7 @@ impl Slab {
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and no part is left.
+        // SAFETY: `start` was allocated with this layout in `new`. Each part holds the slab by `Arc`, so none exists any more.
         unsafe { dealloc(self.start.as_ptr(), Slab::LAYOUT) };
     }
 }

@@ -22,7 +22,7 @@ pub struct Family {
     pub name: &'static str,
     /// What Mesa calls it, newest name last: some have been renamed.
     mesa_names: &'static [&'static str],
-    /// Whether waves have 32 invocations, not Mesa's 64.
+    /// Whether Mesa is told to compile compute shaders for waves of 32 invocations; its default for RDNA is 64.
     waves_of_32: bool,
 }
 

@@ -1,12 +1,12 @@
-//! On which processor a thread of the pool runs. A system may wake a thread on the processor of the thread that wakes it, and leave
-//! both there for milliseconds although other processors are idle: virtual machines often do not say which processors share a cache.
-//! Measured on a virtual machine with two processors, a run of 10 ms after a pause of 30 ms took 17 ms. Only threads that the engine
-//! has started are moved, never those of the program.
+//! Wake-up placement of pool threads. The scheduler may wake a thread on the processor of the thread that wakes it and leave both
+//! there for milliseconds although others are idle, above all in virtual machines, which often hide the cache topology. On such a
+//! machine with two processors an evaluation of 10 ms that followed a pause of 30 ms took 17 ms. A pool thread therefore moves itself
+//! to another processor when it is woken. Threads of the user's program are never moved.
 
-/// The processor that this thread runs on, if the system says so.
+/// The number of the processor that this thread runs on; None if `sched_getcpu` fails.
 #[cfg(target_os = "linux")]
 pub fn here() -> Option<usize> {
-    // SAFETY: it has no conditions.
+    // SAFETY: the call takes no arguments and reads no memory of ours.
     usize::try_from(unsafe { libc::sched_getcpu() }).ok()
 }
 
@@ -34,7 +34,7 @@ pub fn leave(processor: usize, n_threads: usize) {
     }
 }
 
-/// The processor that this thread runs on, if the system says so.
+/// None: threads are placed on Linux alone.
 #[cfg(not(target_os = "linux"))]
 pub fn here() -> Option<usize> {
     None

@@ -188,7 +188,8 @@ impl ScoreMap {
         let weights = self.dropped(&e.mul(sum.recip()));
         let mut y = weights.matmul(v);
         if k.node()?.shape.iter().rev().nth(1) == Some(&1) {
-            // A softmax over one key is none that the planner could find, and so it hides no values: 0·NaN = NaN.
+            // The attention kernel skips values whose weight is 0. Over one key the softmax is no reduction, so that the planner
+            // makes no attention kernel, and a hidden value that is NaN would give 0·NaN = NaN.
             y = weights.eq(&self.zero).select(&self.zero, &y);
         }
         let map = self.clone();

@@ -206,7 +206,8 @@ fn few_rows_of_heads_that_share_keys_are_near_their_oracle() {
     }
 }
 
-/// The planner finds no softmax over a single key; its value stays out of the rows that may not look at it all the same.
+/// A causal mask hides a single key from all queries but the last. They give zeros even if its value is NaN, although a softmax of
+/// one score is no reduction and so is not computed by the attention kernel, which never reads hidden values.
 #[test]
 fn one_key_that_is_hidden_has_no_influence() {
     let _beside = shared();

@@ -127,25 +127,25 @@ macro_rules! tiles {
 }
 
 #[cfg(target_arch = "x86_64")]
-tiles! { vnni Lanes512 "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni,avx2,fma";
+tiles! { vnni DotQuads512 "avx512f,avx512vl,avx512dq,avx512bw,avx512vnni,avx2,fma";
     FEW "VNNI" 4 [1 2 3 4];
     MANY "VNNI" 2 [1 2 3 4 5 6 7 8];
 }
 #[cfg(target_arch = "x86_64")]
-tiles! { avx2 Lanes256 "avx2,fma";
+tiles! { avx2 WordPairs256 "avx2,fma";
     KERNEL "AVX2" 1 [1 2 3 4];
 }
 #[cfg(target_arch = "x86_64")]
-tiles! { baseline Lanes128;
+tiles! { baseline WordPairs128;
     KERNEL "SSE2" 1 [1 2];
 }
 #[cfg(not(target_arch = "x86_64"))]
-tiles! { baseline Portable;
+tiles! { baseline PlainQuads;
     KERNEL "plain code" 1 [1 2 3 4];
 }
 
 #[cfg(target_arch = "x86_64")]
-use x86::{Lanes128, Lanes256, Lanes512};
+use x86::{DotQuads512, WordPairs128, WordPairs256};
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
@@ -154,10 +154,10 @@ mod x86 {
     use super::{LANES, QuadLanes};
 
     /// One vector.
-    pub struct Lanes512;
+    pub struct DotQuads512;
 
     #[rustfmt::skip]
-    impl QuadLanes for Lanes512 {
+    impl QuadLanes for DotQuads512 {
         type Codes = __m512i;
         type Row = __m512i;
         type Sums = __m512i;
@@ -234,18 +234,18 @@ mod x86 {
         };
     }
 
-    word_pairs!(Lanes256, __m256i, 2, _mm256_setzero_si256 _mm256_loadu_si256 _mm256_storeu_si256 _mm256_set1_epi32 _mm256_and_si256
+    word_pairs!(WordPairs256, __m256i, 2, _mm256_setzero_si256 _mm256_loadu_si256 _mm256_storeu_si256 _mm256_set1_epi32 _mm256_and_si256
         _mm256_add_epi32 _mm256_madd_epi16 _mm256_slli_epi16 _mm256_srli_epi16 _mm256_srai_epi16);
-    word_pairs!(Lanes128, __m128i, 4, _mm_setzero_si128 _mm_loadu_si128 _mm_storeu_si128 _mm_set1_epi32 _mm_and_si128
+    word_pairs!(WordPairs128, __m128i, 4, _mm_setzero_si128 _mm_loadu_si128 _mm_storeu_si128 _mm_set1_epi32 _mm_and_si128
         _mm_add_epi32 _mm_madd_epi16 _mm_slli_epi16 _mm_srli_epi16 _mm_srai_epi16);
 }
 
 /// Plain code, for other processors than x86: each lane is a word of four bytes.
 #[cfg(not(target_arch = "x86_64"))]
-struct Portable;
+struct PlainQuads;
 
 #[cfg(not(target_arch = "x86_64"))]
-impl QuadLanes for Portable {
+impl QuadLanes for PlainQuads {
     type Codes = [u32; LANES];
     type Row = [i32; QUAD];
     type Sums = [i32; LANES];

@@ -19,36 +19,36 @@ use crate::target::{CpuTarget, Machine};
 #[cfg(feature = "gpu")]
 use crate::target::{GpuTarget, Threads};
 
-/// Parts at most on a processor: enough for the threads that it takes to keep memory busy, few enough to add up.
+/// The most parts on a CPU: enough threads to saturate memory, few enough that adding them up costs little.
 const MAX_PARTS: usize = 16;
-/// The least steps of a part: as many as are packed at a time.
+/// The fewest steps of k in a part: the depth of a packed block.
 const MIN_STEPS: usize = 512;
-/// Multiplications that are worth a part.
+/// The fewest multiply-adds in a part.
 const MIN_WORK: usize = 1 << 20;
-/// Of several matrices with fewer multiplications than this each, a thread takes whole ones.
+/// A batch of products with fewer multiply-adds than this each is shared out among threads product by product, without split-k.
 const SMALL_MATRIX: usize = 1 << 24;
-/// Values of the right operand that are worth a part of a single row: 256 KiB.
+/// The fewest values of the right operand (256 KiB of f32) in a part of a GEMV.
 const MIN_VALUES: usize = 64 << 10;
-/// Register tiles below one another that a thread takes at least, so that what it packs is used so often.
+/// The fewest register tiles along m that a thread computes, so that each panel it packs is used that often.
 const TILES_DOWN: usize = 16;
-/// Register tiles that are worth sharing out where windows of images are read in place.
+/// With at least this many register tiles an implicit GEMM has work for all threads without split-k.
 const MIN_WINDOW_TILES: usize = 16;
-/// Up to so many rows, dense columns of the right operand are shared out; up to so many if it is in blocks; and up to so many
-/// it is read in place.
+/// The most rows for which threads share out the columns of a dense right operand; of one in quantised blocks; and for which the
+/// right operand is read in place instead of packed.
 const FEW_ROWS: usize = 16;
 const FEW_ROWS_OF_BLOCKS: usize = 8;
 const ROWS_IN_PLACE: usize = 32;
 
-/// The least steps of a part that a workgroup makes; and an invocation, where several share a tile's sums.
+/// The fewest steps of k in a part that a workgroup computes; and in the share of one invocation, where several invocations add up
+/// the same tile.
 #[cfg(feature = "gpu")]
 const MIN_GROUP_STEPS: usize = 64;
 #[cfg(feature = "gpu")]
 const MIN_LANE_STEPS: usize = 32;
-/// Parts are multiples of this, so that vectors along k and the steps that a workgroup brings at a time are whole in all of
-/// them, whichever variant runs.
+/// Parts are multiples of this many steps, so that every variant's vectors along k and workgroup tiles are whole in each part.
 #[cfg(feature = "gpu")]
 const WHOLE_STEPS: usize = 16;
-/// Sums of parts that are worth a run for each part.
+/// With at most this many partial sums, every block of [`K_RUN`] steps is a part of its own and not an iteration of a loop.
 #[cfg(feature = "gpu")]
 const FEW_SUMS: usize = 1 << 18;
 
@@ -94,7 +94,7 @@ fn on_a_processor(matmul: &MatmulArgs, b_stored: Storage, cpu: &CpuTarget) -> Ax
         }
         (Some((_, 1)), Some((1, _))) => cpu.isa > Isa::Baseline && (n == 1 || m <= FEW_ROWS && is_plain),
         (Some(_), Some(_)) => false,
-        // Windows of images: a single row is multiplied with them as they lie, others transposed.
+        // Windows of images: a single row reads them in place (GEMV), more rows are an implicit GEMM.
         _ if m == 1 => true,
         _ => {
             let [rows, columns] = cpu.register_tile(false);
@@ -112,7 +112,7 @@ fn on_a_processor(matmul: &MatmulArgs, b_stored: Storage, cpu: &CpuTarget) -> Ax
     AxisParts::of_count(k, (k / MIN_STEPS).min(work / MIN_WORK).min(MAX_PARTS / n_shared.max(1)).max(1))
 }
 
-/// Parts of the variant that the product would be made by. What fours of columns leave over goes with the others.
+/// Parts for the shader variant that the product will have. Columns left over by vectors of four have as many parts as the rest.
 #[cfg(feature = "gpu")]
 fn on_a_gpu(matmul: &MatmulArgs, stored: [Storage; 2], n_grouped: usize, target: &GpuTarget) -> AxisParts {
     let &MatmulArgs { m, k, n, .. } = matmul;

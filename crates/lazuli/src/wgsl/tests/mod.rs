@@ -72,12 +72,12 @@ fn plan(outputs: &[&Tensor]) -> Plan {
     plan_on(outputs, &target(Threads::Independent))
 }
 
-/// The plan for a device.
+/// The plan that a device gets.
 fn plan_on(outputs: &[&Tensor], target: &GpuTarget) -> Plan {
     plan_with(outputs, &limits().within(target), target)
 }
 
-/// The plan for a device, but within these limits.
+/// The plan that a device would get if its limits were `limits`: small ones cut small kernels, so that tests reach every cut.
 fn plan_with(outputs: &[&Tensor], limits: &Limits, target: &GpuTarget) -> Plan {
     let nodes: Vec<&NodeRef> = outputs.iter().map(|t| t.node().expect("a good tensor")).collect();
     let device = nodes[0].device.clone();
