@@ -80,7 +80,11 @@ fn any_case(outer: Vec<usize>, inner: Vec<usize>, order: Order, dice: &mut Dice)
                 let less = case.binary(&LT, x, y);
                 case.select(less, y, x)
             }
-            5 => case.unary(&NEG, x),
+            5 => {
+                // Adding 0 makes −0 a 0: which of two zeros a maximum gives is not promised.
+                let (negated, zero) = (case.unary(&NEG, x), case.constant(DType::F32, 0.0));
+                case.binary(&ADD, negated, zero)
+            }
             6 => {
                 // Rounded, so that sums of sums of products stay exact.
                 let whole = case.cast(x, DType::I32);
