@@ -127,7 +127,7 @@ fn unsigned(c: &Call, [i, zero]: [usize; 2], align: fn(Tensor) -> Tensor) -> Res
     Ok((x, zero))
 }
 
-/// The same with the product of bytes apart from what zero points take from it:
+/// [`int_product`] as a product of raw bytes, from which the terms of the zero points are then subtracted:
 /// `Σ (a − p)·(b − q) = Σ a·b − q · Σ a − p · (Σ b − k·q)`. Of constants, `Σ b − k·q` is kept.
 fn byte_product(c: &Call, a: [usize; 2], b: [usize; 2]) -> Result<Tensor, Stop> {
     let ((x, p), (y, q)) = (unsigned(c, a, column)?, unsigned(c, b, |zero| zero)?);
@@ -202,7 +202,7 @@ fn int_conv(c: &Call, x: [usize; 2], w: [usize; 2]) -> Result<Tensor, Stop> {
     Ok(summed(parts.into_iter()))
 }
 
-/// The same as a product of bytes, where the engine multiplies those; None where windows reach into padding, where there are no zero
+/// [`int_conv`] as a product of raw bytes, on the CPU; None where windows reach into padding, where there are no zero
 /// points to be taken from sums, or see some of the channels only. With weights less their zero point `q` and images less theirs,
 /// `p`: `Σ (x − p)·(w − q) = Σ x·w − q · Σ x − p · (Σ w − k·q)`. What weights alone decide is kept.
 fn byte_conv(c: &Call, image: [usize; 2], weight: [usize; 2]) -> Result<Option<Tensor>, Stop> {

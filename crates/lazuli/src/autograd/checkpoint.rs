@@ -1,4 +1,4 @@
-//! Recomputing instead of keeping. In one plan, what the way back needs of the way forth is held until then; a checkpoint
+//! Recomputing instead of keeping. In one plan, the values of the forward pass that the backward pass needs are held until it reads them; a checkpoint
 //! makes it again from its inputs instead. Less memory, more work.
 
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ static RECOMPUTE: LazyLock<CustomOp> = LazyLock::new(|| CustomOp {
     grad: Some(Arc::new(|_, _, g| vec![g.clone()])),
 });
 
-/// `f(inputs)`, of which a gradient will need nothing to be kept but the inputs: on the way back, all that lies between is
+/// `f(inputs)`, of which a gradient will need nothing to be kept but the inputs: in the backward pass, all that lies between is
 /// computed a second time. `f` is called once. For long models in little memory, around each block.
 ///
 /// Only within one plan is there anything to keep: where a loss is computed first and its gradient later, everything

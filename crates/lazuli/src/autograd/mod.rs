@@ -71,11 +71,11 @@ impl Tensor {
     }
 
     /// These values with the gradients of `twin`, which has the same shape and dtype and is never computed itself: for what
-    /// has a better way back than its own ops would give it.
+    /// has a better gradient than its own ops would give it.
     ///
     /// ```
     /// # use lazuli::{Device, Tensor};
-    /// // Rounded on the way forth, as if it were not on the way back.
+    /// // Rounded in the forward pass, as if it were not in the backward pass.
     /// let x = Tensor::from_slice(&[0.4f32, 1.7], [2], &Device::cpu()).tracked();
     /// let y = x.round().with_gradient_of(&x);
     /// assert_eq!(y.to_vec::<f32>()?, [0.0, 2.0]);
@@ -163,7 +163,7 @@ fn single<'a>(loss: &'a Tensor, at: &'static Location<'static>) -> Result<&'a No
     Err(grad_error("grad", format!("the loss has shape {}, not one element; {hint}", node.shape), at))
 }
 
-/// A node on the way back, with what it was computed from: none where history ends.
+/// A node of the backward pass, with what it was computed from: none where history ends.
 struct HistoryStep {
     node: NodeRef,
     op: Op,

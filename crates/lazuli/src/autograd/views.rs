@@ -98,7 +98,7 @@ impl AxisWalk {
         Some(AxisWalk { start, along })
     }
 
-    /// How many source axes are walked by windows: on the way back each needs an axis beside the source's own.
+    /// How many source axes are walked by windows: in the backward pass each needs an axis beside the source's own.
     fn n_windows(&self) -> usize {
         self.along.iter().filter(|strides| strides.len() == 2).count()
     }

@@ -66,7 +66,7 @@ pub struct Captured {
     closing: Vec<(NodeRef, usize)>,
     /// Per node, who holds it. In use only while that is counted.
     held: Vec<Holder>,
-    /// Its number, by which nodes know that it has seen them.
+    /// The number of this capture, which every visited node stores.
     capture: u64,
 }
 
@@ -275,7 +275,7 @@ impl Captured {
         &self.edges[start as usize..self.links[idx as usize].end as usize]
     }
 
-    /// Which of the nodes this is, if it is one of them. The caller holds the device's lock.
+    /// The index of `node` among the captured nodes, if it is one of them. The caller holds the device's lock.
     pub(super) fn place_of(&self, node: &Node) -> Option<NodeIdx> {
         node.seen(self.capture)
     }

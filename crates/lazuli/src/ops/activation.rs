@@ -23,7 +23,7 @@ fn near(x: &Tensor) -> Tensor {
     x.abs().gt(FAR).select(0, x)
 }
 
-/// `x · gate`, which `product` is for what is [`near`]. Far out it is `x` or nothing without a product, which on the way back
+/// `x · gate`, which `product` is for what is [`near`]. Far out it is `x` or nothing without a product, which in the backward pass
 /// would be of something huge and a slope of 0, and NaN where that overflows.
 #[track_caller]
 fn gated(x: &Tensor, product: Tensor) -> Tensor {

@@ -63,7 +63,7 @@ impl Tensor {
     /// none) gives zeros, where `softmax` written as maths gives NaN. A key that a query may not look at has no influence
     /// on it, whatever its value is: what fills up a sequence may be NaN.
     ///
-    /// No score is stored, and neither is one on the way back: gradients compute the scores again from each row's sum. The
+    /// No score is stored, and neither is one in the backward pass: gradients compute the scores again from each row's sum. The
     /// same maths written with ops stores no score either, unless its gradient is wanted.
     ///
     /// ```
@@ -112,8 +112,8 @@ fn attend(q: &Tensor, k: &Tensor, v: &Tensor, options: Attention<'_>) -> Result<
     reshaped("attention", &y, result).map(|y| y.to_dtype(dtype))
 }
 
-/// What is done to products of queries and keys until they are weights. Its numbers are tensors, so that the way forth and
-/// the way back, which both compute scores, use the same: the planner takes two numbers that are written twice for two.
+/// What is done to products of queries and keys until they are weights. Its numbers are tensors, so that the forward and
+/// the backward pass, which both compute scores, use the same: the planner takes two numbers that are written twice for two.
 #[derive(Clone)]
 struct ScoreMap {
     causal: bool,
@@ -178,7 +178,7 @@ impl ScoreMap {
         })
     }
 
-    /// Attention of queries, keys, values and, if there is one, a bias, all f32 with equal batches. The way back recomputes
+    /// Attention of queries, keys, values and, if there is one, a bias, all f32 with equal batches. The backward pass recomputes
     /// the scores from the sum of each row, instead of keeping them.
     #[track_caller]
     fn attend(&self, inputs: &[Tensor]) -> Result<Tensor> {

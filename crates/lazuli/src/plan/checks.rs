@@ -45,7 +45,7 @@ impl Checks {
         for (idx, node) in graph.nodes.iter().enumerate() {
             let is_late = matches!(node.op, Op::Commit) || node.inputs.iter().any(|i| late[*i as usize]);
             // A gradient adds at the places that the value was looked up at: their indices are known to be in range once
-            // the lookup was made, and the whole way back need not be gone before the first commit.
+            // the lookup was made, and the whole backward pass need not be gone before the first commit.
             let mut is_known = || looked_up(graph, node).is_some_and(|lookup| !known.insert(lookup));
             first.push(may_fail[idx] && !is_late && !is_known());
             late.push(is_late);

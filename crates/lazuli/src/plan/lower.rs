@@ -158,7 +158,7 @@ pub fn lower(of: &ToLower, memos: Option<&GroupMemos>) -> (Lowered, Option<Vec<N
     (Lowered { steps, values, outputs, checks }, (!is_split).then_some(nodes))
 }
 
-/// The numbers of kernels that are known but for these, in the order in which they were lowered; and all checks. An error if
+/// For kernels that are known, their arguments (sizes, strides, offsets) for another graph, in the order in which they were lowered; and all checks. An error if
 /// one of them is another kernel now.
 pub fn numbers(of: &ToLower, memos: &GroupMemos, known: KnownKernels) -> Result<(Vec<Args>, Vec<NodeIdx>), Differs> {
     let mut lowering = Lowering::new(of, Finished::Numbers { drafts: known.drafts, args: Vec::new() });

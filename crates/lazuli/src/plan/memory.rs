@@ -8,7 +8,7 @@ use super::order::Makers;
 use super::{Launch, LaunchStructure, Plan, Slot, SlotId, SlotKind, ValueId};
 use crate::kernel::{AccessForm, InstOp, Kernel};
 
-/// Which values share memory. Sizes decide it only by how they compare, so that it mostly serves other sizes, too.
+/// Which values share memory. It depends on sizes only through which value is larger, so it mostly holds for other sizes, too.
 #[derive(Debug)]
 pub struct Assignment {
     allocations: Vec<Allocation>,

@@ -539,7 +539,7 @@ fn a_gradient_scattered_where_it_was_looked_up_holds_up_no_commit() {
     assert!(commits[0] < checks[1] && checks[1] < commits[1], "{plan}");
     // The product that makes the gradient commits the update.
     assert!(matches!(plan.launches[commits[0]].kernel, Kernel::Matmul(_)), "{plan}");
-    // With another index, all of the way back must be gone first.
+    // With another index, all of the backward pass must be gone first.
     let more = Tensor::zeros([10, 4], DType::F32, &Device::cpu()).scatter_add(
         0,
         &Tensor::zeros([2, 4], DType::I32, &Device::cpu()),

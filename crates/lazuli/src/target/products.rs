@@ -29,7 +29,7 @@ static DEFAULTS_ALONE: [(&Variant, usize); 16] = [
     (&R2X1, 0),
     (&R1X1, 0),
 ];
-/// The same for hardware where neither few rows nor a tile of a workgroup will do.
+/// Defaults for hardware where neither the split-k variants for few rows nor a workgroup tile fit.
 static DEFAULTS_FEW: [(&Variant, usize); 6] = [(&R4X4, 0), (&R2X4, 0), (&R1X4, 0), (&R4X1, 0), (&R2X1, 0), (&R1X1, 0)];
 /// Tiles of a workgroup, the largest first: a larger one reads less for each product.
 static TILES: [&Variant; 5] = [&T128X8, &T128, &T64, &T64X32, &T32];
@@ -42,7 +42,7 @@ static FEW_ROWS: [(usize, [&Variant; 4]); 3] = [
     (16, [&L8X4, &L8X4Q, &L8X4B, &L4X8B]),
 ];
 
-/// Sums that an invocation keeps in registers where it needs them twice, for blocks: with more, few waves fit on hardware.
+/// The largest register tile of an invocation that holds each sum twice (of the block and in all): a larger one costs occupancy.
 const MAX_BLOCK_SUMS: usize = 32;
 /// Elements of the shortest blocks: a multiple of the steps that any vector of codes has.
 const MIN_BLOCK: isize = 32;

@@ -148,12 +148,12 @@ pub enum Read {
 
 /// Steps along k that one trip takes.
 pub const K_UNROLL: usize = 4;
-/// Products that are summed up one after another; beyond, their sums are.
+/// Products that are added up in order to one partial sum; a longer k makes several, which are then added.
 pub const K_BLOCK: usize = 256;
 /// Up to here a run of sums of `K_UNROLL` products takes no blocks: it adds up 512 of them at most. llvmpipe reads memory a
 /// tenth slower in a loop within a loop.
 pub const K_RUN: usize = 2048;
-/// The same for a run of products: as many roundings.
+/// The longest k that is added up product by product without blocks: as many roundings as [`K_RUN`] steps in fours.
 pub const K_PRODUCTS: usize = 512;
 /// Invocations that count as one workgroup when it is asked whether there are enough to fill a device.
 pub const GROUP: usize = 64;

@@ -37,7 +37,7 @@ const BLOCK_TILES: usize = 64;
 /// Transformed values of a place in a block at most, where several rows of tiles make a block, and in any block.
 const PLACE_VALUES: usize = 16 << 10;
 const MAX_PLACE_VALUES: usize = 4 * PLACE_VALUES;
-/// Values between what belongs to two places, so that the same element of all places does not fall into one set of a cache.
+/// Padding between the values of two places, so that equal elements of all places do not map to one cache set.
 const APART: usize = 16;
 /// Channels of weights that are transformed at a time.
 const PACKED_CHANNELS: usize = 16;

@@ -1,5 +1,5 @@
-//! Integer products whose operands are stored as bytes: the right one is packed unless it is kept so, and each block of sums is
-//! followed by what the kernel does with it.
+//! Integer products whose operands are stored as bytes: the right one is packed unless its packed form is kept,
+//! and the epilogue is applied to each block of sums while it is in cache.
 
 use std::ops::Range;
 

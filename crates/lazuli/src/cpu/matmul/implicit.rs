@@ -1,5 +1,5 @@
-//! Products whose right operand is read by lists of axes, such as the windows of images: the left operand is packed or transformed, and
-//! each block of sums is followed by what the kernel does with it.
+//! Products whose right operand is read by lists of axes, such as the windows of images: the weights are packed, or
+//! transformed for Winograd, and the epilogue is applied to each block of sums while it is in cache (implicit GEMM).
 
 use std::ops::Range;
 

@@ -64,7 +64,7 @@ pub enum GroupRecording {
     Follows(RecordedGroup, usize),
 }
 
-/// The same for one body.
+/// What becomes of the questions while one body is built.
 pub enum BodyRecording {
     Off,
     Writes(Vec<BodyQuestion>),
@@ -222,7 +222,7 @@ impl BodyBuilder {
                     self.const_place(&lowering.graph.nodes[node as usize]) == (place, constant)
                 }
                 BodyQuestion::Made(reg) => break reg,
-                // BodyQuestion by whoever builds the body, never while a node is evaluated.
+                // Asked by whoever builds the body, never while a node is evaluated.
                 BodyQuestion::Map(_) | BodyQuestion::Store(_) => false,
             };
             if !is_same {

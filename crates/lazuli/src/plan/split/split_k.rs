@@ -33,10 +33,11 @@ const MIN_VALUES: usize = 64 << 10;
 const TILES_DOWN: usize = 16;
 /// With at least this many register tiles an implicit GEMM has work for all threads without split-k.
 const MIN_WINDOW_TILES: usize = 16;
-/// The most rows for which threads share out the columns of a dense right operand; of one in quantised blocks; and for which the
-/// right operand is read in place instead of packed.
+/// The most rows for which threads share out the columns of a dense right operand.
 const FEW_ROWS: usize = 16;
+/// The same limit where the right operand is in quantised blocks.
 const FEW_ROWS_OF_BLOCKS: usize = 8;
+/// The most rows for which the right operand is read in place instead of packed.
 const ROWS_IN_PLACE: usize = 32;
 
 /// The fewest steps of k in a part that a workgroup computes; and in the share of one invocation, where several invocations add up

@@ -14,13 +14,16 @@ use crate::target::Machine;
 #[cfg(feature = "gpu")]
 use crate::target::attention_tiles::AttentionTiles;
 
-/// Rows that are few for a processor; the columns of a part then; and how many tasks parts should leave for threads.
+/// The most rows for which a CPU splits the keys.
 const FEW_ROWS: usize = 15;
+/// Keys in a part on a CPU.
 const PART_COLUMNS: RangeInclusive<usize> = 512..=4096;
+/// Tasks that the parts should leave for the threads of a CPU.
 const TASKS: usize = 48;
-/// The same for a GPU, whose parts all have one length.
+/// The most rows for which a GPU splits the keys.
 #[cfg(feature = "gpu")]
 const FEW_ROWS_OF_GPU: usize = 8;
+/// Keys in a part on a GPU.
 #[cfg(feature = "gpu")]
 const PART_COLUMNS_OF_GPU: usize = 1024;
 

@@ -38,7 +38,7 @@ impl ProductSchedule {
     }
 }
 
-/// What is told is how most of it is made; what fours leave over goes with it.
+/// Shows the variant of the columns that are taken as vec4s; that of the up to three columns left over is not shown.
 impl fmt::Display for ProductSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some((_, shape)) = self.columns.first() else { return f.write_str("nothing to do") };
@@ -67,7 +67,7 @@ pub struct MatmulShape {
 /// How many products are added up one after another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SumRun {
-    /// [`K_BLOCK`]; beyond, their sums are.
+    /// [`K_BLOCK`] at a time; then the sums of these blocks are added.
     Blocks,
     /// All: they are few enough.
     Products,
