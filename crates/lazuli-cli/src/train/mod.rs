@@ -116,7 +116,7 @@ fn trained(options: Options, device: Device, team: Box<dyn Team + '_>, out: &mut
         }
         let accuracy = run.accuracy(&test)?;
         run.place = Place { epoch: run.place.epoch + 1, batch: 0 };
-        run.record.end_epoch(run.place.epoch, accuracy, pace.n_images as f64 / pace.seconds);
+        run.record.end_epoch(run.place.epoch, accuracy, pace.images_per_second());
         run.save()?;
         writeln!(out, "{}{}", run.record.last_line(), pace.of_ranks(n_ranks))?;
     }
@@ -125,6 +125,11 @@ fn trained(options: Options, device: Device, team: Box<dyn Team + '_>, out: &mut
 }
 
 impl Pace {
+    /// 0 of an epoch that was stopped after its last batch, of which a resumed run has none to do.
+    fn images_per_second(&self) -> f64 {
+        if self.seconds > 0.0 { self.n_images as f64 / self.seconds } else { 0.0 }
+    }
+
     /// Of ranks, how many there are and how long this one waited.
     fn of_ranks(&self, n_ranks: usize) -> String {
         match n_ranks {
@@ -180,7 +185,7 @@ impl<'t> Run<'t> {
                 sums.clear();
                 pace.seconds = start.elapsed().as_secs_f64();
                 pace.waited = (self.team.waited() - waited).as_secs_f64() / pace.seconds;
-                let (speed, ranks) = (pace.n_images as f64 / pace.seconds, pace.of_ranks(self.team.size()));
+                let (speed, ranks) = (pace.images_per_second(), pace.of_ranks(self.team.size()));
                 bar.set_message(format!("{} · {speed:.0} images/s{ranks}", self.record.now()));
             }
             bar.inc(1);
@@ -309,6 +314,12 @@ mod tests {
             loss.to_bits()
         };
         steps.map(step).collect()
+    }
+
+    #[test]
+    fn an_epoch_that_had_no_batch_left_has_a_speed_of_0() {
+        let pace = |n_images, seconds| Pace { n_images, seconds, waited: 0.0 };
+        assert_eq!([pace(0, 0.0), pace(30, 0.5)].map(|pace| pace.images_per_second()), [0.0, 60.0]);
     }
 
     #[test]
