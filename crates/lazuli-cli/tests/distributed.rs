@@ -93,18 +93,25 @@ fn what_one_rank_cannot_do_is_told_by_all() {
     let (text, errors) = texts(&output);
     assert!(!output.status.success() && errors.contains("there is no checkpoint in"), "{text}{errors}");
 
-    // Seeds that differ are found at the start.
+    // Seeds that differ are found at the start, and so are images.
     let lazuli = env!("CARGO_BIN_EXE_lazuli");
-    let words = |seed: &str| {
-        let data = data.path().display().to_string();
+    let words = |seed: &str, data: &Path| {
+        let data = data.display().to_string();
         let out = folder.path().join("run").display().to_string();
         let words = [lazuli, "train", "mnist", "--distributed", "--device", "cpu", "--data", &data, "--out", &out];
-        words.into_iter().chain(["--seed", seed]).map(String::from).collect::<Vec<_>>()
+        words.into_iter().chain(["--batch", "27", "--seed", seed]).map(String::from).collect::<Vec<_>>()
     };
-    let output = mpirun(1).args(words("1")).args([":", "-n", "1"]).args(words("2")).output().expect("mpirun starts");
-    let (text, errors) = texts(&output);
+    let differ = |first: Vec<String>, second: Vec<String>, expect: &str| {
+        let output = mpirun(1).args(first).args([":", "-n", "1"]).args(second).output().expect("mpirun starts");
+        let (text, errors) = texts(&output);
+        assert!(!output.status.success() && errors.contains(expect), "{text}{errors}");
+    };
     let expect = "the options: the ranks differ: rank 1 has `seed 2` where rank 0 has `seed 1`";
-    assert!(!output.status.success() && errors.contains(expect), "{text}{errors}");
+    differ(words("1", data.path()), words("2", data.path()), expect);
+    let fewer = images(50, 10);
+    let expect =
+        "the images: the ranks differ: rank 1 has `training: 50 examples, whole batches of 27, in the order of seed 1`";
+    differ(words("1", data.path()), words("1", fewer.path()), expect);
 }
 
 #[test]
@@ -197,12 +204,20 @@ fn two_devices(world: &World) -> lazuli::Result<()> {
     let mut alone = make(&cpu);
     let mut many = Distributed::new(Optimizer::new(Adam::default(), 1e-2), world);
     let mut one = Optimizer::new(Adam::default(), 1e-2);
-    let before: Vec<u64> = devices.iter().map(|device| device.stats().submits).collect();
-    for _ in 0..3 {
+    let submits = || devices.each_ref().map(|device| device.stats().submits);
+    for step in 0..3 {
+        let (before, n_before) = (submits(), world.n_collectives());
         // Twelve examples: six a rank, two on its first device and four on its second.
         let at = 6 * rank;
         let losses = vec![(loss(&a, &devices[0], at, at + 2), 2), (loss(&b, &devices[1], at + 2, at + 6), 4)];
         many.step_replicas(&mut [&mut a, &mut b], losses)?;
+        let (after, n_stages) = (submits(), world.n_collectives() - n_before);
+        // The first step also reads parameters, to compare them. In the others every stage is one submit on each device and one
+        // reduction; the first device also submits the update, and what is then moved to the second one.
+        if step > 0 {
+            assert_eq!(n_stages, 3, "the last layer, and of the first its bias and its weight");
+            assert_eq!([after[0] - before[0], after[1] - before[1]], [n_stages + 2, n_stages], "step {step}");
+        }
         let whole = loss(&alone, &cpu, 0, 12);
         one.step(&mut alone, whole)?;
     }
@@ -210,7 +225,15 @@ fn two_devices(world: &World) -> lazuli::Result<()> {
     assert_eq!(got, values(&mut b)?);
     let most = got.iter().zip(&expect).map(|(x, y)| (x - y).abs()).fold(0.0, f32::max);
     assert!(most < 1e-5, "{most:e}");
-    assert!(devices.iter().zip(before).all(|(device, before)| device.stats().submits > before));
+    // With one device: a submit a stage, and one for the update.
+    let mut many = Distributed::new(Optimizer::new(Adam::default(), 1e-2), world);
+    for step in 0..3 {
+        let (before, n_before) = (submits(), world.n_collectives());
+        let own = loss(&a, &devices[0], 6 * rank, 6 * rank + 6);
+        many.step(&mut a, own)?;
+        let n_stages = world.n_collectives() - n_before;
+        assert!(step == 0 || (n_stages, submits()[0] - before[0]) == (3, 4), "step {step}");
+    }
     println!("rank {rank}: two devices agree");
     Ok(())
 }

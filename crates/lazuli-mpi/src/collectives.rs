@@ -87,6 +87,8 @@ struct Rounds {
     n_begun: usize,
     n_added: usize,
     n_ended: usize,
+    /// How ranks contradict each other, if they do. All of them find it, and the reduction ends with it.
+    contradiction: Option<String>,
     exchanges: VecDeque<Pending>,
     gathers: VecDeque<Pending>,
 }
@@ -230,11 +232,12 @@ impl Asked {
     fn end_if_over(&mut self, calls: &Calls) {
         let State::Reduce(rounds) = &mut self.state else { return };
         if rounds.n_ended == rounds.n_rounds {
-            let values = match rounds.give {
-                Give::Whole => rounds.reduction.take_values(),
-                Give::OwnChunk => rounds.reduction.chunk(calls.rank, calls.n_ranks),
+            let reply = match (rounds.contradiction.take(), rounds.give) {
+                (Some(contradiction), _) => Err(contradiction),
+                (None, Give::Whole) => Ok(Done::Values(rounds.reduction.take_values())),
+                (None, Give::OwnChunk) => Ok(Done::Values(rounds.reduction.chunk(calls.rank, calls.n_ranks))),
             };
-            self.end(Ok(Done::Values(values)));
+            self.end(reply);
         }
     }
 }
@@ -243,7 +246,17 @@ impl Rounds {
     fn new(reduction: Reduction, give: Give, n_ranks: usize) -> Rounds {
         let n_rounds = reduction.n_rounds(n_ranks);
         let (exchanges, gathers) = (VecDeque::new(), VecDeque::new());
-        Rounds { reduction, give, n_rounds, n_begun: 0, n_added: 0, n_ended: 0, exchanges, gathers }
+        Rounds {
+            reduction,
+            give,
+            n_rounds,
+            n_begun: 0,
+            n_added: 0,
+            n_ended: 0,
+            contradiction: None,
+            exchanges,
+            gathers,
+        }
     }
 
     /// Begins the next round.
@@ -262,7 +275,11 @@ impl Rounds {
     fn add_up(&mut self, calls: &Calls) -> RawResult<usize> {
         let (rank, n, round) = (calls.rank, calls.n_ranks, self.n_added);
         let Some(mut exchange) = self.exchanges.pop_front() else { return Ok(0) };
-        let sums = self.reduction.reduced(&exchange.received(), n);
+        let received = exchange.received();
+        if round == 0 {
+            self.contradiction = self.reduction.contradiction(&received, n);
+        }
+        let sums = self.reduction.reduced(&received, n);
         self.n_added += 1;
         if self.give == Give::OwnChunk {
             self.reduction.take(&sums, rank..rank + 1, round, n);

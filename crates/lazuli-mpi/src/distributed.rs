@@ -6,9 +6,10 @@
 use lazuli::{DType, Device, Result, Tensor};
 use lazuli_nn::{Clip, Item, Module, Optimizer, buffers, parameters};
 
+use crate::agree::described;
 use crate::buckets::{self, Buckets};
 use crate::collectives::{Give, Task};
-use crate::reduce::{Reduce, Reduction, Values, Wire};
+use crate::reduce::{Head, Reduce, Reduction, Values, Wire};
 use crate::sharded::{self, Shard};
 use crate::world::{Wait, World, bytes_of, fault, of_words, words, words_of};
 
@@ -34,7 +35,7 @@ use crate::world::{Wait, World, bytes_of, fault, of_words, words, words_of};
 /// # Ok::<(), lazuli::Error>(())
 /// ```
 pub struct Distributed<'w> {
-    /// The learning rate. May be set before every step, to the same value on all ranks.
+    /// The learning rate. May be set before every step, to the same value on all ranks: another one on some is an error.
     pub lr: f64,
     world: &'w World,
     /// Of the parameters, or of this rank's pieces of them.
@@ -316,6 +317,7 @@ impl<'w> Distributed<'w> {
     }
 
     /// One step with what each replica of this rank has to add.
+    #[track_caller]
     fn step_parts(&mut self, mut parts: Vec<Part>, more: &[Tensor]) -> Result<()> {
         let old = parameters(parts[0].model);
         let buckets = self.cut(&old)?;
@@ -335,12 +337,14 @@ impl<'w> Distributed<'w> {
             self.optimizer.apply_gradients(parts[0].model, grads)?;
         }
         if let Some((first, others)) = parts.split_first_mut() {
-            let new = parameters(first.model);
+            let new: Vec<Tensor> = parameters(first.model).iter().map(|(_, w)| w.detach()).collect();
+            if !others.is_empty() {
+                // Evaluated together, or each would be by itself when it is moved.
+                lazuli::compute(&new.iter().collect::<Vec<_>>())?;
+            }
             for other in others {
                 let mut new = new.iter();
-                set(other.model, &mut |w| {
-                    w.device().ok().zip(new.next()).map(|(there, (_, w))| w.detach().to_device(there))
-                });
+                set(other.model, &mut |w| w.device().ok().zip(new.next()).map(|(there, w)| w.to_device(there)));
             }
         }
         Ok(())
@@ -348,6 +352,7 @@ impl<'w> Distributed<'w> {
 
     /// The mean of the gradients of all parts on all ranks, a vector a bucket, clipped; whole, or this rank's chunks. Computes
     /// losses, `more` and the models' buffers, and lets go of the losses.
+    #[track_caller]
     fn reduced(&mut self, parts: &mut [Part], more: &[Tensor], buckets: &Buckets, give: Give) -> Result<Vec<Vec<f32>>> {
         self.agree(parts)?;
         let mut sums = self.sums.take();
@@ -378,7 +383,8 @@ impl<'w> Distributed<'w> {
             }
             values.resize(buckets.n_elems(bucket), 0.0);
             let values = Values::F32(values);
-            let reduction = Reduction { values, reduce: Reduce::Sum, weight: Some(weight), wire: self.wire };
+            let head = Some(Head { weight, lr: self.lr });
+            let reduction = Reduction { values, reduce: Reduce::Sum, head, wire: self.wire };
             Ok(self.world.begin("reduction of gradients", Task::Reduce(reduction, give)))
         };
         let stages: Vec<Vec<Vec<&Tensor>>> = terms.iter().map(|(grads, more)| staged(buckets, grads, more)).collect();
@@ -417,13 +423,15 @@ impl<'w> Distributed<'w> {
         Ok(means)
     }
 
-    /// That all ranks train the same model, found out at the first step.
+    /// That all ranks train the same model from the same values by the same rule, found out at the first step.
+    #[track_caller]
     fn agree(&mut self, parts: &mut [Part]) -> Result<()> {
         if self.is_agreed {
             return Ok(());
         }
-        let (sharded, rule) = (self.is_sharded, self.optimizer.rule().name());
-        let of = format!("{:?}\n{} bytes\n{:?}\n{rule}, sharded: {sharded}\n", self.wire, self.bucket_bytes, self.clip);
+        let (sharded, rule) = (self.is_sharded, self.optimizer.rule());
+        let of = format!("{:?}\n{} bytes\n{:?}\nsharded: {sharded}\n", self.wire, self.bucket_bytes, self.clip);
+        let rule = format!("{}\n{}\n", rule.name(), rule.settings());
         let model = described(parts[0].model)?;
         for part in parts.iter_mut().skip(1) {
             let other = described(part.model)?;
@@ -434,10 +442,12 @@ impl<'w> Distributed<'w> {
                 ));
             }
         }
+        let parameters = parameters(parts[0].model);
         if sharded {
-            sharded::check(&self.optimizer, &parameters(parts[0].model))?;
+            sharded::check(&self.optimizer, &parameters)?;
         }
-        self.world.agree("the model", &(of + &model))?;
+        self.world.agree("the model", &(of + &rule + &model))?;
+        self.world.agree_on_values(&parameters, &self.optimizer, sharded)?;
         self.is_agreed = true;
         Ok(())
     }
@@ -501,15 +511,6 @@ fn set(model: &mut dyn Module, new: &mut dyn FnMut(&Tensor) -> Option<Tensor>) {
             *w = new.tracked();
         }
     });
-}
-
-/// Names, shapes and types, a line each.
-fn described(model: &mut (impl Module + ?Sized)) -> Result<String> {
-    let mut text = String::new();
-    for (name, w) in parameters(model) {
-        text += &format!("{name}: {}{:?}\n", w.dtype()?, w.shape()?);
-    }
-    Ok(text)
 }
 
 impl World {

@@ -25,6 +25,7 @@ mod collectives;
 mod progress;
 mod devices;
 mod world;
+mod agree;
 mod buckets;
 mod sharded;
 mod distributed;

@@ -48,9 +48,18 @@ pub enum Values {
 pub struct Reduction {
     pub values: Values,
     pub reduce: Reduce,
-    /// With a weight, the result is the weighted mean: the values come multiplied, the sum is divided by the sum of weights.
-    pub weight: Option<f32>,
+    /// With a head, the result is the weighted mean: the values come multiplied, the sum is divided by the sum of weights.
+    pub head: Option<Head>,
     pub wire: Wire,
+}
+
+/// What precedes the values of a rank in every message of a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Head {
+    /// Of how many examples the values are.
+    pub weight: f32,
+    /// The learning rate of the step, which must be the same on all ranks.
+    pub lr: f64,
 }
 
 /// The largest message of a round. Over TCP, Open MPI sends up to 64 KB at once (its eager limit). It sends the rest of a larger
@@ -122,6 +131,20 @@ impl Values {
     }
 }
 
+impl Head {
+    const N_BYTES: usize = 12;
+
+    fn bytes(&self) -> impl Iterator<Item = u8> {
+        self.weight.to_le_bytes().into_iter().chain(self.lr.to_le_bytes())
+    }
+
+    /// None of messages that have no head.
+    fn of_bytes(bytes: &[u8]) -> Option<Head> {
+        let (weight, lr) = bytes.split_first_chunk()?;
+        Some(Head { weight: f32::from_le_bytes(*weight), lr: f64::from_le_bytes(lr.try_into().ok()?) })
+    }
+}
+
 impl Reduction {
     /// Bytes per element on the way.
     fn size(&self) -> usize {
@@ -132,7 +155,7 @@ impl Reduction {
     }
 
     fn head_bytes(&self) -> usize {
-        if self.weight.is_some() { 4 } else { 0 }
+        if self.head.is_some() { Head::N_BYTES } else { 0 }
     }
 
     /// How many rounds it takes for no message to be too large.
@@ -147,13 +170,13 @@ impl Reduction {
         chunk.start + of_round.start..chunk.start + of_round.end
     }
 
-    /// What is sent in a round: to each rank a part of its chunk, after the weight if there is one; and how many bytes to each.
+    /// What is sent in a round: to each rank a part of its chunk, after the head if there is one; and how many bytes to each.
     pub fn parts(&self, round: usize, n_ranks: usize) -> (Vec<u8>, Vec<usize>) {
         let spans: Vec<Range<usize>> = (0..n_ranks).map(|rank| self.span(rank, round, n_ranks)).collect();
         let n_elems: usize = spans.iter().map(Range::len).sum();
         let mut bytes = Vec::with_capacity(n_ranks * self.head_bytes() + n_elems * self.size());
         for span in &spans {
-            bytes.extend(self.weight.iter().flat_map(|w| w.to_le_bytes()));
+            bytes.extend(self.head.iter().flat_map(Head::bytes));
             self.values.bytes(span.clone(), self.wire, &mut bytes);
         }
         (bytes, spans.iter().map(|span| self.head_bytes() + span.len() * self.size()).collect())
@@ -168,9 +191,8 @@ impl Reduction {
     pub fn reduced(&self, received: &[u8], n_ranks: usize) -> Vec<u8> {
         let mut total_weight = 0.0f32;
         let mut chunk: Option<Values> = None;
-        for part in received.chunks((received.len() / n_ranks).max(1)) {
-            let (head, part) = part.split_at(self.head_bytes());
-            total_weight += head.try_into().map_or(0.0, f32::from_le_bytes);
+        for (head, part) in self.split(received, n_ranks) {
+            total_weight += head.map_or(0.0, |head| head.weight);
             let part = self.values.of_bytes(part, self.wire);
             match &mut chunk {
                 None => chunk = Some(part),
@@ -178,7 +200,7 @@ impl Reduction {
             }
         }
         let mut chunk = chunk.unwrap_or_else(|| self.values.of_bytes(&[], self.wire));
-        if let (Some(_), Values::F32(values)) = (self.weight, &mut chunk) {
+        if let (Some(_), Values::F32(values)) = (self.head, &mut chunk) {
             // Nobody had an example: nothing moves.
             let divisor = if total_weight > 0.0 { total_weight } else { 1.0 };
             values.iter_mut().for_each(|x| *x /= divisor);
@@ -186,6 +208,27 @@ impl Reduction {
         let mut bytes = Vec::new();
         chunk.bytes(0..chunk.n_elems(), self.wire, &mut bytes);
         bytes
+    }
+
+    /// What all ranks sent in a round, in the order of ranks: heads, if there are any, and values.
+    fn split<'b>(&self, received: &'b [u8], n_ranks: usize) -> impl Iterator<Item = (Option<Head>, &'b [u8])> {
+        let n_bytes = self.head_bytes();
+        received.chunks((received.len() / n_ranks).max(1)).map(move |part| {
+            let (head, values) = part.split_at(n_bytes);
+            (Head::of_bytes(head), values)
+        })
+    }
+
+    /// How the heads of a round contradict each other, if they do. Every rank gets a message of every other, if only with a
+    /// head, so that all ranks find the same.
+    pub fn contradiction(&self, received: &[u8], n_ranks: usize) -> Option<String> {
+        let lrs: Vec<f64> = self.split(received, n_ranks).filter_map(|(head, _)| Some(head?.lr)).collect();
+        let first = *lrs.first()?;
+        let differs = |(_, lr): &(usize, &f64)| lr.to_bits() != first.to_bits();
+        let said = lrs.iter().enumerate().filter(differs).map(|(rank, lr)| format!("rank {rank} has {lr:?}"));
+        let said: Vec<String> = said.collect();
+        let differences = format!("{} where rank 0 has {first:?}", said.join(", "));
+        (!said.is_empty()).then(|| format!("the learning rate: the ranks differ: {differences}"))
     }
 
     /// How many bytes of a round's result each rank has.
@@ -277,7 +320,7 @@ mod tests {
                 let received: Vec<Vec<u8>> = sent.iter().map(part).collect();
                 let lens: Vec<usize> = received.iter().map(Vec::len).collect();
                 assert_eq!(lens, all[rank].received_bytes(rank, round, n));
-                assert!(lens.iter().all(|len| *len <= MESSAGE_BYTES + 4), "messages of {lens:?} bytes");
+                assert!(lens.iter().all(|len| *len <= MESSAGE_BYTES + Head::N_BYTES), "messages of {lens:?} bytes");
                 all[rank].reduced(&received.concat(), n)
             };
             let gathered: Vec<Vec<u8>> = (0..n).map(chunk).collect();
@@ -291,7 +334,7 @@ mod tests {
     }
 
     fn sum(values: Values) -> Reduction {
-        Reduction { values, reduce: Reduce::Sum, weight: None, wire: Wire::F32 }
+        Reduction { values, reduce: Reduce::Sum, head: None, wire: Wire::F32 }
     }
 
     #[test]
@@ -332,12 +375,35 @@ mod tests {
         let of = |values: Vec<f32>, weight: f32| Reduction {
             values: Values::F32(values.iter().map(|x| x * weight).collect()),
             reduce: Reduce::Sum,
-            weight: Some(weight),
+            head: Some(Head { weight, lr: 0.1 }),
             wire: Wire::F32,
         };
         let all = [of(vec![1.0, 2.0], 3.0), of(vec![5.0, 6.0], 1.0), of(vec![0.0, 0.0], 0.0)];
         assert!(reduce(&all).iter().all(|v| *v == Values::F32(vec![2.0, 3.0])));
         assert!(reduce(&[of(vec![0.0], 0.0), of(vec![0.0], 0.0)]).iter().all(|v| *v == Values::F32(vec![0.0])));
+    }
+
+    #[test]
+    fn learning_rates_that_differ_are_found_by_every_rank() {
+        for wire in [Wire::F32, Wire::Bf16] {
+            let found = |lrs: [f64; 3]| {
+                let of = |lr| Reduction { head: Some(Head { weight: 2.0, lr }), wire, ..sum(Values::F32(vec![0.5])) };
+                let sent: Vec<(Vec<u8>, Vec<usize>)> = lrs.iter().map(|lr| of(*lr).parts(0, 3)).collect();
+                // One element: two of the ranks get heads alone.
+                let received = |rank: usize| {
+                    let part = |(bytes, counts): &(Vec<u8>, Vec<usize>)| {
+                        let start: usize = counts[..rank].iter().sum();
+                        bytes[start..start + counts[rank]].to_vec()
+                    };
+                    sent.iter().flat_map(part).collect::<Vec<u8>>()
+                };
+                [0, 1, 2].map(|rank| of(lrs[rank]).contradiction(&received(rank), 3))
+            };
+            assert_eq!(found([0.1; 3]), [None, None, None]);
+            let text = "the learning rate: the ranks differ: rank 1 has 0.2, rank 2 has 1e-5 where rank 0 has 0.1";
+            assert_eq!(found([0.1, 0.2, 1e-5]), [(); 3].map(|()| Some(text.to_string())));
+        }
+        assert_eq!(sum(Values::F32(vec![1.0])).contradiction(&[0; 8], 2), None);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use lazuli::{DType, Device, Error, Fault, Result, Tensor};
 use mpi::topology::Communicator;
 
+use crate::agree;
 use crate::clock::AwakeClock;
 use crate::collectives::{Collectives, Counts, Done, Give, Reply, Task};
 use crate::devices;
@@ -138,8 +139,8 @@ impl World {
             failed: Mutex::new(None),
             is_told: AtomicBool::new(false),
         };
-        let version = concat!("lazuli-mpi ", env!("CARGO_PKG_VERSION"));
-        world.agree("versions and settings", &format!("{version}\n{}\n{settings:?}", library()))?;
+        let identity = agree::identity(env!("CARGO_PKG_VERSION"), &library(), &settings);
+        world.agree("versions and settings", &identity)?;
         world.hosts = world.gather_texts(&world.place.host)?;
         let cores = world.gather_texts(&devices::cores())?;
         // A program that has computed before this has its threads already.
@@ -297,43 +298,6 @@ impl World {
             all.extend(of_zero(own)?);
         }
         Ok(all)
-    }
-
-    /// That all ranks hand in the same text. If not, all of them get an error that says which line differs where: for seeds,
-    /// sizes and whatever else must be the same everywhere.
-    ///
-    /// ```
-    /// # use lazuli_mpi::World;
-    /// # let world = World::init()?;
-    /// let seed = 7;
-    /// world.agree("the options", &format!("seed {seed}"))?;
-    /// # Ok::<(), lazuli::Error>(())
-    /// ```
-    #[track_caller]
-    pub fn agree(&self, what: &str, text: &str) -> Result<()> {
-        const MOST: usize = 400;
-        if self.size() == 1 {
-            return Ok(());
-        }
-        let own = [hash(text).to_le_bytes(), (text.len() as u64).to_le_bytes()].concat();
-        let all = self.gather_bytes(what, own, &vec![16; self.size()])?;
-        if all.chunks(16).all(|head| head == &all[..16]) {
-            return Ok(());
-        }
-        let first_len = all[8..16].try_into().map_or(0, u64::from_le_bytes) as usize;
-        let mut first = if self.rank() == 0 { text.as_bytes().to_vec() } else { vec![0; first_len] };
-        first = self.wait_bytes(self.begin(what, Task::Broadcast { bytes: first, root: 0 }))?;
-        let first = String::from_utf8_lossy(&first).into_owned();
-        let mut own = difference(&first, text).into_bytes();
-        own.resize(MOST, 0);
-        let all = self.gather_bytes(what, own, &vec![MOST; self.size()])?;
-        let said = all.chunks(MOST).map(|said| String::from_utf8_lossy(said).trim_end_matches('\0').to_string());
-        let differences: Vec<String> = said
-            .enumerate()
-            .filter(|(_, said)| !said.is_empty())
-            .map(|(rank, said)| format!("rank {rank} has {said}"))
-            .collect();
-        Err(fault("agree", format!("{what}: the ranks differ: {}", differences.join("; "))))
     }
 
     /// Tells all ranks that this one cannot go on: whatever they wait for, now or later, is an error with this text. Whoever
@@ -556,26 +520,6 @@ pub(crate) fn fault(op: &str, message: impl Into<String>) -> Error {
     Error::Device(Arc::new(Fault::new(op, message)))
 }
 
-/// FNV-1a.
-fn hash(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ byte as u64).wrapping_mul(0x0100_0000_01b3))
-}
-
-/// The first line in which a text differs from rank 0's, and what that has instead; empty if they are the same.
-fn difference(first: &str, own: &str) -> String {
-    let (mut theirs, mut ours) = (first.lines(), own.lines());
-    loop {
-        match (theirs.next(), ours.next()) {
-            (None, None) => return String::new(),
-            (a, b) if a == b => {}
-            (a, b) => {
-                let short = |line: Option<&str>| line.unwrap_or("nothing").chars().take(60).collect::<String>();
-                return format!("`{}` where rank 0 has `{}`", short(b), short(a));
-            }
-        }
-    }
-}
-
 /// The numbers of a tensor as a reduction takes them.
 #[track_caller]
 fn reduction(op: &str, x: &Tensor, reduce: Reduce) -> Result<Reduction> {
@@ -591,7 +535,7 @@ fn reduction(op: &str, x: &Tensor, reduce: Reduce) -> Result<Reduction> {
         }
     };
     let wire = if dtype == DType::BF16 { Wire::Bf16 } else { Wire::F32 };
-    Ok(Reduction { values, reduce, weight: None, wire })
+    Ok(Reduction { values, reduce, head: None, wire })
 }
 
 fn tensor(values: Values, shape: &[usize], dtype: DType, device: &Device) -> Tensor {

@@ -8,7 +8,8 @@ use std::process::Command;
 use job::*;
 use lazuli::{DType, Device, Tensor};
 use lazuli_mpi::{Distributed, Reduce, Wire, World};
-use lazuli_nn::{Clip, Linear, Optimizer, Sequential, parameters};
+use lazuli_nn::data::{Dataset, Loader};
+use lazuli_nn::{Adam, Clip, Linear, Optimizer, Relu, Sequential, parameters};
 
 #[test]
 fn collectives_give_what_they_say() {
@@ -174,6 +175,125 @@ fn a_mismatch_is_found_and_named() {
     });
     let expect = "rank 1 has `weight: f32[6, 4]` where rank 0 has `weight: f32[5, 4]`";
     assert!(!job.succeeded && job.text.contains(expect), "{}", job.text);
+}
+
+/// That two ranks do not train together, and why.
+#[track_caller]
+fn refused(test: &str, why: &str, program: impl FnOnce(&World) -> Outcome) {
+    let job = on_ranks(test, 2, 100, program);
+    let has_ended_well = [0, 1].iter().any(|rank| job.text.contains(&format!("rank {rank} of 2 is done")));
+    assert!(!job.succeeded && !has_ended_well && job.text.contains(why), "{}", job.text);
+}
+
+/// A step with four examples each.
+fn stepped(model: &mut Sequential, many: &mut Distributed) -> Result<(), lazuli::Error> {
+    let own = loss_of(model, &[20], 0, 0, 4);
+    many.step(model, own).map(drop)
+}
+
+#[test]
+fn parameters_that_differ_are_found_at_the_first_step() {
+    let why = "the parameters: the ranks differ: rank 1 has `layers.2.weight with hash ";
+    refused("parameters_that_differ_are_found_at_the_first_step", why, |world| {
+        // Of the same seed but for the last layer, and nobody broadcasts.
+        let (cpu, seed) = (Device::cpu(), world.rank() as u64);
+        let (first, last) = (Linear::new(20, 32, 3, &cpu), Linear::new(32, 5, seed, &cpu));
+        let mut model = Sequential::new().push(first).push(Relu).push(last);
+        Ok(stepped(&mut model, &mut Distributed::new(optimizer(true), world))?)
+    });
+}
+
+#[test]
+fn what_would_make_parameters_the_same_is_said() {
+    let why = "; `world.broadcast(&mut model)` gives all ranks the parameters of rank 0";
+    refused("what_would_make_parameters_the_same_is_said", why, |world| {
+        let mut model = mlp(world.rank() as u64);
+        Ok(stepped(&mut model, &mut Distributed::new(optimizer(true), world).sharded())?)
+    });
+}
+
+#[test]
+fn numbers_of_rules_that_differ_are_found_at_the_first_step() {
+    let why = "the model: the ranks differ: rank 1 has `beta2: 0.99` where rank 0 has `beta2: 0.999`";
+    refused("numbers_of_rules_that_differ_are_found_at_the_first_step", why, |world| {
+        let beta2 = [0.999, 0.99][world.rank()];
+        let rule = Optimizer::new(Adam { beta2, ..Adam::default() }, 1e-3);
+        Ok(stepped(&mut mlp(3), &mut Distributed::new(rule, world))?)
+    });
+}
+
+#[test]
+fn learning_rates_that_differ_are_found_at_any_step() {
+    let why = "the learning rate: the ranks differ: rank 1 has 0.02 where rank 0 has 0.01";
+    refused("learning_rates_that_differ_are_found_at_any_step", why, |world| {
+        let mut model = mlp(3);
+        let mut many = Distributed::new(optimizer(false), world);
+        for lr in [[0.1, 0.1], [0.05, 0.05], [0.01, 0.02]] {
+            many.lr = lr[world.rank()];
+            let before = flat(&parameters(&mut model).into_iter().map(|(_, w)| w).collect::<Vec<_>>())?;
+            let outcome = stepped(&mut model, &mut many);
+            let after = flat(&parameters(&mut model).into_iter().map(|(_, w)| w).collect::<Vec<_>>())?;
+            // Both ranks find it, and neither makes the step.
+            assert_eq!((outcome.is_ok(), before != after), (lr[0] == lr[1], lr[0] == lr[1]));
+            outcome?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn state_that_only_one_rank_has_loaded_is_found_at_the_first_step() {
+    let why = "the optimiser's state: the ranks differ: rank 1 has `adam.step with hash ";
+    refused("state_that_only_one_rank_has_loaded_is_found_at_the_first_step", why, |world| {
+        let (mut model, mut alone) = (mlp(3), optimizer(true));
+        let loss = loss_of(&model, &[20], 0, 0, 4);
+        alone.step(&mut model, loss)?;
+        let saved = alone.named(&Device::cpu());
+        let mut many = Distributed::new(optimizer(true), world);
+        if world.rank() == 0 {
+            many.load(&mut model, |name| saved.iter().find(|(n, _)| n == name).map(|(_, t)| t.clone()))?;
+        }
+        Ok(stepped(&mut model, &mut many)?)
+    });
+}
+
+struct Numbers;
+
+impl Dataset for Numbers {
+    type Batch = Vec<usize>;
+    fn n_examples(&self) -> usize {
+        29
+    }
+    fn batch(&self, examples: &[usize]) -> Vec<usize> {
+        examples.to_vec()
+    }
+}
+
+#[test]
+fn seeds_of_loaders_that_differ_are_found_before_the_first_batch() {
+    let why = "the batches: the ranks differ: rank 1 has `29 examples, batches of 9, in the order of seed 8` where rank 0 has \
+               `29 examples, batches of 9, in the order of seed 7`";
+    refused("seeds_of_loaders_that_differ_are_found_before_the_first_batch", why, |world| {
+        // Of those that are the same each rank gets its part.
+        let same = world.shard(Loader::new(Numbers, 10))?;
+        assert_eq!(same.epoch(0).next().map(|batch| batch[0]), Some(5 * world.rank()));
+        Ok(world.shard(Loader::new(Numbers, 9).shuffled(7 + world.rank() as u64)).map(drop)?)
+    });
+}
+
+#[test]
+fn settings_that_differ_are_found_when_ranks_join() {
+    let test = "settings_that_differ_are_found_when_ranks_join";
+    let is_rank_1 = std::env::var("OMPI_COMM_WORLD_RANK").is_ok_and(|rank| rank == "1");
+    if is_rank_1 && std::env::var("LAZULI_MPI_TIMEOUT").is_ok_and(|seconds| seconds == "100") {
+        use std::os::unix::process::CommandExt;
+        let mut again = Command::new(std::env::current_exe().expect("a test has a file"));
+        again.args(std::env::args().skip(1)).env("LAZULI_MPI_TIMEOUT", "90");
+        panic!("{}", again.exec());
+    }
+    let why = "versions and settings: the ranks differ: rank 1 has `Settings { timeout: 90s }` where rank 0 has \
+               `Settings { timeout: 100s }`";
+    refused(test, why, |_| Ok(()));
 }
 
 #[test]

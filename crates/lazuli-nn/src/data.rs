@@ -1,6 +1,7 @@
 //! Batches from a set of examples, shuffled, and made ready by a thread while the last one is being learned from.
 
 use std::any::Any;
+use std::fmt;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -48,6 +49,7 @@ pub trait Dataset: Send + Sync + 'static {
 /// assert_eq!(epoch.iter().map(Vec::len).collect::<Vec<_>>(), [4, 4, 2]);
 /// assert_eq!(epoch, loader.epoch(0).collect::<Vec<_>>());
 /// assert_ne!(epoch, loader.epoch(1).collect::<Vec<_>>());
+/// assert_eq!(loader.to_string(), "10 examples, batches of 4, in the order of seed 7");
 /// ```
 pub struct Loader<D: Dataset> {
     data: Arc<D>,
@@ -142,6 +144,23 @@ impl<D: Dataset> Loader<D> {
         let (batch, shard) = (self.batch, self.shard);
         let rest = Rest { data: self.data.clone(), order, batch, shard, next: skip, end: self.n_batches() };
         Epoch::new(rest, Builder::new().name("lazuli-loader".into()))
+    }
+}
+
+/// What decides which examples are in which batch. It is the same for all parts of a batch: who trains on a part each compares it.
+impl<D: Dataset> fmt::Display for Loader<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} examples, {}batches of {}",
+            self.data.n_examples(),
+            if self.only_whole { "whole " } else { "" },
+            self.batch
+        )?;
+        match self.seed {
+            Some(seed) => write!(f, ", in the order of seed {seed}"),
+            None => write!(f, ", in order"),
+        }
     }
 }
 

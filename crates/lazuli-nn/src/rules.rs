@@ -42,6 +42,16 @@ pub trait Rule {
     fn n_slots(&self) -> usize;
     /// The new parameter and what is remembered, from the old ones and the gradient.
     fn update(&self, w: &Tensor, g: &Tensor, slots: &[Tensor], at: Update<'_>) -> (Tensor, Vec<Tensor>);
+    /// All numbers that it was made with, a line each: machines that train one model compare them. A rule that does not say
+    /// is known by its name alone.
+    ///
+    /// ```
+    /// # use lazuli_nn::{Adam, Rule};
+    /// assert!(Adam { beta1: 0.8, ..Adam::default() }.settings().contains("beta1: 0.8,"));
+    /// ```
+    fn settings(&self) -> String {
+        self.name().to_string()
+    }
     /// Whether every element is updated by itself, so that a parameter may be cut into pieces that different machines
     /// update. A rule that looks at a whole parameter, such as at its norm, says no; so does one that does not say.
     fn is_elementwise(&self) -> bool {
@@ -68,6 +78,10 @@ pub struct Sgd {
 impl Rule for Sgd {
     fn name(&self) -> &'static str {
         "sgd"
+    }
+
+    fn settings(&self) -> String {
+        format!("{self:#?}")
     }
 
     fn is_elementwise(&self) -> bool {
@@ -114,6 +128,10 @@ impl Default for Adam {
 impl Rule for Adam {
     fn name(&self) -> &'static str {
         "adam"
+    }
+
+    fn settings(&self) -> String {
+        format!("{self:#?}")
     }
 
     fn is_elementwise(&self) -> bool {
@@ -164,6 +182,10 @@ impl Rule for AdamW {
         "adamw"
     }
 
+    fn settings(&self) -> String {
+        format!("{self:#?}")
+    }
+
     fn is_elementwise(&self) -> bool {
         true
     }
@@ -200,6 +222,10 @@ impl Default for RmsProp {
 impl Rule for RmsProp {
     fn name(&self) -> &'static str {
         "rmsprop"
+    }
+
+    fn settings(&self) -> String {
+        format!("{self:#?}")
     }
 
     fn is_elementwise(&self) -> bool {
@@ -241,6 +267,10 @@ impl Default for Lion {
 impl Rule for Lion {
     fn name(&self) -> &'static str {
         "lion"
+    }
+
+    fn settings(&self) -> String {
+        format!("{self:#?}")
     }
 
     fn is_elementwise(&self) -> bool {

@@ -87,6 +87,8 @@ fn trained(options: Options, device: Device, team: Box<dyn Team + '_>, out: &mut
     }
     let test = Loader::new(Mnist::load(&options.data, mnist::Part::Test, &device)?, 500 * n_ranks);
     let test = test.sharded(rank, n_ranks);
+    // Hosts may have other files.
+    team.agree("the images", &format!("training: {train}\ntesting: {test}"))?;
     if rank == 0 {
         std::fs::create_dir_all(&options.out).map_err(|e| format!("--out {}: {e}", options.out.display()))?;
     }

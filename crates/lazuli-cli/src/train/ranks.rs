@@ -60,6 +60,10 @@ impl Team for Ranks<'_> {
         self.optimizer.load(model, find)
     }
 
+    fn agree(&self, what: &str, text: &str) -> Result<()> {
+        self.world.agree(what, text)
+    }
+
     fn share_model(&self, model: &mut Sequential) -> Result<()> {
         self.world.broadcast(model)
     }

@@ -36,6 +36,11 @@ pub trait Team {
         1
     }
 
+    /// That a text is the same on all ranks.
+    fn agree(&self, _what: &str, _text: &str) -> Result<()> {
+        Ok(())
+    }
+
     /// Broadcasts the model of rank 0 to all ranks.
     fn share_model(&self, _: &mut Sequential) -> Result<()> {
         Ok(())
