@@ -204,6 +204,15 @@ impl Rotary {
 }
 
 impl RotaryScaling {
+    /// What YaRN scales by where nothing else is said: `0.1 · ln(factor) + 1`.
+    ///
+    /// ```
+    /// assert_eq!(lazuli_nn::RotaryScaling::yarn_attention_factor(1.0), 1.0);
+    /// ```
+    pub fn yarn_attention_factor(factor: f64) -> f64 {
+        0.1 * factor.ln() + 1.0
+    }
+
     /// The scaled rates, and what the result is multiplied with.
     fn applied(&self, rates: Vec<f64>, base: f64, n_turned: usize) -> (Vec<f64>, f64) {
         match self {
@@ -219,7 +228,8 @@ impl RotaryScaling {
                     let share = 1.0 - ((i as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
                     rate / factor * (1.0 - share) + rate * share
                 };
-                (rates.iter().enumerate().map(mix).collect(), attention_factor.unwrap_or(0.1 * factor.ln() + 1.0))
+                let scale = attention_factor.unwrap_or(RotaryScaling::yarn_attention_factor(*factor));
+                (rates.iter().enumerate().map(mix).collect(), scale)
             }
             RotaryScaling::Llama3 { factor, low, high, trained_length } => {
                 let length = *trained_length as f64;
@@ -235,5 +245,68 @@ impl RotaryScaling {
                 (rates.iter().enumerate().map(|(i, rate)| rate / factor(i)).collect(), *attention_factor)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pairs 0, 16, 24, 28, 32, 40 and 63 of 64, base 500,000: what NumPy gives for the formulas of transformers'
+    /// `modeling_rope_utils.py`, in f64.
+    #[track_caller]
+    fn check_rates(scaling: &RotaryScaling, expect: [f64; 7], scale: f64) {
+        let rotary = Rotary::scaled(128, 500_000.0, RotaryPairs::Halves, scaling, &Device::cpu());
+        let rates = [0, 16, 24, 28, 32, 40, 63].map(|pair| rotary.rates()[pair]);
+        let is_near = |(a, b): (&f64, &f64)| (a / b - 1.0).abs() < 1e-12;
+        assert!(rates.iter().zip(&expect).all(is_near), "{rates:?} {expect:?}");
+        assert!((rotary.scale - scale).abs() < 1e-12, "{} {scale}", rotary.scale);
+    }
+
+    #[test]
+    fn scaled_rates_are_those_of_transformers() {
+        let none = [
+            1.0,
+            0.03760603093086393,
+            0.0072926647372171085,
+            0.0032114459947525913,
+            0.001414213562373095,
+            0.0002742481756762073,
+            2.455140791131609e-06,
+        ];
+        check_rates(&RotaryScaling::None, none, 1.0);
+        let linear = [
+            0.25,
+            0.009401507732715983,
+            0.0018231661843042771,
+            0.0008028614986881478,
+            0.00035355339059327376,
+            6.856204391905182e-05,
+            6.137851977829022e-07,
+        ];
+        check_rates(&RotaryScaling::Linear(4.0), linear, 1.0);
+        // Llama 3.1.
+        let llama3 = [
+            1.0,
+            0.03760603093086393,
+            0.0072926647372171085,
+            0.0032114459947525913,
+            0.0005248461609929547,
+            3.428102195952591e-05,
+            3.068925988914511e-07,
+        ];
+        check_rates(&RotaryScaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, trained_length: 8_192 }, llama3, 1.0);
+        let yarn = [
+            1.0,
+            0.03368873604223228,
+            0.0034944018532498643,
+            0.0008697666235788268,
+            8.838834764831844e-05,
+            1.7140510979762956e-05,
+            1.5344629944572555e-07,
+        ];
+        let scaling =
+            RotaryScaling::Yarn { factor: 16.0, trained_length: 4_096, fast: 32.0, slow: 1.0, attention_factor: None };
+        check_rates(&scaling, yarn, 1.2772588722239782);
     }
 }

@@ -84,7 +84,9 @@ impl ModelConfig {
             None | Some("none" | "longrope") => RotaryScaling::None,
             Some("linear") => RotaryScaling::Linear(factor),
             Some("yarn") => {
-                let attention_factor = keys.find("rope.scaling.attn_factor")?;
+                // Beside what YaRN scales by itself.
+                let own: Option<f64> = keys.find("rope.scaling.attn_factor")?;
+                let attention_factor = own.map(|own| own * RotaryScaling::yarn_attention_factor(factor));
                 RotaryScaling::Yarn { factor, trained_length, fast: 32.0, slow: 1.0, attention_factor }
             }
             Some(other) => {
@@ -126,7 +128,10 @@ impl ModelConfig {
         let (width, n_heads) = (needed("hidden_size")?, needed("num_attention_heads")?);
         let head_dim = count("head_dim").unwrap_or(width / n_heads.max(1));
         let max_context = needed("max_position_embeddings")?;
-        let scaling = json.get("rope_scaling").filter(|scaling| scaling.is_object());
+        // Newer libraries write one object for base and scaling, or one for each kind of layer.
+        let object = |key: &str| json.get(key).filter(|value| value.is_object());
+        let rope = object("rope_parameters").map(|rope| rope.get("full_attention").unwrap_or(rope));
+        let scaling = rope.or_else(|| object("rope_scaling"));
         let trained_length = scaling.and_then(|scaling| scaling.get("original_max_position_embeddings")?.as_u64());
         let trained_length = trained_length.map(|n| n as usize).or(count("original_max_position_embeddings"));
         let trained_length = trained_length.unwrap_or(max_context);
@@ -149,7 +154,10 @@ impl ModelConfig {
             window: count("sliding_window").filter(|window| *window > 0 && uses_window),
             norm_eps: float("rms_norm_eps").ok_or_else(|| missing("rms_norm_eps"))? as f32,
             rotary_dims: (head_dim as f64 * float("partial_rotary_factor").unwrap_or(1.0)) as usize,
-            rotary_base: float("rope_theta").unwrap_or(10_000.0),
+            rotary_base: rope
+                .and_then(|rope| rope.get("rope_theta")?.as_f64())
+                .or(float("rope_theta"))
+                .unwrap_or(10_000.0),
             rotary_scaling,
             long_scaling,
             rotary_attention_factor: 1.0,
@@ -203,12 +211,9 @@ impl ModelConfig {
         Ok(self)
     }
 
-    /// The rotary base of a layer.
-    pub(crate) fn base_of(&self, layer: usize) -> f64 {
-        match self.family.window_base {
-            Some(base) if self.window.is_some() && self.family.is_local(layer) => base,
-            _ => self.rotary_base,
-        }
+    /// The rotary base of a layer with a window whose angles are its own: those of no longer context than in training.
+    pub(crate) fn window_base_of(&self, layer: usize) -> Option<f64> {
+        self.family.window_base.filter(|_| self.window.is_some() && self.family.is_local(layer))
     }
 }
 

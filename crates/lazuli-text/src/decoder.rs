@@ -70,17 +70,15 @@ impl Decoder {
         let loader = Loader { files, config: &config, device };
         let embedding = loader.get("token_embd.weight", &[n_tokens, config.width])?;
         let mut layers: Vec<DecoderLayer> = Vec::new();
-        // Layers of the same base share their tables; there are two bases at most.
-        let mut rotaries: Vec<(f64, Arc<Angles>)> = Vec::new();
+        // Layers with a window may have angles of their own; otherwise all share their tables.
+        let all = Arc::new(loader.angles()?);
+        let mut of_windows: Option<Arc<Angles>> = None;
         for i in 0..config.n_layers {
             progress(i, config.n_layers);
-            let base = config.base_of(i);
-            let shared = rotaries.iter().find(|(of, _)| *of == base).map(|(_, rotary)| rotary.clone());
-            let rotary = match shared {
-                Some(rotary) => rotary,
-                None => Arc::new(loader.angles(base)?),
+            let rotary = match config.window_base_of(i) {
+                Some(base) => of_windows.get_or_insert_with(|| Arc::new(loader.angles_of_windows(base))).clone(),
+                None => all.clone(),
             };
-            rotaries.push((base, rotary.clone()));
             layers.push(loader.layer(i, rotary)?);
         }
         progress(config.n_layers, config.n_layers);
@@ -273,11 +271,21 @@ impl Loader<'_> {
         })
     }
 
-    /// The rotary embedding of layers with this base. Factors of pairs may be tensors of the file.
-    fn angles(&self, base: f64) -> Result<Angles> {
+    fn rotary(&self, base: f64, scaling: &RotaryScaling) -> Rotary {
+        let pairs = if self.files.is_safetensors() { RotaryPairs::Halves } else { self.config.family.pairs };
+        Rotary::scaled(self.config.rotary_dims, base, pairs, scaling, self.device)
+    }
+
+    /// The rotary embedding of layers whose window has a base of its own: what scales the angles of others is for distances that
+    /// they do not see.
+    fn angles_of_windows(&self, base: f64) -> Angles {
+        Angles { short: self.rotary(base, &RotaryScaling::None), long: None }
+    }
+
+    /// The rotary embedding. Factors of pairs may be tensors of the file.
+    fn angles(&self) -> Result<Angles> {
         let config = self.config;
-        let pairs = if self.files.is_safetensors() { RotaryPairs::Halves } else { config.family.pairs };
-        let rotary = |scaling: &RotaryScaling| Rotary::scaled(config.rotary_dims, base, pairs, scaling, self.device);
+        let rotary = |scaling: &RotaryScaling| self.rotary(config.rotary_base, scaling);
         let short = match self.factors("rope_factors_short.weight")? {
             Some(factors) => Some(factors),
             None => self.factors("rope_freqs.weight")?,

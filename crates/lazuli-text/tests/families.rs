@@ -7,7 +7,23 @@ use lazuli::{DType, Device, Tensor};
 use lazuli_text::{FAMILIES, LanguageModel, Session};
 use serde_json::Value;
 
-const NAMES: [&str; 9] = ["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "phi3_long"];
+/// Families, then models with scaled angles.
+const NAMES: [&str; 14] = [
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "phi3",
+    "phi3_long",
+    "linear",
+    "yarn",
+    "yarn_scaled",
+    "llama3",
+    "gemma3_linear",
+];
 
 fn device() -> Device {
     match std::env::var("LAZULI_TEST_DEVICE") {

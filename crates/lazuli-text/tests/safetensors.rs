@@ -14,7 +14,7 @@ fn fixture(name: &str) -> PathBuf {
 
 /// What Hugging Face calls a tensor of the GGUF file.
 fn name_of(gguf: &str, model: &str) -> String {
-    let is_gemma3 = model == "gemma3";
+    let has_norms_after = model.starts_with("gemma2") || model.starts_with("gemma3");
     let Some((layer, part)) = gguf.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) else {
         return match gguf {
             "token_embd.weight" => "model.embed_tokens.weight".into(),
@@ -35,7 +35,7 @@ fn name_of(gguf: &str, model: &str) -> String {
         "attn_k_norm" => "self_attn.k_norm",
         "post_attention_norm" => "post_attention_layernorm",
         "post_ffw_norm" => "post_feedforward_layernorm",
-        "ffn_norm" if is_gemma3 => "pre_feedforward_layernorm",
+        "ffn_norm" if has_norms_after => "pre_feedforward_layernorm",
         "ffn_norm" => "post_attention_layernorm",
         "ffn_gate" => "mlp.gate_proj",
         "ffn_up" if model.starts_with("phi3") => "mlp.gate_up_proj",
@@ -74,11 +74,46 @@ fn config(file: &Gguf, model: &str, model_type: &str) -> Value {
             "type": "longrope", "short_factor": short_factor, "long_factor": long_factor, "attention_factor": 1.19,
         });
     }
-    if model == "gemma3" {
+    if model.starts_with("gemma2") || model.starts_with("gemma3") {
         config["sliding_window"] = number("attention.sliding_window").into();
         config["query_pre_attn_scalar"] = number("attention.key_length").into();
     }
+    match model {
+        "gemma2" => {
+            config["attn_logit_softcapping"] = 5.0.into();
+            config["final_logit_softcapping"] = 3.0.into();
+        }
+        "llama3" => {
+            config["rope_scaling"] = json!({
+                "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 128,
+            });
+        }
+        "linear" => config["rope_scaling"] = json!({"type": "linear", "factor": 4.0}),
+        // As newer libraries write it.
+        "yarn" => {
+            config["rope_parameters"] = json!({
+                "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128, "rope_theta": 10_000.0,
+            });
+            config["rope_theta"] = Value::Null;
+        }
+        "gemma3_linear" => {
+            config["rope_parameters"] = json!({
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+            });
+            config["rope_theta"] = Value::Null;
+        }
+        _ => {}
+    }
     config
+}
+
+/// Queries and keys of llama's GGUF files have the two features of a pair side by side; in safetensors one is in each half of a
+/// head.
+fn with_pairs_of_halves(weight: &Tensor, head_dim: usize) -> Tensor {
+    let [n_rows, width] = weight.dims().unwrap();
+    weight.reshape([n_rows / head_dim, head_dim / 2, 2, width]).transpose(1, 2).reshape([n_rows, width])
 }
 
 /// `tokenizer.json` of byte-level BPE, as Qwen's is.
@@ -104,24 +139,47 @@ fn write(folder: &Path, name: &str, json: &Value) {
     std::fs::write(folder.join(name), json.to_string()).unwrap();
 }
 
+/// Models whose logits as GGUF files are llama.cpp's, and their `model_type`.
+const MODELS: [(&str, &str); 12] = [
+    ("qwen2", "qwen2"),
+    ("qwen3", "qwen3"),
+    ("phi3", "phi3"),
+    ("phi3_long", "phi3"),
+    ("gemma3", "gemma3_text"),
+    ("llama3", "llama"),
+    ("mistral", "mistral"),
+    ("gemma", "gemma"),
+    ("gemma2", "gemma2"),
+    ("linear", "llama"),
+    ("yarn", "qwen2"),
+    ("gemma3_linear", "gemma3_text"),
+];
+
 #[test]
 fn folders_have_the_logits_and_tokens_of_gguf_files() {
     let cpu = Device::cpu();
     let words = Gguf::open(fixture("qwen3")).unwrap();
-    for (model, model_type) in
-        [("qwen2", "qwen2"), ("qwen3", "qwen3"), ("phi3", "phi3"), ("phi3_long", "phi3"), ("gemma3", "gemma3_text")]
-    {
+    for (model, model_type) in MODELS {
         let file = Gguf::open(fixture(model)).unwrap();
         let folder = tempfile::tempdir().unwrap();
+        let mut config = config(&file, model, model_type);
+        let head_dim = config["head_dim"].as_u64().unwrap() as usize;
         let tensors: Vec<(String, Tensor)> = file
             .tensors()
             .iter()
             // In folders, factors are in config.json.
-            .filter(|entry| !entry.name.starts_with("rope_factors"))
+            .filter(|entry| !entry.name.starts_with("rope_"))
             .map(|entry| {
                 let tensor = file.tensor(&entry.name, &cpu).unwrap();
-                let is_less_one = model == "gemma3" && entry.name.contains("norm");
-                (name_of(&entry.name, model), if is_less_one { tensor.sub(1.0) } else { tensor })
+                let has_neighbours = ["llama", "mistral"].contains(&model_type);
+                let stored = match &*entry.name {
+                    name if model_type.starts_with("gemma") && name.contains("norm") => tensor.sub(1.0),
+                    name if has_neighbours && (name.contains("attn_q.") || name.contains("attn_k.")) => {
+                        with_pairs_of_halves(&tensor, head_dim)
+                    }
+                    _ => tensor,
+                };
+                (name_of(&entry.name, model), stored)
             })
             .collect();
         // The first model is in two files.
@@ -136,7 +194,6 @@ fn folders_have_the_logits_and_tokens_of_gguf_files() {
         } else {
             lazuli_io::save(folder.path().join("model.safetensors"), &tensors).unwrap();
         }
-        let mut config = config(&file, model, model_type);
         config["vocab_size"] = file.tensors().iter().find(|t| t.name == "token_embd.weight").unwrap().shape[0].into();
         write(folder.path(), "config.json", &config);
         write(folder.path(), "tokenizer.json", &tokenizer(&words));
