@@ -301,6 +301,49 @@ fn chat_answers_lines_and_understands_commands() {
     assert!(err.contains("tokens/s"), "{err}");
 }
 
+/// The tiny model with room for a text that takes minutes: its likeliest tokens go round in circles.
+#[cfg(all(feature = "text", unix))]
+fn endless_model(path: &std::path::Path) {
+    let file = lazuli_io::Gguf::open(TINY).expect("a model");
+    let mut writer = lazuli_io::GgufWriter::new();
+    file.metadata().iter().for_each(|(key, value)| writer.set(key, value.clone()));
+    writer.set("qwen2.context_length", 1u32 << 20);
+    for tensor in file.tensors() {
+        let weights = file.tensor(&tensor.name, &lazuli::Device::cpu()).expect("a tensor");
+        writer.push(&tensor.name, &weights).expect("it fits");
+    }
+    std::fs::write(path, writer.to_bytes().expect("a file")).expect("it is written");
+}
+
+#[cfg(all(feature = "text", unix))]
+#[test]
+fn chat_stops_a_reply_when_it_is_interrupted_and_goes_on() {
+    use std::io::{Read, Write};
+    use std::process::Stdio;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("endless.gguf");
+    endless_model(&path);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lazuli"));
+    command.arg("chat").arg(path).args(["--temperature", "0", "--device", "cpu", "--stats"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = command.spawn().expect("it starts");
+    let (mut stdin, mut stdout) = (process.stdin.take().expect("a pipe"), process.stdout.take().expect("a pipe"));
+    stdin.write_all(b"hello\n").expect("it reads");
+    let mut first = [0];
+    stdout.read_exact(&mut first).expect("it answers");
+    let killed = Command::new("kill").args(["-INT", &process.id().to_string()]).status().expect("kill starts");
+    assert!(killed.success());
+    stdin.write_all(b"/help\n/history\n/quit\n").expect("it reads on");
+    let mut out = first.to_vec();
+    stdout.read_to_end(&mut out).expect("it ends");
+    let output = process.wait_with_output().expect("it ends");
+    let (out, err) = (String::from_utf8_lossy(&out), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{out}{err}");
+    let made = err.lines().find_map(|line| line.strip_prefix("made")?.split_whitespace().next()?.parse::<usize>().ok());
+    assert!(made.is_some_and(|n| n < 1 << 19), "{err}");
+    assert!(out.contains("/history   What was said") && out.contains("user: hello\nassistant: "), "{out}");
+}
+
 #[cfg(feature = "text")]
 #[test]
 fn inspect_tells_what_a_gguf_file_holds() {

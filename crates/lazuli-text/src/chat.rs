@@ -5,7 +5,7 @@ use lazuli::Result;
 
 use crate::fault;
 use crate::model::LanguageModel;
-use crate::reply::Making;
+use crate::reply::{Making, whole};
 use crate::sampling::Sampling;
 use crate::session::Session;
 use crate::template::{Message, Role};
@@ -201,6 +201,35 @@ impl Reply<'_> {
         self.making.as_ref().map_or(&[], Making::made)
     }
 
+    /// A step towards the next piece: some of what was said is read, or a token is made. Its text is empty if none is certain
+    /// yet. For programs that must look up in between, as when somebody waits for a long prompt to be read: whoever drops the
+    /// answer then has stopped it.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), lazuli::Error> {
+    /// # let model = lazuli_text::LanguageModel::open("model.gguf", &lazuli::Device::cpu())?;
+    /// # let is_stopped = || false;
+    /// let mut chat = model.chat();
+    /// let mut reply = chat.say("Who are you?", &Default::default());
+    /// while let Some(text) = reply.step() {
+    ///     print!("{}", text?);
+    ///     if is_stopped() {
+    ///         break;
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn step(&mut self) -> Option<Result<String>> {
+        let pending = match self.next_pending()? {
+            Ok(pending) => pending,
+            Err(error) => return Some(Err(error)),
+        };
+        let mut rest = &*pending;
+        let logits = self.chat.session.read_chunk(&mut rest);
+        Some(self.advance(rest.to_vec(), logits))
+    }
+
     /// The next piece, as a future. It may be dropped at any time.
     pub async fn next_async(&mut self) -> Option<Result<String>> {
         loop {
@@ -208,8 +237,9 @@ impl Reply<'_> {
                 Ok(pending) => pending,
                 Err(error) => return Some(Err(error)),
             };
-            let logits = self.chat.session.read_async(&pending).await;
-            if let Some(piece) = self.piece(logits) {
+            let mut rest = &*pending;
+            let logits = self.chat.session.read_chunk_async(&mut rest).await;
+            if let Some(piece) = whole(self.advance(rest.to_vec(), logits)) {
                 return Some(piece);
             }
         }
@@ -245,15 +275,11 @@ impl Reply<'_> {
         Some(again)
     }
 
-    /// The piece that logits give, if they give one.
-    fn piece(&mut self, logits: Result<Vec<f32>>) -> Option<Result<String>> {
-        let Ok(making) = &mut self.making else { return None };
-        let piece = logits.and_then(|logits| making.choose(&logits, &self.chat.session));
-        match &piece {
-            Ok(text) => self.text.push_str(text),
-            Err(_) => making.end(),
-        }
-        piece.map(|text| (!text.is_empty()).then_some(text)).transpose()
+    /// Goes on after a step, and gives its text.
+    fn advance(&mut self, rest: Vec<u32>, logits: Result<Option<Vec<f32>>>) -> Result<String> {
+        let text = self.making.as_mut().map_err(|error| error.clone())?.advance(rest, logits, &self.chat.session)?;
+        self.text.push_str(&text);
+        Ok(text)
     }
 }
 
@@ -262,12 +288,7 @@ impl Iterator for Reply<'_> {
 
     fn next(&mut self) -> Option<Result<String>> {
         loop {
-            let pending = match self.next_pending()? {
-                Ok(pending) => pending,
-                Err(error) => return Some(Err(error)),
-            };
-            let logits = self.chat.session.read(&pending);
-            if let Some(piece) = self.piece(logits) {
+            if let Some(piece) = whole(self.step()?) {
                 return Some(piece);
             }
         }

@@ -42,18 +42,31 @@ impl Making {
         self.pending = tokens;
     }
 
+    /// Goes on after a step that has read some of what was pending: `rest` is still to be read, and there are logits if nothing
+    /// is. Gives the text that is certain by now, which is empty if there is none. An error is the end.
+    pub fn advance(&mut self, rest: Vec<u32>, logits: Result<Option<Vec<f32>>>, session: &Session) -> Result<String> {
+        self.pending = rest;
+        let text = match logits {
+            Ok(Some(logits)) => self.choose(&logits, session),
+            Ok(None) => Ok(String::new()),
+            Err(error) => Err(error),
+        };
+        self.is_done |= text.is_err();
+        text
+    }
+
     /// The tokens that were made.
     pub fn made(&self) -> &[u32] {
         &self.made
     }
 
-    /// There is no more to come, as after an error.
+    /// There is no more to come.
     pub fn end(&mut self) {
         self.is_done = true;
     }
 
-    /// Chooses the next token, and gives the text that is certain by now. Empty if there is none yet.
-    pub fn choose(&mut self, logits: &[f32], session: &Session) -> Result<String> {
+    /// Chooses the next token, and gives the text that is certain by now.
+    fn choose(&mut self, logits: &[f32], session: &Session) -> Result<String> {
         // The penalty of repetition sees the prompt, too.
         let token = self.sampler.next(logits, session.tokens())?;
         let tokenizer = session.model().tokenizer();
@@ -106,6 +119,33 @@ impl Completion {
         &self.session
     }
 
+    /// A step towards the next piece: some of the prompt is read, or a token is made. Its text is empty if none is certain yet.
+    /// For programs that must look up in between, as when somebody waits for a long prompt to be read.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), lazuli::Error> {
+    /// # use std::time::{Duration, Instant};
+    /// # let model = lazuli_text::LanguageModel::open("model.gguf", &lazuli::Device::cpu())?;
+    /// let (start, mut completion) = (Instant::now(), model.complete("Once upon a time", &Default::default()));
+    /// while let Some(text) = completion.step() {
+    ///     print!("{}", text?);
+    ///     if start.elapsed() > Duration::from_secs(5) {
+    ///         break;
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn step(&mut self) -> Option<Result<String>> {
+        let pending = match self.next_pending()? {
+            Ok(pending) => pending,
+            Err(error) => return Some(Err(error)),
+        };
+        let mut rest = &*pending;
+        let logits = self.session.read_chunk(&mut rest);
+        Some(self.advance(rest.to_vec(), logits))
+    }
+
     /// The next piece, as a future. It may be dropped at any time.
     pub async fn next_async(&mut self) -> Option<Result<String>> {
         loop {
@@ -113,8 +153,9 @@ impl Completion {
                 Ok(pending) => pending,
                 Err(error) => return Some(Err(error)),
             };
-            let logits = self.session.read_async(&pending).await;
-            if let Some(piece) = self.piece(logits) {
+            let mut rest = &*pending;
+            let logits = self.session.read_chunk_async(&mut rest).await;
+            if let Some(piece) = whole(self.advance(rest.to_vec(), logits)) {
                 return Some(piece);
             }
         }
@@ -132,14 +173,8 @@ impl Completion {
         }
     }
 
-    /// The piece that logits give, if they give one.
-    fn piece(&mut self, logits: Result<Vec<f32>>) -> Option<Result<String>> {
-        let Ok(making) = &mut self.making else { return None };
-        let piece = logits.and_then(|logits| making.choose(&logits, &self.session));
-        if piece.is_err() {
-            making.end();
-        }
-        piece.map(|text| (!text.is_empty()).then_some(text)).transpose()
+    fn advance(&mut self, rest: Vec<u32>, logits: Result<Option<Vec<f32>>>) -> Result<String> {
+        self.making.as_mut().map_err(|error| error.clone())?.advance(rest, logits, &self.session)
     }
 }
 
@@ -148,14 +183,14 @@ impl Iterator for Completion {
 
     fn next(&mut self) -> Option<Result<String>> {
         loop {
-            let pending = match self.next_pending()? {
-                Ok(pending) => pending,
-                Err(error) => return Some(Err(error)),
-            };
-            let logits = self.session.read(&pending);
-            if let Some(piece) = self.piece(logits) {
+            if let Some(piece) = whole(self.step()?) {
                 return Some(piece);
             }
         }
     }
+}
+
+/// The text of a step, if it is a piece.
+pub(crate) fn whole(text: Result<String>) -> Option<Result<String>> {
+    text.map(|text| (!text.is_empty()).then_some(text)).transpose()
 }

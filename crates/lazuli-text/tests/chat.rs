@@ -82,6 +82,40 @@ fn a_reply_that_is_dropped_leaves_a_conversation_that_goes_on() {
 }
 
 #[test]
+fn a_reply_can_be_stopped_while_its_prompt_is_read_and_between_tokens() {
+    let model = model();
+    let long = "sea shells ".repeat(60);
+    let sampling = Sampling { temperature: 1.5, top_k: 0, min_p: 0.0, seed: 3, ..brief(60) };
+    let mut chat = model.chat();
+    let mut reply = chat.say(&*long, &sampling);
+    assert_eq!((reply.step().unwrap().unwrap(), reply.tokens().len()), (String::new(), 0));
+    drop(reply);
+    let mut all = model.chat();
+    all.say(&*long, &brief(1)).for_each(drop);
+    let n_read = chat.session().tokens().len();
+    assert!((1..all.session().tokens().len()).contains(&n_read), "{n_read}");
+    // Some of the prompt was read, and the conversation goes on as one that has read it at once.
+    let mut whole = model.chat();
+    let said = |chat: &mut lazuli_text::Chat| chat.say("on", &sampling).map(Result::unwrap).collect::<String>();
+    drop(whole.say(&*long, &sampling));
+    let (after, expect) = (said(&mut chat), said(&mut whole));
+    assert_eq!((after, chat.messages()), (expect, whole.messages()));
+    // From there on a step is a token, whether its bytes are a whole character or not.
+    let mut reply = chat.say("on", &sampling);
+    let (mut n_made, mut n_silent, mut text) = (0, 0, String::new());
+    while let Some(step) = reply.step() {
+        let step = step.unwrap();
+        assert!(reply.tokens().len() <= n_made + 1);
+        n_made = reply.tokens().len();
+        n_silent += usize::from(n_made > 0 && step.is_empty());
+        text += &step;
+    }
+    assert!(n_silent > 0, "every token of {text:?} was a whole character");
+    drop(reply);
+    assert_eq!(chat.messages().last().unwrap().content, text);
+}
+
+#[test]
 fn only_what_is_new_is_read() {
     let model = model();
     let mut chat = model.chat();

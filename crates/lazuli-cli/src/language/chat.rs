@@ -1,4 +1,5 @@
-//! `lazuli chat`: a conversation in the terminal. Ctrl-C stops a reply, and ends the program if there is none.
+//! `lazuli chat`: a conversation in the terminal. Ctrl-C stops a reply after the token that is made, or the part of the prompt that is
+//! read; it ends the program if there is no reply, or if one is being stopped already.
 
 use std::io::{BufRead, IsTerminal, Write};
 use std::sync::Arc;
@@ -19,7 +20,7 @@ A conversation with a language model, in the terminal.
 Usage: lazuli chat MODEL [OPTIONS]
 
 MODEL is a GGUF file, or a folder with config.json, tokenizer.json and safetensors.
-Ctrl-C stops a reply, and ends the program if there is none. Ctrl-D ends it, too. /help says what else there is.
+Ctrl-C stops a reply, and ends the program if there is none, or if it comes twice. Ctrl-D ends it, too. /help says what else there is.
 
 Options:
   --system TEXT           What the conversation is about
@@ -82,7 +83,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Outcome {
     let interrupt = Arc::new(AtomicU8::new(ENDS));
     let noticed = interrupt.clone();
     ctrlc::set_handler(move || {
-        if noticed.swap(STOPPED, Ordering::Relaxed) == ENDS {
+        if noticed.swap(STOPPED, Ordering::Relaxed) != STOPS_REPLY {
             // As shells report a program that Ctrl-C has ended.
             std::process::exit(130);
         }
@@ -133,13 +134,16 @@ fn answer(
     let (start, mut first) = (Instant::now(), None);
     interrupt.store(STOPS_REPLY, Ordering::Relaxed);
     let mut reply = chat.say(said, &options.common.sampling);
-    for piece in reply.by_ref() {
-        match piece {
-            Ok(piece) => write!(out, "{}", printable(&piece))?,
+    // Step by step, not piece by piece: reading a long prompt takes a while, and not every token makes a character.
+    while let Some(text) = reply.step() {
+        match text {
+            Ok(text) => write!(out, "{}", printable(&text))?,
             Err(error) => write!(out, "\n({})", crate::told(&error))?,
         }
         out.flush()?;
-        first.get_or_insert_with(Instant::now);
+        if !reply.tokens().is_empty() {
+            first.get_or_insert_with(Instant::now);
+        }
         if interrupt.load(Ordering::Relaxed) == STOPPED {
             break;
         }
