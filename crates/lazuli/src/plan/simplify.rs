@@ -4,17 +4,17 @@
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 
 use super::{Limits, checks};
 use crate::fast_hash::{FastHasher, FastMap};
 use crate::graph::{Graph, GraphNode, NodeIdx, Op};
-use crate::shape::MAX_RANK;
+use crate::shape::{MAX_RANK, Shape};
 use crate::view::View;
 
 /// The simplified graph. Nodes that are no longer reached are gone.
 pub fn simplify(graph: Graph, limits: &Limits) -> Graph {
-    let mut graph = without_short_reductions(graph);
+    let mut graph = with_blocks_on_the_right(without_short_reductions(graph));
     let may_fail = graph.nodes.iter().any(|node| checks::may_fail(&node.op, limits));
     let n_nodes = graph.nodes.len();
     let known = FastMap::with_capacity_and_hasher(n_nodes, Default::default());
@@ -38,20 +38,78 @@ fn without_short_reductions(graph: Graph) -> Graph {
         }
         _ => false,
     };
-    let short: Vec<NodeIdx> = (0..).zip(&graph.nodes).filter(|(_, node)| is_short(node)).map(|(idx, _)| idx).collect();
-    if short.is_empty() {
+    let short = found(&graph, is_short);
+    rebuilt(graph, &short, |nodes, node| {
+        let view = Op::View(Arc::new(View::contiguous(node.shape)));
+        let dtype = nodes[node.inputs[0] as usize].dtype;
+        nodes.push(GraphNode { op: view, dtype, ..node.clone() });
+        GraphNode { op: Op::Cast, inputs: smallvec![nodes.len() as NodeIdx - 1], ..node }
+    })
+}
+
+/// Products read blocks where they are stored by their right operand, and would widen a left one as a whole:
+/// blocks·x = (xᵀ·blocksᵀ)ᵀ.
+fn with_blocks_on_the_right(graph: Graph) -> Graph {
+    let is_blocks = |mut idx: NodeIdx| loop {
+        let node = &graph.nodes[idx as usize];
+        match node.op {
+            Op::View(_) => idx = node.inputs[0],
+            _ => return matches!(node.op, Op::Widen(_)),
+        }
+    };
+    let is_left =
+        |node: &GraphNode| matches!(node.op, Op::Matmul) && is_blocks(node.inputs[0]) && !is_blocks(node.inputs[1]);
+    let left = found(&graph, is_left);
+    rebuilt(graph, &left, |nodes, node| {
+        let [a, b] = [0, 1].map(|i| {
+            let x =
+                GraphNode { slot: 0, donated: false, origin: node.origin, ..nodes[node.inputs[i] as usize].clone() };
+            nodes.push(transposed(x, node.inputs[i]));
+            nodes.len() as NodeIdx - 1
+        });
+        let shape = swapped(&node.shape).shape;
+        nodes.push(GraphNode { inputs: smallvec![b, a], shape, ..node });
+        let product = nodes.len() as NodeIdx - 1;
+        transposed(nodes[product as usize].clone(), product)
+    })
+}
+
+/// A node `x`, which is the node `idx`, with its last two axes swapped.
+fn transposed(x: GraphNode, idx: NodeIdx) -> GraphNode {
+    let view = swapped(&x.shape);
+    GraphNode { shape: view.shape, op: Op::View(Arc::new(view)), inputs: smallvec![idx], ..x }
+}
+
+/// The last two axes swapped.
+fn swapped(shape: &Shape) -> View {
+    let mut order: SmallVec<[usize; MAX_RANK]> = (0..shape.rank()).collect();
+    let n_before = shape.rank() - 2;
+    order[n_before..].reverse();
+    View::permute(shape, &order)
+}
+
+/// Which nodes are like this, in order.
+fn found(graph: &Graph, is_like: impl Fn(&GraphNode) -> bool) -> Vec<NodeIdx> {
+    (0..).zip(&graph.nodes).filter(|(_, node)| is_like(node)).map(|(idx, _)| idx).collect()
+}
+
+/// The graph with other nodes instead of some: `instead` gets one of them, adds what nodes it wants before it, and gives what stands
+/// for it.
+fn rebuilt(
+    graph: Graph,
+    some: &[NodeIdx],
+    mut instead: impl FnMut(&mut Vec<GraphNode>, GraphNode) -> GraphNode,
+) -> Graph {
+    if some.is_empty() {
         return graph;
     }
     let Graph { nodes: old, outputs, stages } = graph;
-    let mut nodes: Vec<GraphNode> = Vec::with_capacity(old.len() + short.len());
+    let mut nodes: Vec<GraphNode> = Vec::with_capacity(old.len() + 3 * some.len());
     let mut new_idx: Vec<NodeIdx> = Vec::with_capacity(old.len());
     for (idx, mut node) in (0..).zip(old) {
         node.inputs.iter_mut().for_each(|i| *i = new_idx[*i as usize]);
-        if short.binary_search(&idx).is_ok() {
-            let view = Op::View(Arc::new(View::contiguous(node.shape)));
-            let dtype = nodes[node.inputs[0] as usize].dtype;
-            nodes.push(GraphNode { op: view, dtype, ..node.clone() });
-            node = GraphNode { op: Op::Cast, inputs: smallvec![nodes.len() as NodeIdx - 1], ..node };
+        if some.binary_search(&idx).is_ok() {
+            node = instead(&mut nodes, node);
         }
         new_idx.push(nodes.len() as NodeIdx);
         nodes.push(node);

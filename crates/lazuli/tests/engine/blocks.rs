@@ -211,6 +211,49 @@ fn products_and_lookups_read_blocks_in_place() {
 }
 
 #[test]
+fn a_left_operand_of_blocks_is_read_as_a_right_one() {
+    let _device = shared();
+    let format = BlockFormat::named("Q4_1").unwrap();
+    let bytes = ordinary(format, [64, 512], 3);
+    let w = Tensor::from_blocks(format, &bytes, [64, 512], &device());
+    let plain = Tensor::from_vec(format.widen(&bytes).unwrap(), [64, 512], &device());
+    let x = Tensor::randn([512], 1, &device()).compute().unwrap();
+    let (many, wide) = (Tensor::randn([512, 40], 2, &device()), Tensor::randn([2, 64, 5], 3, &device()));
+    let (many, wide) = (many.compute().unwrap(), wide.compute().unwrap());
+    let turned = |x: &Tensor| x.transpose(-1, -2);
+    // Each product, how it would be written with blocks on the right, and how many bytes its result has.
+    let products = |w: &Tensor| {
+        [
+            (w.matmul(&x), x.matmul(&w.t()), 4 * 64),
+            (w.narrow(0, 16, 32).matmul(&x), x.matmul(&w.narrow(0, 16, 32).t()), 4 * 32),
+            (w.matmul(&many).relu(), turned(&turned(&many).matmul(&w.t())).relu(), 4 * 64 * 40),
+            (w.t().matmul(&wide), turned(&turned(&wide).matmul(w)), 2 * 4 * 512 * 5),
+        ]
+    };
+    for ((y, right, n_bytes), (expect, ..)) in products(&w).iter().zip(products(&plain)) {
+        let (explain, right) = (y.explain().unwrap(), right.explain().unwrap());
+        // The result may have to be laid out anew; no copy of the weights, which would be 131,072 bytes more.
+        assert!(explain.peak_temp_bytes <= right.peak_temp_bytes + n_bytes, "{explain}{right}");
+        let n_read = |explain: &lazuli::Explain| explain.kernels.iter().map(|kernel| kernel.bytes_read).sum::<usize>();
+        assert!(n_read(&explain) <= n_read(&right) + n_bytes, "{explain}{right}");
+        check_close(y, &expect, &explain.to_string());
+    }
+    // By the same kernel as from the right, and so to the bit.
+    let (left, right) = (w.matmul(&x), x.matmul(&w.t()));
+    assert_eq!(bits(&left.to_vec::<f32>().unwrap()), bits(&right.to_vec::<f32>().unwrap()));
+    if device().info().kind == DeviceKind::Cpu {
+        let explain = w.matmul(&x).explain().unwrap();
+        assert!(explain.kernels.len() == 1 && explain.kernels[0].schedule.contains("GEMV of Q4_1 blocks"), "{explain}");
+    }
+    // Gradients go through it, too.
+    let grad = |w: &Tensor| {
+        let x = x.tracked();
+        w.matmul(&x).square().sum(..).grad(&[&x]).remove(0)
+    };
+    check_close(&grad(&w), &grad(&plain), "gradient by x");
+}
+
+#[test]
 fn numbers_of_rows_are_filled_into_products_with_blocks() {
     let _device = alone();
     let device = device();
