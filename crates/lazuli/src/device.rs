@@ -95,6 +95,35 @@ impl Device {
         Ok(())
     }
 
+    /// Lets the CPU take floats as this many digits of eight bits, 1 to 3, where it multiplies up to eight rows with blocks
+    /// ([`Tensor::from_blocks`](crate::Tensor::from_blocks)). Each number is rounded by at most 1.2e-7 of the largest of 32 neighbours with
+    /// three digits (the default), 3.1e-5 with two and 8e-3 with one: less work where products are not limited by memory, at the
+    /// price of that error. `LAZULI_DIGITS` has precedence. Once the CPU has been used its kernels are chosen, and this is an error.
+    ///
+    /// ```
+    /// use lazuli::{BlockFormat, Device, Tensor};
+    /// Device::limit_cpu_digits(2)?;
+    /// let (q4_0, cpu) = (BlockFormat::named("Q4_0")?, Device::cpu());
+    /// // Weights of 1/4 are exact in blocks.
+    /// let w = Tensor::from_blocks(q4_0, &q4_0.quantize(&[0.25; 32])?, [1, 32], &cpu);
+    /// let x: Vec<f32> = (0..32).map(|i| (i as f32).sin()).collect();
+    /// let y = Tensor::from_slice(&x, [1, 32], &cpu).matmul(&w.t()).item::<f32>()?;
+    /// assert!((y - 0.25 * x.iter().sum::<f32>()).abs() < 32.0 * 0.25 * 3.2e-5);
+    /// assert!(Device::limit_cpu_digits(3).is_err());
+    /// # Ok::<(), lazuli::Error>(())
+    /// ```
+    #[track_caller]
+    pub fn limit_cpu_digits(n_digits: usize) -> Result<()> {
+        let refused = |message: String| Err(Error::Device(Arc::new(Fault::new("limit_cpu_digits", message))));
+        if CPU.get().is_some() {
+            return refused("the CPU has been used, and its kernels are chosen; ask for digits first".into());
+        }
+        match crate::target::limit_digits(n_digits) {
+            true => Ok(()),
+            false => refused(format!("{n_digits} digits: floats are taken as 1 to 3")),
+        }
+    }
+
     /// The best hardware GPU. The error lists what was found instead, and why it was not taken.
     ///
     /// ```

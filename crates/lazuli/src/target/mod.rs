@@ -23,6 +23,8 @@ pub use gpu::{Folds, GpuTarget, MAX_ELEMS, Pace, Threads};
 #[cfg(feature = "gpu")]
 pub use quirks::quirks;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use crate::log;
 use crate::ops::{Isa, has_vnni};
 
@@ -200,6 +202,22 @@ impl Limits {
     }
 }
 
+/// The most digits that a float is taken apart into, as exact as f32.
+const MAX_DIGITS: usize = 3;
+
+/// How many they are unless the environment asks for another number.
+static DIGITS: AtomicUsize = AtomicUsize::new(MAX_DIGITS);
+
+/// Processors opened from now on take floats apart into this many digits, unless the environment asks for another number. False if
+/// there is no such form.
+pub fn limit_digits(n_digits: usize) -> bool {
+    let is_known = (1..=MAX_DIGITS).contains(&n_digits);
+    if is_known {
+        DIGITS.store(n_digits, Ordering::Relaxed);
+    }
+    is_known
+}
+
 impl CpuTarget {
     /// A processor with these instructions, on which so many threads share the work.
     pub fn new(isa: Isa, threads: usize) -> CpuTarget {
@@ -207,7 +225,8 @@ impl CpuTarget {
         // so that they see it done.
         let all_bytes = if cfg!(test) { 1 << 14 } else { 12 << 20 };
         let has_vnni = isa == Isa::Avx512 && has_vnni();
-        let n_digits = log::choice("LAZULI_DIGITS", &[("1", 1), ("2", 2), ("3", 3)]).unwrap_or(3);
+        let n_digits = log::choice("LAZULI_DIGITS", &[("1", 1), ("2", 2), ("3", 3)]);
+        let n_digits = n_digits.unwrap_or_else(|| DIGITS.load(Ordering::Relaxed));
         CpuTarget { isa, threads, caches: Caches { l1_bytes: 32 << 10, all_bytes }, has_vnni, n_digits }
     }
 
