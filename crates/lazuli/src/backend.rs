@@ -208,7 +208,7 @@ impl AsBytes for CacheLines {
     }
 }
 
-impl AsBytes for huge_pages::SlabPart {
+impl AsBytes for huge_pages::WrittenPart {
     fn bytes(&self) -> &[u8] {
         self.bytes()
     }
@@ -243,7 +243,7 @@ impl HostBytes {
     /// Zeros to be overwritten, from a cache line on, for something that is kept for long.
     #[track_caller]
     pub fn zeroed(op: &str, n_bytes: usize) -> Result<HostBytes> {
-        if let Some(part) = huge_pages::SlabPart::zeroed(n_bytes) {
+        if let Some(part) = huge_pages::WrittenPart::zeroed(n_bytes) {
             return Ok(HostBytes { owner: Box::new(part) });
         }
         let n_lines = n_bytes.div_ceil(64);

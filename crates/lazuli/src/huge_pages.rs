@@ -28,8 +28,10 @@ pub fn ask_for_large(start: *const u8, size_bytes: usize) {
 const SLAB: usize = 16 << 20;
 const LEAST_PART: usize = 4 << 10;
 
-/// A bump allocator on large pages: parts are taken one after another and never given back one by one. The memory is freed with the
-/// last part.
+/// Pages as the system hands them out at least.
+const SMALL_PAGE: usize = 4 << 10;
+
+/// A piece of memory on large pages, of which parts are taken one after another. It is freed with the last of them.
 struct Slab {
     start: NonNull<u8>,
 }
@@ -37,9 +39,6 @@ struct Slab {
 // SAFETY: plain memory; whoever has a part of it has those bytes alone.
 unsafe impl Send for Slab {}
 unsafe impl Sync for Slab {}
-
-/// The slab from which the next part is taken, and how many of its bytes are in use.
-static OPEN: Mutex<(Weak<Slab>, usize)> = Mutex::new((Weak::new(), 0));
 
 impl Slab {
     const LAYOUT: Layout = match Layout::from_size_align(SLAB, PAGE) {
@@ -62,21 +61,28 @@ impl Drop for Slab {
     }
 }
 
-/// Part of a slab: memory for what is kept for long and is too small for large pages of its own, such as a weight among many.
-pub struct SlabPart {
-    slab: Arc<Slab>,
-    offset: usize,
-    size_bytes: usize,
+/// A bump allocator on large pages, for memory that is too small for large pages of its own, such as a weight or a cache of keys among
+/// many: the slab from which the next part is taken, and how many of its bytes were taken.
+pub struct Slabs {
+    open: Mutex<(Weak<Slab>, usize)>,
 }
 
-impl SlabPart {
-    /// Zeros that start on a cache line; none if there are so few or so many of them that slabs do not help, or if there is no
-    /// memory for a slab.
-    pub fn zeroed(size_bytes: usize) -> Option<SlabPart> {
+/// Where weights are.
+static OF_WEIGHTS: Slabs = Slabs::new();
+
+impl Slabs {
+    /// No slab yet.
+    pub const fn new() -> Slabs {
+        Slabs { open: Mutex::new((Weak::new(), 0)) }
+    }
+
+    /// Memory that starts on a cache line, of unspecified contents; none if there are so few or so many bytes that slabs do not help,
+    /// or if there is no memory for a slab.
+    pub fn part(&self, size_bytes: usize) -> Option<SlabPart> {
         if !cfg!(target_os = "linux") || !(LEAST_PART..LARGE).contains(&size_bytes) {
             return None;
         }
-        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = open.1;
         let slab = open.0.upgrade().filter(|_| taken + size_bytes <= SLAB);
         let (slab, offset) = match slab {
@@ -84,27 +90,64 @@ impl SlabPart {
             None => (Arc::new(Slab::new()?), 0),
         };
         *open = (Arc::downgrade(&slab), (offset + size_bytes).next_multiple_of(64));
-        drop(open);
-        let part = SlabPart { slab, offset, size_bytes };
+        Some(SlabPart { slab, offset, size_bytes })
+    }
+}
+
+/// Part of a slab.
+pub struct SlabPart {
+    slab: Arc<Slab>,
+    offset: usize,
+    size_bytes: usize,
+}
+
+impl SlabPart {
+    /// Where it begins.
+    pub fn start(&self) -> NonNull<u8> {
+        // SAFETY: within the slab.
+        unsafe { self.slab.start.add(self.offset) }
+    }
+}
+
+impl Drop for SlabPart {
+    /// Nobody will have these bytes again, so while others keep the slab its pages go back to the system.
+    fn drop(&mut self) {
+        #[cfg(target_os = "linux")]
+        if Arc::strong_count(&self.slab) > 1 {
+            let start = self.start().as_ptr() as usize;
+            let (first, end) =
+                (start.next_multiple_of(SMALL_PAGE), (start + self.size_bytes) / SMALL_PAGE * SMALL_PAGE);
+            if first < end {
+                // SAFETY: whole pages of this part, whose contents nobody reads any more.
+                unsafe { libc::madvise(first as *mut libc::c_void, end - first, libc::MADV_DONTNEED) };
+            }
+        }
+    }
+}
+
+/// Part of a slab whose bytes have been written, for what is kept for long, such as a weight.
+pub struct WrittenPart(SlabPart);
+
+impl WrittenPart {
+    /// Zeros that start on a cache line; none if there are so few or so many of them that slabs do not help, or if there is no
+    /// memory for a slab.
+    pub fn zeroed(size_bytes: usize) -> Option<WrittenPart> {
+        let part = OF_WEIGHTS.part(size_bytes)?;
         // SAFETY: within the slab, and nobody else has these bytes.
         unsafe { part.start().write_bytes(0, size_bytes) };
-        Some(part)
-    }
-
-    fn start(&self) -> *mut u8 {
-        self.slab.start.as_ptr().wrapping_add(self.offset)
+        Some(WrittenPart(part))
     }
 
     /// The bytes.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: they were written when the part was taken, and no other part has them.
-        unsafe { std::slice::from_raw_parts(self.start(), self.size_bytes) }
+        unsafe { std::slice::from_raw_parts(self.0.start().as_ptr(), self.0.size_bytes) }
     }
 
     /// The bytes, to be written.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above.
-        unsafe { std::slice::from_raw_parts_mut(self.start(), self.size_bytes) }
+        unsafe { std::slice::from_raw_parts_mut(self.0.start().as_ptr(), self.0.size_bytes) }
     }
 }
 
@@ -115,17 +158,42 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn parts_of_slabs_are_zeros_that_nobody_else_has() {
-        assert!(SlabPart::zeroed(LEAST_PART - 1).is_none() && SlabPart::zeroed(LARGE).is_none());
+        assert!(WrittenPart::zeroed(LEAST_PART - 1).is_none() && WrittenPart::zeroed(LARGE).is_none());
         let sizes = (0..30).map(|i| LEAST_PART + i * 100_001);
-        let mut parts: Vec<SlabPart> = sizes.map(|size_bytes| SlabPart::zeroed(size_bytes).unwrap()).collect();
+        let mut parts: Vec<WrittenPart> = sizes.map(|size_bytes| WrittenPart::zeroed(size_bytes).unwrap()).collect();
         for (i, part) in parts.iter_mut().enumerate() {
             assert_eq!((part.bytes().as_ptr() as usize % 64, part.bytes().iter().max()), (0, Some(&0)));
             part.bytes_mut().fill(i as u8);
         }
         // Those that are left keep what they have when others are gone.
-        let left: Vec<(usize, SlabPart)> = parts.into_iter().enumerate().filter(|(i, _)| i % 3 == 0).collect();
-        let _more = SlabPart::zeroed(LEAST_PART);
+        let left: Vec<(usize, WrittenPart)> = parts.into_iter().enumerate().filter(|(i, _)| i % 3 == 0).collect();
+        let _more = WrittenPart::zeroed(LEAST_PART);
         assert!(left.iter().all(|(i, part)| part.bytes().iter().all(|byte| *byte == *i as u8)));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn parts_that_are_gone_give_their_pages_back() {
+        let slabs = Slabs::new();
+        let part = || {
+            let part = slabs.part(LARGE - 64).unwrap();
+            // SAFETY: nobody else has these bytes.
+            unsafe { part.start().write_bytes(7, part.size_bytes) };
+            WrittenPart(part)
+        };
+        let (kept, gone) = (part(), part());
+        let pages = gone.0.start().as_ptr() as usize / SMALL_PAGE + 1;
+        // What the system says of pages from an address on: 8 bytes each, of which the highest bit is whether there is one.
+        let is_there = || {
+            use std::os::unix::fs::FileExt;
+            let mut entry = [0; 8];
+            let map = std::fs::File::open("/proc/self/pagemap").unwrap();
+            map.read_exact_at(&mut entry, 8 * pages as u64).unwrap();
+            u64::from_le_bytes(entry) >> 63 == 1
+        };
+        assert!(is_there());
+        drop(gone);
+        assert!(!is_there() && kept.bytes().iter().all(|byte| *byte == 7));
     }
 
     #[test]

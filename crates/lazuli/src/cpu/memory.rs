@@ -9,11 +9,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::backend::{Counters, HostBytes};
 use crate::error::{Error, Result};
-use crate::huge_pages;
+use crate::huge_pages::{self, SlabPart, Slabs};
 use crate::idle::{Excess, IdleBound};
 
-/// Blocks start on a cache line, large ones on a huge page.
+/// Blocks start on a cache line, large ones on a large page.
 const ALIGN: usize = 64;
+/// From this size on blocks that are too small for large pages of their own share some: with the keys and values of a language
+/// model's layers (60 tensors of 1.6 MB) on large pages, a token after 2,000 others took 6.2 to 6.4 instead of 6.7 to 7.6 ms on one
+/// thread of a Zen 5, and 4.4 to 5.0 instead of 5.0 to 5.4 on two.
+const SHARED: usize = 64 << 10;
 /// Above this a look at what the system has left is worth its price.
 const ASK_ABOVE: usize = 64 << 20;
 
@@ -21,6 +25,7 @@ const ASK_ABOVE: usize = 64 << 20;
 pub struct BlockPool {
     counters: Arc<Counters>,
     idle: Mutex<IdleBlocks>,
+    slabs: Slabs,
     total: usize,
 }
 
@@ -31,8 +36,11 @@ struct IdleBlocks {
     bound: IdleBound,
 }
 
-/// A raw block; its size class says how it was allocated.
-struct RawBlock(NonNull<u8>);
+/// A raw block: part of a slab, or else allocated as its size class says.
+struct RawBlock {
+    start: NonNull<u8>,
+    part: Option<SlabPart>,
+}
 
 // SAFETY: a block is plain memory that whoever holds it owns alone.
 unsafe impl Send for RawBlock {}
@@ -41,6 +49,8 @@ unsafe impl Send for RawBlock {}
 pub struct CpuBuffer {
     ptr: NonNull<u8>,
     size_bytes: usize,
+    /// The slab that it is part of, if it is.
+    part: Option<SlabPart>,
     owner: BlockOwner,
 }
 
@@ -80,18 +90,19 @@ impl CpuBuffer {
             return Err(bytes);
         }
         counters.take_bytes(size_bytes);
-        Ok(CpuBuffer { ptr, size_bytes, owner: BlockOwner::Host(bytes, counters.clone()) })
+        Ok(CpuBuffer { ptr, size_bytes, part: None, owner: BlockOwner::Host(bytes, counters.clone()) })
     }
 }
 
 impl Drop for CpuBuffer {
     fn drop(&mut self) {
+        let block = RawBlock { start: self.ptr, part: self.part.take() };
         match &self.owner {
             BlockOwner::Pool(pool) => {
                 pool.counters.release_bytes(self.size_bytes);
-                pool.give(RawBlock(self.ptr), class_of(self.size_bytes));
+                pool.give(block, class_of(self.size_bytes));
             }
-            BlockOwner::Uncounted(pool) => pool.give(RawBlock(self.ptr), class_of(self.size_bytes)),
+            BlockOwner::Uncounted(pool) => pool.give(block, class_of(self.size_bytes)),
             BlockOwner::Host(_, counters) => counters.release_bytes(self.size_bytes),
         }
     }
@@ -103,7 +114,7 @@ impl BlockPool {
         let total = system_bytes("MemTotal:").unwrap_or(usize::MAX);
         // An eighth of the machine at most.
         let idle = IdleBlocks { classes: BTreeMap::new(), size_bytes: 0, bound: IdleBound::new(total / 8) };
-        BlockPool { counters, idle: Mutex::new(idle), total }
+        BlockPool { counters, idle: Mutex::new(idle), slabs: Slabs::new(), total }
     }
 
     /// Bytes of memory that the machine has.
@@ -113,25 +124,26 @@ impl BlockPool {
 
     /// Memory of at least this size, its contents unspecified.
     pub fn take(self: &Arc<BlockPool>, size_bytes: usize) -> Result<CpuBuffer> {
-        let ptr = self.block(size_bytes)?;
+        let RawBlock { start: ptr, part } = self.block(size_bytes)?;
         self.counters.take_bytes(size_bytes);
-        Ok(CpuBuffer { ptr, size_bytes, owner: BlockOwner::Pool(self.clone()) })
+        Ok(CpuBuffer { ptr, size_bytes, part, owner: BlockOwner::Pool(self.clone()) })
     }
 
     /// The same for threads to work in. It is not counted as in use: there is as much of it for large tensors as for
     /// small ones.
     pub fn take_uncounted(self: &Arc<BlockPool>, size_bytes: usize) -> Result<CpuBuffer> {
-        let ptr = self.block(size_bytes)?;
-        Ok(CpuBuffer { ptr, size_bytes, owner: BlockOwner::Uncounted(self.clone()) })
+        let RawBlock { start: ptr, part } = self.block(size_bytes)?;
+        Ok(CpuBuffer { ptr, size_bytes, part, owner: BlockOwner::Uncounted(self.clone()) })
     }
 
-    fn block(&self, size_bytes: usize) -> Result<NonNull<u8>> {
+    fn block(&self, size_bytes: usize) -> Result<RawBlock> {
         let class = class_of(size_bytes);
         if class == 0 {
-            return Ok(NonNull::without_provenance(ALIGN.try_into().expect("not zero")));
+            let start = NonNull::without_provenance(ALIGN.try_into().expect("not zero"));
+            return Ok(RawBlock { start, part: None });
         }
         match self.reuse(class, size_bytes) {
-            Some(block) => Ok(block.0),
+            Some(block) => Ok(block),
             None => self.allocate(class).ok_or_else(|| self.refusal(size_bytes)),
         }
     }
@@ -167,9 +179,15 @@ impl BlockPool {
         true
     }
 
-    fn allocate(&self, class: usize) -> Option<NonNull<u8>> {
+    fn allocate(&self, class: usize) -> Option<RawBlock> {
         if !self.has(class) {
             return None;
+        }
+        if class >= SHARED
+            && let Some(part) = self.slabs.part(class)
+        {
+            Counters::count(&self.counters.buffers_created, 1);
+            return Some(RawBlock { start: part.start(), part: Some(part) });
         }
         let layout = layout_of(class);
         // SAFETY: the layout is not empty.
@@ -180,7 +198,7 @@ impl BlockPool {
         })?;
         huge_pages::ask_for_large(block.as_ptr(), class);
         Counters::count(&self.counters.buffers_created, 1);
-        Some(block)
+        Some(RawBlock { start: block, part: None })
     }
 
     fn refusal(&self, size_bytes: usize) -> Error {
@@ -236,8 +254,10 @@ impl IdleBlocks {
             debug_assert!(self.size_bytes >= class && used_at <= self.bound.clock());
             self.size_bytes -= class;
             self.bound.freed(class);
-            // SAFETY: allocated with this layout, and in nobody's hands.
-            unsafe { dealloc(block.0.as_ptr(), layout_of(class)) };
+            if block.part.is_none() {
+                // SAFETY: allocated with this layout, and in nobody's hands.
+                unsafe { dealloc(block.start.as_ptr(), layout_of(class)) };
+            }
         }
     }
 }
@@ -291,6 +311,32 @@ mod tests {
         assert_eq!(again.ptr() as usize % ALIGN, 0);
         let stats = pool.counters.read();
         assert_eq!((stats.buffers_created, stats.bytes_live, stats.bytes_peak), (1, 990, 1000));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn blocks_of_a_middling_size_are_side_by_side_on_large_pages() {
+        let pool = pool();
+        let blocks: Vec<CpuBuffer> = (0..6).map(|_| pool.take(1_572_864).unwrap()).collect();
+        for pair in blocks.windows(2) {
+            assert_eq!(pair[1].ptr() as usize - pair[0].ptr() as usize, 1_572_864);
+        }
+        assert_eq!(blocks[0].ptr() as usize % huge_pages::PAGE, 0);
+        // A block that is given back serves again, and the others keep what they have.
+        for (i, block) in blocks.iter().enumerate() {
+            // SAFETY: the block has so many bytes.
+            unsafe { block.ptr().write_bytes(i as u8, block.size_bytes()) };
+        }
+        let mut blocks = blocks;
+        let place = blocks.remove(2).ptr();
+        assert_eq!(pool.take(1_572_000).unwrap().ptr(), place);
+        pool.trim();
+        for (i, block) in [0u8, 1, 3, 4, 5].into_iter().zip(&blocks) {
+            // SAFETY: as above.
+            let bytes = unsafe { std::slice::from_raw_parts(block.ptr(), block.size_bytes()) };
+            assert!(bytes.iter().all(|byte| *byte == i));
+        }
+        assert_eq!(pool.counters.read().buffers_created, 6);
     }
 
     #[test]
