@@ -39,7 +39,7 @@ const TASKS: &[Task] = &[
     Task { name: "docs", about: "write docs/ops.md and docs/numerics.md from the rows", run: docs },
     Task {
         name: "soak",
-        about: "random graphs against the oracle for some seconds (60), products of every size, caches, files: soak [SECONDS]; soak mpi [MOMENTS [KIND]]: ranks that are killed, stopped, cut off (root)",
+        about: "random graphs against the oracle for some seconds (60), products of every size, caches, files: soak [SECONDS]; soak mpi [--write] [MOMENTS [KIND]]: ranks that are killed, stopped, cut off (root)",
         run: soak,
     },
     Task {

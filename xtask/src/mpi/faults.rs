@@ -1,8 +1,8 @@
 //! `cargo xtask soak mpi`: ranks that are killed or stopped at random moments, a full disk and a cut link. Each time the job must
 //! end in time with a failure that names a rank, leave no process behind, and leave a checkpoint that another number of ranks
 //! goes on from. When a rank is killed before all have joined, the launcher may hang by itself with no rank left (the mpirun of Open MPI 4.1.4 does,
-//! in `PMIx_server_finalize` of PMIx 4.2.2): that is counted and said, and only ranks that are left are a failure. Needs Linux and
-//! root.
+//! in `PMIx_server_finalize` of PMIx 4.2.2): that is counted and said, and only ranks that are left are a failure. With `--write` what was
+//! seen is kept as lines in `xtask/scaling/faults.txt`, of which `cargo xtask scaling` makes a table of the page. Needs Linux and root.
 
 #[path = "../../../crates/lazuli-cli/tests/images/idx.rs"]
 mod idx;
@@ -15,7 +15,10 @@ use std::time::{Duration, Instant};
 
 use super::install;
 use super::network::{Network, on_this_machine};
-use crate::workspace::{built, cargo, root, succeed};
+use crate::workspace::{built, cargo, read, root, succeed};
+
+/// What was seen, a line for each kind of fault: date, commit, seed, times, seconds, checkpoints, launchers that hung, name.
+const KEPT: &str = "xtask/scaling/faults.txt";
 
 /// The setting under test: `LAZULI_MPI_TIMEOUT`, in seconds.
 const TIMEOUT: u64 = 12;
@@ -95,8 +98,13 @@ struct Job {
     stopped: Option<u32>,
 }
 
-/// Runs all faults. Words: at how many moments each rank is killed and stopped (20), and of which kind of fault alone.
+/// Runs all faults. Words: `--write` to keep what is seen, at how many moments each rank is killed and stopped (20), and of which
+/// kind of fault alone.
 pub fn run(words: &[String]) -> Result<(), String> {
+    let (writes, words) = match words {
+        [first, rest @ ..] if first == "--write" => (true, rest),
+        _ => (false, words),
+    };
     let (n_moments, kind) = match words {
         [] => (20, ""),
         [word, kind @ ..] if kind.len() < 2 => {
@@ -121,11 +129,58 @@ pub fn run(words: &[String]) -> Result<(), String> {
     idx::write(&folder, 300, 30).map_err(|e| e.to_string())?;
     let mut random =
         Random(std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |d| d.as_nanos() as u64));
-    println!("seed {}", random.0);
+    let seed = random.0;
+    println!("seed {seed}");
+    // The commit that is tested, which may no longer be the last one in the end.
+    let commit = if writes { commit()? } else { String::new() };
     for kind in kinds {
-        println!("{}: {}", kind.name, (kind.run)(&folder, n_moments, &mut random)?);
+        let tally = (kind.run)(&folder, n_moments, &mut random)?;
+        println!("{}: {tally}", kind.name);
+        if writes {
+            keep(kind.name, &format!("{commit} {seed}"), &tally)?;
+        }
     }
     Ok(())
+}
+
+/// What a program says.
+fn said(program: &str, words: &[&str]) -> Result<String, String> {
+    let output = Command::new(program).args(words).current_dir(root()).output();
+    let output = output.map_err(|e| format!("{program}: {e}"))?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_string())
+}
+
+/// The last commit that has changed what is tested, and whether it was changed since.
+fn commit() -> Result<String, String> {
+    let commit = said("git", &["log", "-1", "--format=%h", "--", "crates"])?;
+    let is_changed = !said("git", &["status", "--porcelain", "--", "crates"])?.is_empty();
+    Ok(format!("{commit}{}", if is_changed { "-dirty" } else { "" }))
+}
+
+/// Keeps what was seen of a kind of fault, with this commit and seed, in place of what was seen of it before.
+fn keep(kind: &str, tried: &str, tally: &Tally) -> Result<(), String> {
+    let Tally { n, longest, n_loaded, n_launchers_hung } = tally;
+    let date = said("date", &["--utc", "+%F"])?;
+    let line = format!("{date} {tried} {n} {longest:.1} {n_loaded} {n_launchers_hung} {kind}");
+    let kept = read(KEPT).unwrap_or_default();
+    let kind_of = |line: &str| line.splitn(8, ' ').nth(7).map(String::from);
+    let mut lines: Vec<String> =
+        kept.lines().map(String::from).filter(|l| kind_of(l).as_deref() != Some(kind)).collect();
+    lines.push(line);
+    lines.sort_by_key(|line| KINDS.iter().position(|kind| kind_of(line).as_deref() == Some(kind.name)));
+    fs::write(root().join(KEPT), lines.join("\n") + "\n").map_err(|e| format!("{KEPT}: {e}"))
+}
+
+/// The rows of the page's table, from what was kept.
+pub fn table() -> Result<String, String> {
+    let row = |line: &str| -> Result<String, String> {
+        let words: Vec<&str> = line.splitn(8, ' ').collect();
+        let [date, commit, seed, n, longest, n_loaded, n_hung, kind] = words[..] else {
+            return Err(format!("{KEPT}: a line has eight words, unlike `{line}`"));
+        };
+        Ok(format!("| {kind} | {n} | {longest} s | {n_loaded} | {n_hung} | {date} | {commit} | {seed} |"))
+    };
+    Ok(read(KEPT)?.lines().map(row).collect::<Result<Vec<_>, _>>()?.join("\n"))
 }
 
 /// Each of three ranks is killed at random moments between its start and the moment at which all ranks have joined.

@@ -6,8 +6,8 @@ use std::fs;
 use std::process::Command;
 
 use super::cost::{Algorithm, Link, Measured, StepCost};
-use super::install;
 use super::network::{Network, on_this_machine};
+use super::{faults, install};
 use crate::workspace::{cargo, read, root, succeed};
 
 const KEPT: &str = "xtask/scaling/measured.txt";
@@ -221,6 +221,7 @@ fn made() -> Result<(String, String), String> {
         .replace("{error}", &error)
         .replace("{weak}", &weakly(&kept)?)
         .replace("{alone}", &beside(&kept)?)
+        .replace("{faults}", &faults::table()?)
         .replace("{predicted}", &predicted(&links.0));
     Ok((page, plot(&links.0)))
 }
