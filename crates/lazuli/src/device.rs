@@ -105,23 +105,21 @@ impl Device {
     /// Device::limit_cpu_digits(2)?;
     /// let (q4_0, cpu) = (BlockFormat::named("Q4_0")?, Device::cpu());
     /// // Weights of 1/4 are exact in blocks.
-    /// let w = Tensor::from_blocks(q4_0, &q4_0.quantize(&[0.25; 32])?, [1, 32], &cpu);
+    /// let w = Tensor::from_blocks(q4_0, &q4_0.quantize(&[0.25; 16 * 32])?, [16, 32], &cpu);
     /// let x: Vec<f32> = (0..32).map(|i| (i as f32).sin()).collect();
-    /// let y = Tensor::from_slice(&x, [1, 32], &cpu).matmul(&w.t()).item::<f32>()?;
-    /// assert!((y - 0.25 * x.iter().sum::<f32>()).abs() < 32.0 * 0.25 * 3.2e-5);
+    /// let y = w.matmul(&Tensor::from_slice(&x, [32], &cpu)).to_vec::<f32>()?;
+    /// assert!((y[0] - 0.25 * x.iter().sum::<f32>()).abs() < 32.0 * 0.25 * 3.2e-5);
     /// assert!(Device::limit_cpu_digits(3).is_err());
     /// # Ok::<(), lazuli::Error>(())
     /// ```
     #[track_caller]
     pub fn limit_cpu_digits(n_digits: usize) -> Result<()> {
-        let refused = |message: String| Err(Error::Device(Arc::new(Fault::new("limit_cpu_digits", message))));
-        if CPU.get().is_some() {
-            return refused("the CPU has been used, and its kernels are chosen; ask for digits first".into());
-        }
-        match crate::target::limit_digits(n_digits) {
-            true => Ok(()),
-            false => refused(format!("{n_digits} digits: floats are taken as 1 to 3")),
-        }
+        let message = match CPU.get() {
+            Some(_) => "the CPU has been used, and its kernels are chosen; ask for digits first".to_string(),
+            None if crate::target::limit_digits(n_digits) => return Ok(()),
+            None => format!("{n_digits} digits: floats are taken as 1 to 3"),
+        };
+        Err(Error::Device(Arc::new(Fault::new("limit_cpu_digits", message))))
     }
 
     /// The best hardware GPU. The error lists what was found instead, and why it was not taken.
