@@ -109,8 +109,14 @@ fn tests() -> Result<(), String> {
     succeed(Command::new(cargo()).args(["test", "--workspace", "--no-fail-fast"]))
 }
 
-/// What only GPUs promise, per driver; the engine's promises, random graphs, gradients and training on every GPU that a
-/// driver shows.
+/// Unit tests that run on every GPU: of gradients, and of every form of kernel. They are few, so that a driver that compiles
+/// slowly is done in good time.
+const ON_EVERY_GPU: [&str; 2] = ["autograd", "every_form_agrees_with_the_oracle"];
+/// Those that look at every GPU by themselves, which running all tests does for the system's driver: every variant of a product.
+const ON_EVERY_DRIVER: &str = "gpu::tune::trial";
+
+/// What only GPUs promise, per driver; the engine's promises, random graphs, gradients, every form of kernel and training on
+/// every GPU that a driver shows.
 fn gpu_tests(options: &Options) -> Result<(), String> {
     for driver in drivers(options.all_drivers)? {
         if !driver.environment.is_empty() {
@@ -122,9 +128,13 @@ fn gpu_tests(options: &Options) -> Result<(), String> {
             let on_gpu =
                 |mut command: Command| succeed_without_complaint(command.env("LAZULI_TEST_DEVICE", gpu.to_string()));
             on_gpu(test(&driver, &["engine", "random", "layers", "step", "kept", "families", "steady"]))?;
-            let mut gradients = Command::new(cargo());
-            gradients.args(["test", "--workspace", "--lib", "autograd"]).envs(driver.environment.clone());
-            on_gpu(gradients)?;
+            let mut units = Command::new(cargo());
+            units.args(["test", "--workspace", "--no-fail-fast", "--lib", "--"]).args(ON_EVERY_GPU);
+            if gpu == 1 && !driver.environment.is_empty() {
+                units.arg(ON_EVERY_DRIVER);
+            }
+            units.envs(driver.environment.clone());
+            on_gpu(units)?;
         }
     }
     Ok(())

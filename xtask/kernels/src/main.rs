@@ -117,6 +117,7 @@ fn main() -> ExitCode {
 fn run(device: &str) -> Result<()> {
     let device = Device::open(device)?;
     eprintln!("DEVICE {}", device.info().driver);
+    device.properties().iter().for_each(|(name, value)| eprintln!("TARGET {name}: {value}"));
     for case in CASES {
         let wanted = (case.build)(&device);
         eprintln!("CASE {}", case.name);

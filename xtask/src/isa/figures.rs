@@ -19,14 +19,32 @@ pub struct Figures {
     pub instructions: u64,
     /// Multiply-adds among the instructions of the hottest loop, in per cent; of everything, if there is no loop.
     pub fma_percent: u64,
+    /// All multiply-adds and all instructions of that loop; and those around it, of the innermost loop that it is in, without
+    /// those of other loops inside.
+    pub hot: Share,
+    pub around: Share,
     /// Bytes that a load instruction brings to one invocation, on average, in the same place.
     pub bytes_per_load: f64,
 }
 
+/// How many of some instructions are multiply-adds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Share {
+    pub n_fma: u64,
+    pub n: u64,
+}
+
 impl Figures {
+    /// Multiply-adds in per cent of all that is run, if the hottest loop goes round so often for every time that the one around it
+    /// does: sums in blocks are added to others after every block.
+    pub fn fma_percent_of_blocks(&self, n_trips: u64) -> f64 {
+        let all = |of: fn(&Share) -> u64| (n_trips * of(&self.hot) + of(&self.around)) as f64;
+        100.0 * all(|share| share.n_fma) / all(|share| share.n).max(1.0)
+    }
+
     /// The figures of a kernel.
     pub fn of(pipeline: &Pipeline) -> Result<Figures, String> {
-        let hot = Counts::of(hottest(&pipeline.blocks));
+        let [hot, around] = hottest(&pipeline.blocks);
         let all = Counts::of(&pipeline.blocks);
         let loads = if hot.n_loads > 0 { &hot } else { &all };
         let stat = |name: &str| pipeline.stat(name);
@@ -39,6 +57,8 @@ impl Figures {
             barriers: all.n_barriers,
             instructions: stat("Instructions")?,
             fma_percent: (100 * hot.n_fma + hot.n / 2).checked_div(hot.n).unwrap_or(0),
+            hot: hot.share(),
+            around: around.share(),
             bytes_per_load: loads.load_bytes as f64 / loads.n_loads.max(1) as f64,
         })
     }
@@ -55,9 +75,13 @@ struct Counts {
 }
 
 impl Counts {
-    fn of(blocks: &[Block]) -> Counts {
+    fn share(&self) -> Share {
+        Share { n_fma: self.n_fma, n: self.n }
+    }
+
+    fn of<'a>(blocks: impl IntoIterator<Item = &'a Block>) -> Counts {
         let mut counts = Counts::default();
-        for instruction in blocks.iter().flat_map(|block| &block.instructions) {
+        for instruction in blocks.into_iter().flat_map(|block| &block.instructions) {
             // RDNA3 writes two instructions that issue together as one: `v_dual_fmac_f32 … :: v_dual_mul_f32 …`.
             for half in instruction.split("::") {
                 let op = half.split_whitespace().next().unwrap_or_default();
@@ -102,19 +126,23 @@ fn load_bytes(op: &str) -> Option<u64> {
     Some(sizes.iter().find(|(word, _)| what.contains(word)).map_or(1, |(_, n_bytes)| *n_bytes))
 }
 
-/// The blocks of the loop whose own instructions, without those of loops inside, have most multiply-adds, or most
-/// instructions where there are none. How often a loop runs is not known, so that this is where a kernel does its work, not
-/// where it spends its time. All blocks, if there is no loop.
-fn hottest(blocks: &[Block]) -> &[Block] {
+/// What the loop consists of whose own instructions, without those of loops inside, have most multiply-adds, or most
+/// instructions where there are none; and the own instructions of the loop around it. How often a loop runs is not known, so
+/// that this is where a kernel does its work, not where it spends its time. All instructions, if there is no loop.
+fn hottest(blocks: &[Block]) -> [Counts; 2] {
     let loops = loops(blocks);
     let own = |(head, tail): (usize, usize)| {
         // The innermost loop around a block is the one that begins last.
         let is_own = |at: &usize| loops.iter().rfind(|(h, t)| (*h..=*t).contains(at)) == Some(&(head, tail));
-        let counts: Vec<Counts> = (head..=tail).filter(is_own).map(|at| Counts::of(&blocks[at..=at])).collect();
-        (counts.iter().map(|c| c.n_fma).sum::<u64>(), counts.iter().map(|c| c.n).sum::<u64>())
+        Counts::of((head..=tail).filter(is_own).map(|at| &blocks[at]))
     };
-    let hottest = loops.iter().copied().max_by_key(|found| own(*found));
-    hottest.map_or(blocks, |(head, tail)| &blocks[head..=tail])
+    let most = |found: &&(usize, usize)| {
+        let counts = own(**found);
+        (counts.n_fma, counts.n)
+    };
+    let Some(&(head, tail)) = loops.iter().max_by_key(most) else { return [Counts::of(blocks), Counts::default()] };
+    let around = loops.iter().rfind(|(h, t)| *h < head && tail <= *t);
+    [Counts::of(&blocks[head..=tail]), around.map_or(Counts::default(), |around| own(*around))]
 }
 
 /// Every loop, from its head to the last block that jumps back there, by place; heads ascend.
@@ -195,7 +223,41 @@ mod tests {
             block(6, &["s_endpgm"]),
         ];
         assert_eq!(loops(&blocks), [(1, 3), (2, 2), (4, 4)]);
-        assert_eq!(Counts::of(hottest(&blocks)), Counts { n: 7, n_fma: 2, n_loads: 1, load_bytes: 16, n_barriers: 0 });
+        let hot = Counts { n: 7, n_fma: 2, n_loads: 1, load_bytes: 16, n_barriers: 0 };
+        assert_eq!(hottest(&blocks), [hot, Counts::default()]);
+    }
+
+    #[test]
+    fn what_is_around_the_hottest_loop_counts_once_for_all_of_its_trips() {
+        // Blocks of k (1 to 3), their steps (2), which are followed by their sums.
+        let blocks = [
+            block(0, &["s_mov_b32 s0, 0"]),
+            block(1, &["v_mov_b32 v0, 0"]),
+            block(
+                2,
+                &["v_fmac_f32 v0, v1, v2", "v_fmac_f32 v0, v1, v2", "v_fmac_f32 v0, v1, v2", "s_cbranch_scc1 BB2"],
+            ),
+            block(3, &["v_add_f32 v3, v3, v0", "v_add_f32 v3, v3, v0", "s_cbranch_scc1 BB1"]),
+            block(4, &["s_endpgm"]),
+        ];
+        let [hot, around] = hottest(&blocks).map(|counts| counts.share());
+        assert_eq!([hot, around], [Share { n_fma: 3, n: 4 }, Share { n_fma: 0, n: 4 }]);
+        let figures = |hot, around| Figures {
+            vgprs: 0,
+            sgprs: 0,
+            waves: 0,
+            spills: 0,
+            lds: 0,
+            barriers: 0,
+            instructions: 0,
+            fma_percent: 75,
+            hot,
+            around,
+            bytes_per_load: 0.0,
+        };
+        // 48 of 64 + 4 instructions.
+        assert_eq!(figures(hot, around).fma_percent_of_blocks(16), 4800.0 / 68.0);
+        assert_eq!(figures(hot, Share::default()).fma_percent_of_blocks(16), 75.0);
     }
 
     /// Two kernels as RADV of Mesa 22.3.6 wrote them for an RDNA2 GPU, without the intermediate forms.
@@ -217,6 +279,8 @@ mod tests {
             barriers: 0,
             instructions: 52,
             fma_percent: 0,
+            hot: Share { n_fma: 0, n: 52 },
+            around: Share::default(),
             bytes_per_load: 16.0,
         };
         assert_eq!(Figures::of(chain).unwrap(), expected);

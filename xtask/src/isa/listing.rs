@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 pub struct Listing {
     /// The driver and its version, as the program tells it.
     pub driver: String,
+    /// What the engine goes by on this device, a line each.
+    pub target: Vec<String>,
     pub pipelines: BTreeMap<usize, Pipeline>,
     pub cases: Vec<Case>,
 }
@@ -61,6 +63,7 @@ impl Listing {
             let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
             match word {
                 "DEVICE" => listing.driver = rest.to_string(),
+                "TARGET" => listing.target.push(rest.to_string()),
                 "CASE" => listing.cases.push(Case { name: rest.to_string(), dispatches: Vec::new() }),
                 "PIPELINE" => (current, part) = (Some(number(rest)?), Part::Before),
                 "NAME" => {

@@ -9,11 +9,13 @@ mod table;
 
 use std::time::Instant;
 
-use crate::workspace::root;
+use crate::workspace::{read, root};
 use null_device::{FAMILIES, Family, NullDevice};
 
 /// Where the tables are kept.
 const FOLDER: &str = "xtask/isa";
+/// What the engine's presets of RDNA2 and RDNA3 go by: a test of the engine compares it with them.
+const PRESET: &str = "xtask/isa/rdna.txt";
 
 /// `cargo xtask isa [--write]`.
 pub fn run(words: &[String]) -> Result<(), String> {
@@ -74,10 +76,16 @@ impl Found {
 fn found() -> Result<Found, String> {
     let device = NullDevice::ready()?;
     let start = Instant::now();
+    let preset = read(PRESET)?;
     let one = |family: &Family| {
         let listing = device.listing(family)?;
         let rows = table::rows(&listing)?;
-        Ok::<_, String>((listing.driver, table::text(family.name, &rows), table::faults(family.name, &rows)))
+        let mut faults = table::faults(family.name, &rows);
+        if family.has_preset {
+            let differences = table::differences(&preset, &listing.target.join("\n"));
+            faults.extend(differences.iter().map(|line| format!("{}: unlike {PRESET}: {line}", family.name)));
+        }
+        Ok::<_, String>((listing.driver, table::text(family.name, &rows), faults))
     };
     let all: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = FAMILIES.iter().map(|family| scope.spawn(move || one(family))).collect();

@@ -24,6 +24,8 @@ pub struct Family {
     mesa_names: &'static [&'static str],
     /// Whether Mesa is told to compile compute shaders for waves of 32 invocations; its default for RDNA is 64.
     waves_of_32: bool,
+    /// Whether the engine has a preset for it, by which plans and texts are tested without the device.
+    pub has_preset: bool,
 }
 
 /// The members of RDNA2 and RDNA3.
@@ -32,11 +34,11 @@ const NAVI31: &[&str] = &["gfx1100", "navi31"];
 
 /// Waves of 64 in lock-step; waves of 64 or 32; the same with two instructions at a time.
 pub const FAMILIES: &[Family] = &[
-    Family { name: "GCN", mesa_names: &["polaris10"], waves_of_32: false },
-    Family { name: "RDNA2", mesa_names: NAVI21, waves_of_32: false },
-    Family { name: "RDNA2, waves of 32", mesa_names: NAVI21, waves_of_32: true },
-    Family { name: "RDNA3", mesa_names: NAVI31, waves_of_32: false },
-    Family { name: "RDNA3, waves of 32", mesa_names: NAVI31, waves_of_32: true },
+    Family { name: "GCN", mesa_names: &["polaris10"], waves_of_32: false, has_preset: false },
+    Family { name: "RDNA2", mesa_names: NAVI21, waves_of_32: false, has_preset: true },
+    Family { name: "RDNA2, waves of 32", mesa_names: NAVI21, waves_of_32: true, has_preset: true },
+    Family { name: "RDNA3", mesa_names: NAVI31, waves_of_32: false, has_preset: true },
+    Family { name: "RDNA3, waves of 32", mesa_names: NAVI31, waves_of_32: true, has_preset: true },
 ];
 
 /// Everything that running on the null device needs.

@@ -28,6 +28,9 @@ pub struct AttentionTiles {
     pub depth_by_four: [bool; 2],
     /// Whether a weight of 0 hides its value, whatever it is: 0 · NaN would be NaN.
     pub hides: bool,
+    /// Of the invocations of a workgroup that share rows, how many hand each other the greatest score and the sum of each row by
+    /// subgroups, a power of two; None: all of that meets in workgroup memory.
+    pub shuffle: Option<usize>,
 }
 
 /// Rows that a subgroup which is a driver's vector takes at a time, fours of columns of each invocation, and how many rows
@@ -75,7 +78,11 @@ impl AttentionTiles {
             depth_by_four: [true; 2],
             // Scores that a mask chooses, or a bias of −∞.
             hides: kernel.scores.insts.iter().any(|inst| matches!(inst.op, InstOp::Select(..) | InstOp::Load { .. })),
+            shuffle: None,
         };
+        if let Share::WorkgroupTile { down, across, .. } = share {
+            tiles.shuffle = target.shuffle_width(down * across).map(|width| width.min(across)).filter(|near| *near > 1);
+        }
         for (i, inner) in args.inner.iter().enumerate() {
             let along =
                 |lies: &AttentionOperand, n: usize| match inner.depth.is_multiple_of(4) && is_by_four(lies, args, n) {
@@ -99,7 +106,8 @@ impl AttentionTiles {
                 let per_slice =
                     2 + k + bring(self.block_rows()) + bring(self.block_columns()) + bring(self.tile_values());
                 let n_slices = depths.map(|depth| depth.div_ceil(k)).sum::<usize>() + self.block_columns().div_ceil(k);
-                n_slices * per_slice + across + 2
+                // Rows are folded invocation by invocation through workgroup memory, or without a loop.
+                n_slices * per_slice + if self.shuffle.is_some() { 2 } else { across + 2 }
             }
             _ => depths.map(|depth| depth.div_ceil(4) + 1).sum::<usize>() + self.key_fours * (self.n_invocations() + 1),
         }

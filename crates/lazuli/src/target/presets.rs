@@ -36,8 +36,8 @@ impl Target {
     pub fn rdna2() -> Target {
         let known = quirks(DeviceKind::Discrete, "AMD Radeon RX 6800 (RADV NAVI21)", "radv", "AMD Ryzen 7");
         Target::gpu(GpuTarget {
-            max_binding_bytes: 2 << 30,
-            max_bindings: 32,
+            max_binding_bytes: 2047 << 20,
+            max_bindings: 1_864_135,
             max_invocations: 1024,
             max_shared_bytes: 64 << 10,
             subgroup_sizes: Some([32, 64]),
@@ -49,8 +49,8 @@ impl Target {
     pub fn rdna3() -> Target {
         let known = quirks(DeviceKind::Discrete, "AMD Radeon RX 7900 XTX (RADV GFX1100)", "radv", "AMD Ryzen 7");
         Target::gpu(GpuTarget {
-            max_binding_bytes: 2 << 30,
-            max_bindings: 32,
+            max_binding_bytes: 2047 << 20,
+            max_bindings: 1_864_135,
             max_invocations: 1024,
             max_shared_bytes: 64 << 10,
             subgroup_sizes: Some([32, 64]),

@@ -51,6 +51,7 @@ fn of_gpu(gpu: &GpuTarget) -> Vec<(&'static str, String)> {
         ("invocations", style.to_string()),
         ("workgroups", format!("up to {} invocations, {} KiB shared", gpu.max_invocations, gpu.max_shared_bytes >> 10)),
         ("subgroups", subgroups),
+        ("is kept busy by", format!("{} workgroups of 64 invocations", gpu.full_groups)),
         ("bindings", format!("{} of up to {} MiB", gpu.max_bindings, gpu.max_binding_bytes >> 20)),
         ("loop iterations", iterations),
         ("large shaders", if gpu.large_shaders { "used" } else { "avoided" }.to_string()),

@@ -137,6 +137,17 @@ fn plans_for_rdna3() {
     assert_eq!(told(&Target::rdna3()), told(&Target::rdna2()));
 }
 
+/// What `cargo xtask isa` compares with RADV's null device: that is what these presets stand for.
+#[cfg(feature = "gpu")]
+#[test]
+fn presets_of_rdna_are_what_radv_tells() {
+    let kept = include_str!("../../../../xtask/isa/rdna.txt");
+    for target in [Target::rdna2(), Target::rdna3()] {
+        let lines: String = target.properties().iter().map(|(name, value)| format!("{name}: {value}\n")).collect();
+        assert_eq!(lines, kept);
+    }
+}
+
 #[cfg(feature = "gpu")]
 #[test]
 fn plans_for_llvmpipe() {

@@ -315,13 +315,30 @@ impl Variant {
         match self.team {
             Share::Alone | Share::SubgroupBroadcast(_) => 0,
             Share::WorkgroupTile { k, .. } => (self.tile().0 + self.tile().1) * k * 4,
-            Share::SplitK { .. } => self.group(target) * self.values_at_once(target) * 16,
+            Share::SplitK { .. } => self.n_shared_sums(target) * self.values_at_once(target) * 16,
         }
     }
 
     /// Values of its tile that invocations which share sums exchange at once: as many as 16 KiB hold.
     pub fn values_at_once(&self, target: &GpuTarget) -> usize {
-        (self.rows * self.cols.n_values()).min((1024 / self.group(target)).max(1))
+        (self.rows * self.cols.n_values()).min((1024 / self.n_shared_sums(target).max(1)).max(1))
+    }
+
+    /// How many of the invocations that share the sums of a tile are sure to be in one subgroup, so that they hand each other
+    /// what they have; None if no two are.
+    pub fn lanes_of_subgroup(&self, target: &GpuTarget) -> Option<usize> {
+        let Share::SplitK { lanes, .. } = self.team else { return None };
+        let group = self.group(target);
+        let near = (target.shuffle_width(group)? * lanes / group).min(lanes);
+        (near > 1).then_some(near)
+    }
+
+    /// Sums of a value that meet in workgroup memory: of every invocation, or of every subgroup; none where one has all.
+    fn n_shared_sums(&self, target: &GpuTarget) -> usize {
+        match (self.team, self.lanes_of_subgroup(target)) {
+            (Share::SplitK { lanes, .. }, Some(near)) if near == lanes => 0,
+            (_, near) => self.group(target) / near.unwrap_or(1),
+        }
     }
 
     /// Tiles that some columns of a product have.

@@ -4,6 +4,7 @@
 mod tree;
 mod shader;
 mod convert;
+mod butterfly;
 mod memory;
 mod blocks;
 mod schedule;

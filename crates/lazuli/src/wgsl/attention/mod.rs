@@ -156,6 +156,9 @@ impl<'a> ChainedShader<'a> {
     fn pass(&self, slots: &[Slot]) -> Pass {
         let memory = self.memory(slots, true);
         let mut shader = self.shader(self.tiles.n_invocations());
+        if self.tiles.shuffle.is_some() {
+            shader.count_by_subgroup();
+        }
         let n_groups = self.write_place(&mut shader);
         let mut eval = self.scores.eval(&memory, Spot::new(0.into(), "_s"));
         eval.need(&mut shader, self.scores.uniform());

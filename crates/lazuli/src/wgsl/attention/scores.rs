@@ -1,5 +1,6 @@
 //! Inner products of a block, and the weights made of them.
 
+use super::super::butterfly::exchange;
 use super::super::eval::{Eval, apply};
 use super::super::memory::LaunchMemory;
 use super::super::shader::Shader;
@@ -309,32 +310,57 @@ impl ChainedShader<'_> {
             }
             return;
         }
-        let across = tiles.across();
-        let fours = tiles.rows / 4;
-        // The memory of steps is free now. Rows share an array of it, or two do.
-        let Share::WorkgroupTile { down, k, .. } = tiles.share else { unreachable!("bug: no workgroup's tile") };
-        let tile = self.shared_tile(shader);
-        let (shared, own) = match down > k {
-            true => (tile.at(word("down") % k), word("down") / k * (across * fours)),
-            false => (tile.at(word("down")), 0.into()),
+        let both = |x: &ShaderExpr, y: &ShaderExpr| match how {
+            "max" => call("max", [x.clone(), y.clone()], FLOATS),
+            _ => x + y,
         };
-        for q in 0..fours {
-            let value = FLOATS.make((0..4).map(|j| one(name, 4 * q + j)));
-            shader.assign(&shared.at(&own + (q * across) + word("side")), value);
+        let fours = tiles.rows / 4;
+        let rows_of = |q: usize| FLOATS.make((0..4).map(|j| one(name, 4 * q + j)));
+        let near = tiles.shuffle.unwrap_or(1);
+        let folded = |shader: &mut Shader, q: usize| {
+            let all = shader.variable(format!("all_{name}{q}"), rows_of(q));
+            exchange(shader, &all, near, 1, |_, x, y| both(x, y));
+            all
+        };
+        let mut alls: Vec<ShaderExpr> = (0..fours).map(|q| folded(shader, q)).collect();
+        let n_parts = tiles.across() / near;
+        if n_parts > 1 {
+            let [shared, own] = self.row_memory(shader, fours * n_parts);
+            let is_first = (near > 1).then(|| (word("side") % near).equals(0));
+            is_first.iter().for_each(|is_first| shader.open_if(is_first.clone()));
+            let part = if near > 1 { word("side") / near } else { word("side") };
+            for (q, all) in alls.iter().enumerate() {
+                shader.assign(&shared.at(&own + (q * n_parts) + &part), all);
+            }
+            if is_first.is_some() {
+                shader.close();
+            }
+            // What everyone has is there.
+            shader.barrier();
+            for (q, all) in alls.iter_mut().enumerate() {
+                shader.assign(all, shared.at(&own + (q * n_parts)));
+                let other = shader.open_for("other", 1, n_parts, 1, n_times * n_parts);
+                let other = shared.at(&own + (q * n_parts) + other);
+                shader.assign(all, both(all, &other));
+                shader.close();
+            }
+            // The memory is free for the next.
+            shader.barrier();
         }
-        // What everyone has is there.
-        shader.barrier();
-        for q in 0..fours {
-            let all = shader.variable(format!("all_{name}{q}"), shared.at(&own + (q * across)));
-            let side = shader.open_for("other", 1, across, 1, n_times * across);
-            let other = shared.at(&own + (q * across) + side);
-            let both = if how == "max" { call("max", [all.clone(), other], FLOATS) } else { &all + other };
-            shader.assign(&all, both);
-            shader.close();
+        for (q, all) in alls.iter().enumerate() {
             (0..4).for_each(|j| shader.assign(&one(name, 4 * q + j), all.component(j)));
         }
-        // The memory is free for the next.
-        shader.barrier();
+    }
+
+    /// Workgroup memory for so many values of this invocation's rows, and where they start in it. The memory of steps is free then:
+    /// rows share an array of it, or two do.
+    fn row_memory(&self, shader: &mut Shader, n: usize) -> [ShaderExpr; 2] {
+        let Share::WorkgroupTile { down, k, .. } = self.tiles.share else { unreachable!("bug: no workgroup's tile") };
+        let tile = self.shared_tile(shader);
+        match down > k {
+            true => [tile.at(word("down") % k), word("down") / k * n],
+            false => [tile.at(word("down")), 0.into()],
+        }
     }
 }
 

@@ -113,6 +113,9 @@ fn one_pass(contexts: &[Context], schedule: &GroupedSchedule, target: &GpuTarget
     let group = shaders[0].shape.variant.group(target);
     let mut text = Shader::new(String::new(), &[], group);
     text.define("params", word("params"));
+    if shaders.iter().any(|shader| shader.shape.shuffle.is_some()) {
+        text.count_by_subgroup();
+    }
     let group_idx = text.count_groups();
     let mut n_groups = 0;
     for (number, shader) in shaders.iter().enumerate() {

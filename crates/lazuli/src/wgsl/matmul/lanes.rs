@@ -1,8 +1,9 @@
 //! Sums of products of few rows (GEMV), which several invocations share: each takes its part of k, straight from memory,
-//! and they add up what they have through workgroup memory. Neighbours read vectors that lie side by side: along a column
-//! of stored weights, or along a row of others.
+//! and they add up what they have: by subgroups where there are any, or through workgroup memory. Neighbours read vectors that
+//! lie side by side: along a column of stored weights, or along a row of others.
 
 use super::super::blocks::BlockCodes;
+use super::super::butterfly::exchange;
 use super::super::shader::Shader;
 use super::super::tree::{ShaderExpr, ShaderType, named, word};
 use super::MatmulShader;
@@ -40,7 +41,10 @@ impl MatmulShader<'_> {
             }
             shader.close();
         }
-        self.write_tree(shader, lanes);
+        match self.shape.shuffle {
+            Some(near) => self.add_up_by_subgroups(shader, lanes, near),
+            None => self.write_tree(shader, lanes),
+        }
     }
 
     /// Fours of columns of a tile.
@@ -266,7 +270,54 @@ impl MatmulShader<'_> {
         }
     }
 
-    /// Adds up what the invocations have that share a tile; the first of them gets it.
+    /// Adds up what the invocations have that share a tile, of which so many are sure to be in one subgroup; the first of them gets
+    /// it. What subgroups have added up meets in workgroup memory, and the first of them adds that up. In which order depends on
+    /// the schedule alone and not on how large subgroups turn out to be.
+    fn add_up_by_subgroups(&self, shader: &mut Shader, lanes: usize, near: usize) {
+        let target = self.context.target;
+        let n_beside = self.shape.variant.group(target) / lanes;
+        let n_parts = lanes / near;
+        let add = |_: &mut Shader, x: &ShaderExpr, y: &ShaderExpr| x + y;
+        let values = self.values("all");
+        values.iter().for_each(|value| exchange(shader, value, near, n_beside, add));
+        if n_parts == 1 {
+            return;
+        }
+        let at_once = self.shape.variant.values_at_once(target).min(values.len());
+        let shared = shader.shared_rows("sh_sums", [at_once, n_parts * n_beside], self.value_type());
+        let k_lane = word("k_lane");
+        let of_tile = |part: ShaderExpr| match n_beside {
+            1 => part,
+            _ => part * n_beside + word("lane") % n_beside,
+        };
+        for (i, values) in values.chunks(at_once).enumerate() {
+            if i > 0 {
+                // The memory is free for the next.
+                shader.barrier();
+            }
+            shader.open_if((&k_lane % near).equals(0));
+            let at = shader.define("part_at", of_tile(&k_lane / near));
+            values.iter().enumerate().for_each(|(v, value)| shader.assign(&shared.at(v).at(&at), value));
+            shader.close();
+            // What every subgroup has is there.
+            shader.barrier();
+            // Whoever goes on is in the first subgroup, all of which takes part: each invocation adds up some of the parts.
+            let n_side_by_side = n_parts.min(near);
+            shader.open_if(word("subgroup").equals(0));
+            let first = shader.define("first_part", of_tile(&k_lane % n_side_by_side));
+            for (v, value) in values.iter().enumerate() {
+                let row = shared.at(v);
+                let parts =
+                    (0..n_parts / n_side_by_side).map(|part| row.at(first.plus(part * n_side_by_side * n_beside)));
+                let sum = parts.reduce(|sum, part| sum + part);
+                sum.into_iter().for_each(|sum| shader.assign(value, sum));
+                exchange(shader, value, n_side_by_side, n_beside, add);
+            }
+            shader.close();
+        }
+    }
+
+    /// The same through workgroup memory, half of the invocations at a time.
     fn write_tree(&self, shader: &mut Shader, lanes: usize) {
         let target = self.context.target;
         let (group, at_once) = (self.shape.variant.group(target), self.shape.variant.values_at_once(target));

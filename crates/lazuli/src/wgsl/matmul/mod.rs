@@ -137,6 +137,9 @@ impl<'a> MatmulShader<'a> {
         let mut shader = Shader::new(self.context.comment(), &self.args.consts, group);
         // All numbers at once: llvmpipe reads what is the same for all lanes once only where nothing branches.
         shader.define("params", word("params"));
+        if self.shape.shuffle.is_some() {
+            shader.count_by_subgroup();
+        }
         let group_idx = shader.count_groups();
         self.write(&mut shader, group_idx);
         shader.finish(self.context.label(), &self.memory, self.n_groups())

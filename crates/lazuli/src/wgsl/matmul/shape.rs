@@ -62,6 +62,9 @@ pub struct MatmulShape {
     /// Whether the steps that a workgroup brings at a time are written out: a loop costs hardware a compare, a branch and
     /// clamped indices at every step.
     pub written_out: bool,
+    /// Where several invocations share sums, how many of them hand each other theirs by subgroups, a power of two; None: all
+    /// sums meet in workgroup memory.
+    pub shuffle: Option<usize>,
 }
 
 /// How many products are added up one after another.
@@ -78,7 +81,8 @@ pub enum SumRun {
 impl MatmulShape {
     /// The same with the smallest tiles.
     pub fn smallest(self) -> MatmulShape {
-        MatmulShape { variant: if self.variant.cols == Cols::One { &R1X1 } else { &R1X4 }, ..self }
+        let variant = if self.variant.cols == Cols::One { &R1X1 } else { &R1X4 };
+        MatmulShape { variant, shuffle: None, ..self }
     }
 }
 
@@ -129,5 +133,6 @@ fn shape(
         _ => SumRun::Blocks,
     };
     let written_out = target.style == Threads::Cooperative;
-    MatmulShape { variant, a, b, run, eights, k_trip, written_out }
+    let shuffle = variant.lanes_of_subgroup(target);
+    MatmulShape { variant, a, b, run, eights, k_trip, written_out, shuffle }
 }

@@ -2,9 +2,10 @@
 //! every halving; or by subgroups, whose invocations hand values to each other, and with one barrier where a row has several.
 //! In which order values are folded depends on the schedule alone and not on how large subgroups turn out to be.
 
+use super::super::butterfly::exchange;
 use super::super::schedule::ReduceSchedule;
 use super::super::shader::Shader;
-use super::super::tree::{ShaderExpr, call, lane_name, word};
+use super::super::tree::{ShaderExpr, lane_name, word};
 use super::Reduction;
 use crate::kernel::Reg;
 
@@ -47,7 +48,7 @@ impl Reduction<'_> {
     ) -> ShaderExpr {
         let ReduceSchedule { items, lanes, .. } = self.shape;
         let all = shader.variable(format!("both{fold}{suffix}"), value);
-        self.exchange(shader, fold, &all, lanes.min(width));
+        exchange(shader, &all, lanes.min(width), 1, |shader, x, y| self.combined(shader, fold, x, y));
         if lanes > width {
             let n_parts = lanes / width;
             let (lane, part) = (word("lane"), word("part"));
@@ -64,17 +65,8 @@ impl Reduction<'_> {
             let values = (0..n_parts).step_by(n_side_by_side).map(|by| shared.at(&first + by)).collect();
             let own = self.in_pairs(shader, fold, values);
             shader.assign(&all, own);
-            self.exchange(shader, fold, &all, n_side_by_side);
+            exchange(shader, &all, n_side_by_side, 1, |shader, x, y| self.combined(shader, fold, x, y));
         }
         shader.define(format!("r{fold}{suffix}"), all)
-    }
-
-    /// Butterfly reduction: folds a variable over `n` neighbouring invocations by shuffles, after which each of them has the result.
-    fn exchange(&self, shader: &mut Shader, fold: Reg, all: &ShaderExpr, n: usize) {
-        for mask in (0..n.ilog2()).rev().map(|bit| 1usize << bit) {
-            let other = call("subgroupShuffleXor", [all.clone(), mask.into()], all.ty());
-            let both = self.combined(shader, fold, all, &other);
-            shader.assign(all, both);
-        }
     }
 }

@@ -151,6 +151,19 @@ fn variants_of_matmuls() {
     }
 }
 
+/// Hardware with subgroups of 32 or 64.
+#[test]
+fn folds_by_subgroups() {
+    let hardware = GpuTarget { subgroup_sizes: Some([32, 64]), ..target(Threads::Cooperative) };
+    let row = f32s(&[1, 640]);
+    check_form_on("matmul_of_a_row_by_subgroups", &[&row.matmul(&f32s(&[640, 64]))], &[("hardware", hardware.clone())]);
+    let stored = row.matmul(&f32s(&[64, 640]).t());
+    check_form_on("matmul_of_a_stored_row_by_subgroups", &[&stored], &[("hardware", hardware.clone())]);
+    let (q, k) = (f32s(&[2, 8, 8]), f32s(&[2, 64, 8]));
+    let attention = q.attention(&k, &k, crate::Attention::default());
+    check_form_on("attention_by_subgroups", &[&attention], &[("hardware", hardware)]);
+}
+
 #[test]
 fn chained_products() {
     use crate::Attention;

@@ -11,7 +11,7 @@ use crate::blocks::BlockFormat;
 use crate::graph::Op;
 use crate::keep;
 use crate::plan::SlotKind;
-use crate::target::variants::Cols;
+use crate::target::variants::{Cols, L1X4, L8X4, L8X4B, L8X4Q};
 
 /// Devices by name. The last one takes few elements of anything.
 fn devices() -> [(&'static str, GpuTarget); 4] {
@@ -520,21 +520,95 @@ fn reductions_by_subgroups_of_any_size_compute_what_the_cpu_computes() {
     check_run_on(&[&random(&[5, 1500], 3).argmax(-1), &random_of(&[3, 1200], DType::U8).max(-1)], &devices);
 }
 
+/// A device whose subgroups have these sizes, and which makes every product that it fits by this variant, if there is one.
+fn with_subgroups(sizes: [usize; 2], forced: Option<&'static Variant>) -> GpuTarget {
+    let tuned = Arc::new(Tuned { forced, ..Tuned::default() });
+    GpuTarget { subgroup_sizes: Some(sizes), tuned, ..target(Threads::Cooperative) }
+}
+
+/// Subgroups that hold all invocations of a tile, some of them, and none beside another; whole fours and others; half floats
+/// and blocks, which are read otherwise.
+#[test]
+fn products_of_few_rows_by_subgroups_of_any_size_compute_what_the_cpu_computes() {
+    let (a, b) = (random(&[9, 262], 1), random(&[262, 36], 2));
+    let half = |x: &Tensor| x.to_dtype(DType::F16).compute().expect("computed");
+    let q8 = blocks(BlockFormat::named("Q8_0").expect("it is known"), [44, 256]);
+    let products =
+        [a.matmul(&b), half(&a).matmul(&half(&random(&[36, 262], 3)).t()), random(&[5, 256], 4).matmul(&q8.t())];
+    for (i, variant) in VARIANTS.into_iter().filter(|variant| variant.name.contains("lanes")).enumerate() {
+        for (j, sizes) in [[4, 32], [8, 8], [16, 16], [32, 64], [64, 64], [128, 128]].into_iter().enumerate() {
+            let y = &products[(i + j) % products.len()];
+            check_run_on(
+                &[y],
+                &[(&format!("{}, subgroups of {sizes:?}", variant.name), with_subgroups(sizes, Some(variant)))],
+            );
+        }
+    }
+    let grouped = [a.matmul(&b), a.matmul(&random(&[262, 36], 5)).relu()];
+    check_run_on(&grouped.each_ref(), &[("grouped", with_subgroups([32, 64], Some(&L8X4B)))]);
+}
+
+#[test]
+fn attention_by_subgroups_of_any_size_computes_what_the_cpu_computes() {
+    let devices = [[2, 4], [4, 32], [8, 8], [32, 64]].map(|sizes| ("subgroups", with_subgroups(sizes, None)));
+    // Eight invocations share a row, and where there are few rows, 32 do.
+    for (l, s, d, p) in [(65, 70, 8, 8), (9, 21, 3, 5), (1, 140, 4, 12)] {
+        let (q, k, v) = (random(&[2, l, d], 1), random(&[2, s, d], 2), random(&[2, s, p], 3));
+        check_run_on(&[&q.attention(&k, &v, crate::Attention::default())], &devices);
+    }
+}
+
+/// What a device makes of a tensor.
+fn made_on(output: &Tensor, target: &GpuTarget) -> Vec<Vec<u8>> {
+    let nodes = [output.node().expect("a good tensor")];
+    let plan = plan_on(&[output], target);
+    let cpu = nodes[0].device.clone();
+    let _lock = cpu.cache().lock();
+    let captured = capture(&nodes, &[]);
+    let inputs: Vec<Vec<u8>> = captured.leaves.iter().map(|leaf| bytes(&captured.nodes[*leaf as usize])).collect();
+    interpret(&plan, captured.constants(), &inputs, target)
+}
+
 #[test]
 fn how_large_subgroups_turn_out_to_be_changes_no_bit() {
-    let output = random(&[130, 1024], 1).softmax(-1);
-    let nodes = [output.node().expect("a good tensor")];
-    let inputs = [bytes(random(&[130, 1024], 1).node().expect("a good tensor"))];
-    let made = |most: usize| {
-        let target = GpuTarget { subgroup_sizes: Some([32, most]), ..target(Threads::Cooperative) };
-        let plan = plan_on(&[&output], &target);
-        assert!(passes(&plan, &target).iter().all(|pass| !pass.text.contains("workgroupBarrier")), "{plan}");
-        let cpu = nodes[0].device.clone();
-        let _lock = cpu.cache().lock();
-        let constants = capture(&nodes, &[]).constants().to_vec();
-        interpret(&plan, &constants, &inputs, &target)
+    let x = random(&[130, 1024], 1);
+    let made = |output: &Tensor, sizes: [usize; 2]| made_on(output, &with_subgroups(sizes, None));
+    let softmax = x.softmax(-1);
+    assert_eq!(made(&softmax, [32, 32]), made(&softmax, [32, 64]));
+    let (row, w, stored) = (random(&[3, 1024], 2), random(&[1024, 64], 3), random(&[64, 1024], 4));
+    for product in [row.matmul(&w), row.matmul(&stored.t())] {
+        assert_eq!(made(&product, [32, 32]), made(&product, [32, 64]));
+    }
+    let [q, k, v] = [5, 6, 7].map(|seed| random(&[1, 40, 16], seed));
+    let attention = q.attention(&k, &v, crate::Attention::default());
+    assert_eq!(made(&attention, [4, 4]), made(&attention, [4, 32]));
+}
+
+/// A fold that fits the smallest subgroup needs no barrier; others need one, and attention two for each kind of fold.
+#[test]
+fn what_one_subgroup_folds_meets_no_barrier() {
+    let n_barriers = |output: &Tensor, target: &GpuTarget| -> usize {
+        let all = passes(&plan_on(&[output], target), target);
+        all.iter().map(|pass| pass.text.matches("workgroupBarrier").count()).sum()
     };
-    assert_eq!(made(32), made(64));
+    let products = |variant: &'static Variant, sizes: Option<[usize; 2]>| {
+        let target = GpuTarget { subgroup_sizes: sizes, ..with_subgroups([64, 64], Some(variant)) };
+        n_barriers(&data([8, 512], DType::F32).matmul(&data([64, 512], DType::F32).t()), &target)
+    };
+    for variant in [&L1X4, &L8X4] {
+        let sizes = [None, Some([8, 32]), Some([32, 64]), Some([64, 64])];
+        assert_eq!(sizes.map(|sizes| products(variant, sizes)), [7, 1, 1, 0], "{}", variant.name);
+    }
+    // Sixteen invocations share a tile, each beside fifteen others.
+    assert_eq!([None, Some([8, 32]), Some([32, 64])].map(|sizes| products(&L8X4B, sizes)), [11, 11, 1]);
+    assert_eq!([None, Some([2, 2]), Some([32, 64])].map(|sizes| products(&L8X4Q, sizes)), [15, 15, 1]);
+    let softmax = data([130, 1024], DType::F32).softmax(-1);
+    assert_eq!(n_barriers(&softmax, &with_subgroups([32, 64], None)), 0);
+    let q = data([1, 64, 16], DType::F32);
+    let attention = q.attention(&q, &q, crate::Attention::default());
+    let by = |sizes: [usize; 2]| n_barriers(&attention, &with_subgroups(sizes, None));
+    let without = n_barriers(&attention, &target(Threads::Cooperative));
+    assert_eq!([without - by([4, 4]), without - by([8, 8]), without - by([32, 64])], [0, 4, 4]);
 }
 
 /// What hardware brings with one load: vectors of 16 bytes that lie side by side, or in the same 64 bytes, for as many

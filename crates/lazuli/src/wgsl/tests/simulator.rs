@@ -331,9 +331,14 @@ impl<'m> Simulator<'m> {
                 argument,
                 result,
             } => {
-                assert!(!mask.contains(&false), "{}: some invocations hand nothing over", self.label);
+                // A subgroup takes part as a whole or not at all.
+                let is_whole = mask.chunks(self.subgroup).all(|lanes| lanes.iter().all(|lane| *lane == lanes[0]));
+                assert!(is_whole, "{}: some invocations hand nothing over", self.label);
                 let (from, value) = (self.values(frame, *from, mask), self.values(frame, *argument, mask));
                 let of = |l: usize| {
+                    if !mask[l] {
+                        return value[l].clone();
+                    }
                     let (first, own) = (l / self.subgroup * self.subgroup, l % self.subgroup);
                     let place = match mode {
                         GatherMode::ShuffleXor(_) => own ^ from[l][0] as usize,
