@@ -87,7 +87,8 @@ impl Tensor {
         (y, indices)
     }
 
-    /// The mean of each window of `[batch, channels, size…]`, over one to three axes.
+    /// The mean of each window of `[batch, channels, size…]`, over one to three axes. Without
+    /// [`count_include_pad`](Pool::count_include_pad) a window that lies in the padding alone has the mean of nothing, NaN.
     ///
     /// ```
     /// # use lazuli::{Device, Pool, Tensor};
@@ -327,7 +328,8 @@ fn avg_pool(x: &Tensor, pool: Pool) -> Result<Tensor> {
         // Elements of the window at `start` that lie in low..high.
         let start = coordinate(&shape, i, &node.device, Location::caller()).mul(a.stride).sub(a.pads.0);
         let up_to = |end: i64| start.neg().add(end + a.dilation as i64 - 1).floor_divide(a.dilation);
-        let n = up_to(high).minimum(a.window).sub(up_to(low).maximum(0));
+        // A window that lies in the padding alone has none: the mean of nothing is NaN, as NumPy's and PyTorch's.
+        let n = up_to(high).minimum(a.window).sub(up_to(low).maximum(0)).maximum(0);
         y = y.div(n);
     }
     Ok(y.to_dtype(wide.result))

@@ -25,6 +25,9 @@ pub struct Interpolate {
     pub antialias: bool,
     /// Whether old elements beyond the edge have no weight. Else the edge stands for them.
     pub exclude_outside: bool,
+    /// For each axis the factor by which places are worked out; empty if it is the new size over the old one. For sizes that were
+    /// rounded from other factors.
+    pub scales: Vec<f64>,
     /// For each axis the part of it that is shown, the whole axis being from 0.0 to 1.0; with [`Coordinates::CropAndResize`].
     pub crop: Vec<(f64, f64)>,
     /// The value of new elements outside of the input, with [`Coordinates::CropAndResize`].
@@ -43,6 +46,7 @@ impl Interpolate {
             coordinates,
             antialias: false,
             exclude_outside: false,
+            scales: Vec::new(),
             crop: Vec::new(),
             extrapolation: 0.0,
         }
@@ -125,16 +129,20 @@ impl Tensor {
 
 #[track_caller]
 fn by_sizes(x: &Tensor, sizes: &[usize], options: &Interpolate) -> Result<Tensor> {
+    let op = "interpolate";
     let shape = x.node()?.shape;
-    let first = last_axes("interpolate", &shape, sizes.len())?;
-    let line = |(size, new): (&usize, &usize)| Line {
-        size: *size,
-        new: *new,
-        scale: *new as f64 / *size as f64,
-        length: *new as f64,
+    let first = last_axes(op, &shape, sizes.len())?;
+    if !options.scales.is_empty() && options.scales.len() != sizes.len() {
+        let (n, sizes) = (counted(options.scales.len(), "scale"), counted(sizes.len(), "size"));
+        return Err(Error::shape(op, format!("{n} for {sizes} of {shape}; give one each, or none")));
+    }
+    are_scales(op, &shape, &options.scales)?;
+    let line = |(i, (size, new)): (usize, (&usize, &usize))| match options.scales.get(i) {
+        Some(scale) => Line { size: *size, new: *new, scale: *scale, length: *size as f64 * scale },
+        None => Line { size: *size, new: *new, scale: *new as f64 / *size as f64, length: *new as f64 },
     };
-    let lines: Vec<Line> = shape[first..].iter().zip(sizes).map(line).collect();
-    resized("interpolate", x, first, &lines, options)
+    let lines: Vec<Line> = shape[first..].iter().zip(sizes).enumerate().map(line).collect();
+    resized(op, x, first, &lines, options)
 }
 
 #[track_caller]
@@ -142,15 +150,23 @@ fn by_scales(x: &Tensor, scales: &[f64], options: &Interpolate) -> Result<Tensor
     let op = "interpolate_by";
     let shape = x.node()?.shape;
     let first = last_axes(op, &shape, scales.len())?;
-    if let Some(scale) = scales.iter().find(|scale| !(**scale > 0.0 && scale.is_finite())) {
-        return Err(Error::shape(op, format!("{shape} cannot be scaled by {scale}; scales are positive numbers")));
-    }
+    are_scales(op, &shape, scales)?;
     let line = |(size, scale): (&usize, &f64)| {
         let length = *size as f64 * scale;
         Line { size: *size, new: length as usize, scale: *scale, length }
     };
     let lines: Vec<Line> = shape[first..].iter().zip(scales).map(line).collect();
     resized(op, x, first, &lines, options)
+}
+
+#[track_caller]
+fn are_scales(op: &str, shape: &Shape, scales: &[f64]) -> Result<()> {
+    match scales.iter().find(|scale| !(**scale > 0.0 && scale.is_finite())) {
+        Some(scale) => {
+            Err(Error::shape(op, format!("{shape} cannot be scaled by {scale}; scales are positive numbers")))
+        }
+        None => Ok(()),
+    }
 }
 
 /// The first of the last `n` axes.
@@ -194,10 +210,10 @@ fn resized(op: &str, x: &Tensor, first: usize, lines: &[Line], options: &Interpo
     let wide = if is_nearest { Widened { x: x.clone(), result: node.dtype } } else { Widened::new(x)? };
     let mut y = wide.x;
     for (i, line) in lines.iter().enumerate() {
-        if line.size == line.new && line.scale == 1.0 && !is_crop {
+        let crop = if is_crop { options.crop[i] } else { (0.0, 1.0) };
+        if line.size == line.new && line.scale == 1.0 && crop == (0.0, 1.0) {
             continue;
         }
-        let crop = if is_crop { options.crop[i] } else { (0.0, 1.0) };
         y = along(&y, first + i, &Taps::new(line, crop, options), options)?;
     }
     Ok(y.to_dtype(wide.result))
@@ -245,7 +261,8 @@ impl Taps {
                 let distance = (at(k) as f64 - place) * narrowing;
                 if options.exclude_outside && !is_inside { 0.0 } else { options.mode.weight(distance) }
             };
-            let sum: f64 = (0..n_taps).map(weight).sum();
+            // A place so far outside that no old element has a weight shows none.
+            let sum: f64 = Some((0..n_taps).map(weight).sum()).filter(|sum| *sum != 0.0).unwrap_or(1.0);
             for k in 0..n_taps {
                 taps.push(at(k), weight(k) / sum, line.size);
             }

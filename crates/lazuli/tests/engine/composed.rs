@@ -266,6 +266,26 @@ fn conv_transpose(words: &[&str], x: &[Tensor]) -> Vec<Tensor> {
     std::iter::once(y).chain(grads).collect()
 }
 
+fn conv(words: &[&str]) -> Conv {
+    let conv = Conv::default();
+    match words {
+        ["1"] => Conv { stride: 2.into(), padding: 2.into(), groups: 2, ..conv },
+        ["2"] => Conv { stride: [2, 1].into(), padding: [1, 0].into(), dilation: [1, 2].into(), ..conv },
+        ["2", ..] => Conv { padding: 1.into(), groups: 3, ..conv },
+        _ => Conv { stride: [1, 1, 2].into(), padding: [0, 1, 1].into(), ..conv },
+    }
+}
+
+/// Ops whose size is data; their masks are numbers in the table.
+fn of_data(name: &str, x: &[Tensor]) -> lazuli::Result<Tensor> {
+    match name {
+        "nonzero" => x[0].nonzero(),
+        "unique" => x[0].unique(),
+        "masked_select" => x[0].masked_select(&x[1].ne(0)),
+        _ => x[0].index_mask(&x[1].ne(0)),
+    }
+}
+
 fn call(name: &str, x: &[Tensor]) -> Vec<Tensor> {
     let words: Vec<&str> = name.split(' ').collect();
     match words[0] {
@@ -274,6 +294,7 @@ fn call(name: &str, x: &[Tensor]) -> Vec<Tensor> {
         "max_pool" | "avg_pool" => return pooled(name, &x[0]),
         "grid_sample" => return vec![x[0].grid_sample(&x[1], grid_options(&words[1..]))],
         "conv_transpose" => return conv_transpose(&words[1..], x),
+        "conv" => return vec![x[0].conv(&x[1], Some(&x[2]), conv(&words[1..]))],
         "det" => return vec![x[0].det()],
         "rfft" => return vec![x[0].rfft(if words[1] == "down" { 0 } else { -1 })],
         "fft" => return vec![x[0].fft(-2)],
@@ -348,6 +369,9 @@ fn call(name: &str, x: &[Tensor]) -> Vec<Tensor> {
         "index_put add" | "index_put max" => x[0].index_put_reduce(&[&x[1], &x[2]], &x[3], reduce(words[1])),
         "index_add" => x[0].index_add(1, &x[1], &x[2]),
         "take" => x[0].take(&x[1]),
+        "nan_to_num" | "nan_to_num of infinities" => x[0].nan_to_num(),
+        "flatten_axes" => x[0].flatten_axes(1, 2),
+        "nonzero" | "unique" | "masked_select" | "index_mask" => of_data(name, x).expect("has a size"),
         "ifft" => x[0].ifft(1),
         "dft longer" => x[0].dft(1, Dft { length: Some(8), ..Dft::default() }),
         "dft shorter" => x[0].dft(1, Dft { length: Some(3), ..Dft::default() }),
@@ -412,6 +436,11 @@ fn mistakes_name_the_op_and_the_shapes() {
         (x.adaptive_avg_pool(&[0]), &["adaptive_avg_pool", "[2, 3, 4]"]),
         (x.interpolate(&[1, 1, 1, 1], &plain), &["interpolate", "[2, 3, 4]"]),
         (x.interpolate_by(&[-1.0], &plain), &["interpolate_by", "-1"]),
+        (
+            x.interpolate(&[1, 1], &Interpolate { scales: vec![1.0], ..plain.clone() }),
+            &["interpolate", "1 scale for 2 sizes", "[2, 3, 4]"],
+        ),
+        (x.interpolate(&[1], &Interpolate { scales: vec![0.0], ..plain.clone() }), &["interpolate", "scaled by 0"]),
         (x.group_norm(2, None, None, 0.0), &["group_norm", "[2, 3, 4]"]),
         (x.layer_norm([1, 2], Some(&places), None, 0.0), &["layer_norm", "[3, 4]", "[2]"]),
         (x.glu(1), &["glu", "[2, 3, 4]"]),
@@ -484,6 +513,18 @@ fn long_scans_stay_a_few_maps() {
     assert!(text.matches("kernel").count() < 60, "{text}");
     let (_, places) = Tensor::arange(0, n as i32, 1, &device()).rem(1000).cummax(0);
     assert_eq!(places.select_index(0, -1).item::<i32>().unwrap(), 4999);
+}
+
+#[test]
+fn the_mean_of_a_window_in_the_padding_alone_is_of_nothing() {
+    let _device = shared();
+    let x = Tensor::from_slice(&[1.0f32, 2.0, 4.0], [1, 1, 3], &device());
+    let pool = Pool { stride: 1.into(), padding: [(3, 4)].into(), count_include_pad: false, ..Pool::new(2) };
+    let y = x.avg_pool(pool).to_vec::<f32>().unwrap();
+    assert_eq!(y[2..6], [1.0, 1.5, 3.0, 4.0]);
+    assert!(y.len() == 9 && y[..2].iter().chain(&y[6..]).all(|y| y.is_nan()), "{y:?}");
+    let counted = x.avg_pool(Pool { count_include_pad: true, ..pool }).to_vec::<f32>().unwrap();
+    assert_eq!(counted, [0.0, 0.0, 0.5, 1.5, 3.0, 2.0, 0.0, 0.0, 0.0]);
 }
 
 #[test]

@@ -8,8 +8,8 @@ use crate::graph::{CustomOp, Op};
 use crate::ops::{ReduceRow, table};
 use crate::shape::{AxisSet, keep};
 use crate::{
-    DType, GridMode, GridPadding, GridSample, Interpolate, Interpolation, PadMode, Pool, ScatterReduce, Tensor, einsum,
-    s,
+    DType, GridMode, GridPadding, GridSample, Interpolate, Interpolation, NearestRule, PadMode, Pool, ScatterReduce,
+    Tensor, einsum, s,
 };
 
 /// What the engine's f32 may differ by, relative to the largest gradient: a few roundings of well-conditioned formulas.
@@ -139,10 +139,15 @@ fn composed_of_two_or_three() {
 #[test]
 fn padding_pooling_and_resampling() {
     let image: &[&[usize]] = &[&[1, 2, 4, 5]];
-    let moves: [(&str, fn(&Tensor) -> Tensor); 12] = [
+    let moves: [(&str, fn(&Tensor) -> Tensor); 15] = [
         ("pad edge", |x| x.pad_with(&[(0, 0), (0, 0), (2, 1), (1, 3)], PadMode::Edge)),
         ("pad reflect", |x| x.pad_with(&[(0, 0), (0, 0), (2, 1), (0, 9)], PadMode::Reflect)),
         ("pad wrap", |x| x.pad_with(&[(0, 0), (0, 0), (2, 1), (7, 0)], PadMode::Wrap)),
+        ("pad symmetric", |x| x.pad_with(&[(0, 0), (0, 0), (2, 1), (0, 9)], PadMode::Symmetric)),
+        ("interpolate nearest", |x| {
+            x.interpolate(&[7, 3], &Interpolate::new(Interpolation::Nearest(NearestRule::RoundPreferFloor)))
+        }),
+        ("lp_pool of three", |x| x.abs().add(0.5).lp_pool(3.0, Pool { stride: 1.into(), ..Pool::new([2, 3]) })),
         ("avg_pool", |x| x.avg_pool(Pool { stride: 2.into(), padding: 1.into(), ..Pool::new([3, 2]) })),
         ("large avg_pool", |x| {
             x.avg_pool(Pool { stride: 1.into(), padding: 2.into(), count_include_pad: false, ..Pool::new(5) })
@@ -160,11 +165,13 @@ fn padding_pooling_and_resampling() {
     for (name, f) in moves {
         check(name, Twice, image, (-2.0, 2.0), SUMS, |x| f(&x[0]).square());
     }
-    let bent: [(&str, fn(&Tensor) -> Tensor); 4] = [
+    let bent: [(&str, fn(&Tensor) -> Tensor); 6] = [
         ("max_pool", |x| x.max_pool(Pool { stride: 1.into(), padding: 1.into(), ..Pool::new([3, 2]) })),
         ("large max_pool", |x| x.max_pool(Pool { stride: 1.into(), padding: 1.into(), ..Pool::new([4, 5]) })),
         ("adaptive_max_pool", |x| x.adaptive_max_pool(&[3, 2])),
         ("cummax", |x| x.cummax(3).0),
+        ("cummin", |x| x.cummin(2).0),
+        ("lp_pool of one and a half", |x| x.lp_pool(1.5, Pool { stride: 1.into(), ..Pool::new(2) })),
     ];
     for (name, f) in bent {
         check(name, Once, image, (-2.0, 2.0), SUMS, |x| f(&x[0]));
@@ -186,6 +193,12 @@ fn scattering_and_running_products() {
     check("index_put", Twice, &[&[4, 2, 2], &[3, 2]], (-2.0, 2.0), MAPS, |x| {
         x[0].index_put(&[&rows, &columns], &x[1]).square()
     });
+    for reduce in [ScatterReduce::Add, ScatterReduce::Mul, ScatterReduce::Max, ScatterReduce::Min] {
+        let name = format!("index_put_reduce {reduce:?}");
+        check(&name, Once, &[&[4, 2, 2], &[3, 2]], (-2.0, 2.0), MAPS, |x| {
+            x[0].index_put_reduce(&[&rows, &columns], &x[1], reduce)
+        });
+    }
     check("index_add", Twice, &[&[2, 4], &[2, 3]], (-2.0, 2.0), MAPS, |x| x[0].index_add(1, &rows, &x[1]).square());
     check("take", Twice, &[&[4, 2]], (-2.0, 2.0), MAPS, |x| x[0].take(&rows).square());
     check("cumprod", Twice, &[&[2, 6]], (-2.0, 2.0), SUMS, |x| x[0].cumprod(1));
@@ -200,7 +213,7 @@ fn transforms_grids_and_determinants() {
     check("fft of many", Once, &[&[130, 2]], (-2.0, 2.0), SUMS, |x| x[0].fft(0).narrow(0, 3, 2).square());
     check("irfft", Twice, &[&[4, 2]], (-2.0, 2.0), SUMS, |x| x[0].irfft(6, 0).square());
     check("stft", Twice, &[&[14], &[6]], (-2.0, 2.0), SUMS, |x| x[0].stft(6, 4, Some(&x[1])).square());
-    for mode in [GridMode::Linear, GridMode::Cubic] {
+    for mode in [GridMode::Nearest, GridMode::Linear, GridMode::Cubic] {
         for padding in [GridPadding::Zeros, GridPadding::Border, GridPadding::Reflection] {
             let options = GridSample { mode, padding, align_corners: false };
             let name = format!("grid_sample {mode:?} {padding:?}");
@@ -215,7 +228,7 @@ fn transforms_grids_and_determinants() {
 #[test]
 fn movement() {
     let x: &[&[usize]] = &[&[2, 3, 4]];
-    let moves: [(&str, fn(&Tensor) -> Tensor); 22] = [
+    let moves: [(&str, fn(&Tensor) -> Tensor); 28] = [
         ("reshape", |x| x.reshape([4, 6])),
         ("permute", |x| x.permute(&[2, 0, 1])),
         ("a reshape of a transpose", |x| x.transpose(0, 2).reshape([6, 4])),
@@ -236,6 +249,16 @@ fn movement() {
         ("dilated windows", |x| x.reshape([2, 12]).unfold(1, 5, 2).slice(s![.., .., ..;2])),
         ("diagonal", |x| x.diagonal()),
         ("tril", |x| x.tril()),
+        ("repeat_interleave", |x| x.repeat_interleave(3, 1)),
+        ("movedim", |x| x.movedim([0, 2], [2, 1])),
+        ("hstack", |x| Tensor::hstack(&[x, &x.narrow(1, 1, 2)])),
+        ("vstack", |x| Tensor::vstack(&[&x.narrow(0, 1, 1), x])),
+        ("meshgrid", |x| {
+            let (a, b) = (x.narrow(1, 0, 1).flatten(), x.narrow(2, 2, 1).flatten());
+            let made = Tensor::meshgrid(&[&a, &b]);
+            made[0].mul(&made[1])
+        }),
+        ("flatten_axes", |x| x.flatten_axes(1, 2)),
         ("cat with itself", |x| Tensor::cat(&[x, &x.narrow(1, 0, 1), x], 1)),
         ("split and stack", |x| Tensor::stack(&[&x.split(2, &[1, 3])[0], &x.chunk(2, 4)[2]], 0)),
     ];
