@@ -133,6 +133,59 @@ fn a_branch_is_chosen_by_numbers_of_the_device() {
 }
 
 #[test]
+fn a_run_that_looks_at_numbers_may_be_awaited() {
+    let cpu = Device::cpu();
+    let model = Model::from_bytes(&branches().encode_to_vec(), &cpu).unwrap();
+    for (x, expect) in [([1.0f32, 2.0], [-1.0f32, -2.0]), ([1.0, -2.0], [1.0, 2.0])] {
+        let x = Tensor::from_slice(&x, [2], &cpu);
+        let run = async { model.run_async(&[("x", &x)]).await?.tensor("y")?.to_vec_async::<f32>().await };
+        let mut future = std::pin::pin!(run);
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        let y = loop {
+            if let std::task::Poll::Ready(done) = future.as_mut().poll(&mut context) {
+                break done.unwrap();
+            }
+            std::thread::yield_now();
+        };
+        assert_eq!(y, expect);
+    }
+}
+
+#[test]
+fn constants_cast_to_64_bits_keep_them_or_are_errors() {
+    let floats = |n: usize| TensorProto {
+        name: "w".into(),
+        dims: vec![n as i64],
+        data_type: 1,
+        float_data: std::iter::repeat_n(1.0, n - 1).chain([3e9]).collect(),
+        ..TensorProto::default()
+    };
+    let cast = |n: usize| {
+        let nodes = vec![node("Cast", &["w"], &["n"], vec![number("to", 7)]), node("Neg", &["n"], &["y"], Vec::new())];
+        run(&model(nodes, vec![floats(n)], 7), &[0.0])
+    };
+    assert_eq!(cast(2).unwrap().to_i64s().unwrap(), [-1, -3_000_000_000]);
+    let error = cast(2000).expect_err("is on the device, in 32 bits").to_string();
+    assert!(error.contains("`n` (Cast)") && error.contains("3000000000 does not fit i32"), "{error}");
+}
+
+#[test]
+fn pads_that_mirror_and_cut_are_those_of_the_whole_input() {
+    let text = |s: &str| AttributeProto { name: "mode".into(), kind: 3, s: s.into(), ..AttributeProto::default() };
+    for (mode, x, pads, expect) in [
+        ("reflect", &[1.0, 2.0, 3.0, 4.0][..], [-1, 3], &[2.0, 3.0, 4.0, 3.0, 2.0, 1.0][..]),
+        ("edge", &[1.0, 2.0, 3.0], [2, -1], &[1.0, 1.0, 1.0, 2.0]),
+        ("wrap", &[1.0, 2.0, 3.0], [1, 1], &[3.0, 1.0, 2.0, 3.0, 1.0]),
+        // A mirror in front of a single element shows that element.
+        ("reflect", &[7.0], [1, 2], &[7.0, 7.0, 7.0, 7.0]),
+    ] {
+        let nodes = vec![node("Pad", &["x", "pads"], &["y"], vec![text(mode)])];
+        let y = run(&model(nodes, vec![ints("pads", &[2], &pads)], 1), x).unwrap();
+        assert_eq!(y.to_f64s().unwrap(), expect, "{mode} by {pads:?}");
+    }
+}
+
+#[test]
 fn a_recorded_run_takes_the_branch_that_its_own_numbers_choose() {
     let cpu = Device::cpu();
     let model = Model::from_bytes(&branches().encode_to_vec(), &cpu).unwrap();
@@ -314,7 +367,7 @@ fn absurd_sizes_are_errors_before_anything_is_allocated() {
     check(range, numbers, 7, "a list of 1099511627776 elements");
     let mode = AttributeProto { name: "mode".into(), kind: 3, s: b"edge".to_vec(), ..AttributeProto::default() };
     let pad = vec![node("Pad", &["x", "pads"], &["y"], vec![mode])];
-    check(pad, vec![ints("pads", &[2], &[huge, huge])], 1, "a list of");
+    check(pad, vec![ints("pads", &[2], &[huge, huge])], 1, "longer than i32 can count");
     let pad = vec![node("Pad", &["x", "pads"], &["y"], Vec::new())];
     check(pad, vec![ints("pads", &[2], &[i64::MIN, 0])], 1, "more than can be addressed");
 }

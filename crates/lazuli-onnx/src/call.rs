@@ -2,6 +2,7 @@
 //! wanted on the host stop the row; the machine reads them and starts the row again, so that rows need not know whether
 //! reading blocks.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use lazuli::{DType, Device, Error, Tensor};
@@ -172,9 +173,47 @@ impl Call<'_> {
         hosts.filter(|hosts| !hosts.is_empty() && hosts.iter().all(|host| host.data.len() <= SMALL))
     }
 
+    /// An attribute of the node.
+    pub fn attr(&self, name: &str) -> Option<&Attr> {
+        self.node.attr(name)
+    }
+
+    /// An integer attribute.
+    pub fn attr_int(&self, name: &str, default: i64) -> Result<i64, Stop> {
+        self.node.attr_int(name, default)
+    }
+
+    /// A float attribute.
+    pub fn attr_float(&self, name: &str, default: f32) -> Result<f32, Stop> {
+        self.node.attr_float(name, default)
+    }
+
+    /// A text attribute.
+    pub fn attr_text(&self, name: &str, default: &str) -> Result<String, Stop> {
+        self.node.attr_text(name, default)
+    }
+
+    /// A list of integers, if it is there.
+    pub fn attr_ints(&self, name: &str) -> Result<Option<&[i64]>, Stop> {
+        self.node.attr_ints(name)
+    }
+
+    /// A list of floats, if it is there.
+    pub fn attr_floats(&self, name: &str) -> Result<Option<&[f32]>, Stop> {
+        self.node.attr_floats(name)
+    }
+
+    /// An axis attribute of a tensor of this rank.
+    pub fn attr_axis(&self, name: &str, default: i64, rank: usize) -> Result<usize, Stop> {
+        axis(self.attr_int(name, default)?, rank)
+    }
+}
+
+/// Attributes are known when a model is loaded: what a row cannot do is found there, by the functions that read them for a run.
+impl Node {
     /// A tensor attribute, or one of another kind, by name.
     pub fn attr(&self, name: &str) -> Option<&Attr> {
-        self.node.attrs.0.get(name)
+        self.attrs.0.get(name)
     }
 
     /// An integer attribute.
@@ -222,9 +261,26 @@ impl Call<'_> {
         }
     }
 
-    /// An axis attribute of a tensor of this rank.
-    pub fn attr_axis(&self, name: &str, default: i64, rank: usize) -> Result<usize, Stop> {
-        axis(self.attr_int(name, default)?, rank)
+    /// What a text attribute means, of the words that the operator understands.
+    pub fn choice<T: Copy>(&self, name: &str, default: &str, known: &[(&str, T)]) -> Result<T, Stop> {
+        let word = self.attr_text(name, default)?;
+        match known.iter().find(|(own, _)| *own == word) {
+            Some((_, meaning)) => Ok(*meaning),
+            None => self.unsupported(name, format!("`{word}`")),
+        }
+    }
+
+    /// The element type that an attribute names; None if it is missing or 0.
+    pub fn elem_type(&self, name: &str) -> Result<Option<ElemType>, Stop> {
+        match self.attr_int(name, 0)? {
+            0 => Ok(None),
+            code => ElemType::from_code(code).map(Some).map_err(|message| Stop::Failed(fault::unsupported(message))),
+        }
+    }
+
+    /// Refuses the value of an attribute.
+    pub fn unsupported<T>(&self, name: &str, value: impl Display) -> Result<T, Stop> {
+        refuse(format!("attribute `{name}` = {value} of operator {}", self.op()))
     }
 }
 

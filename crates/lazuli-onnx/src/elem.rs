@@ -18,7 +18,7 @@ use lazuli::DType;
 pub enum ElemType {
     /// 32-bit float.
     F32,
-    /// 64-bit float, stored as f32: it rounds, and what overflows is an error.
+    /// 64-bit float, stored as f32: it rounds, and a constant that overflows is an error.
     F64,
     /// IEEE half.
     F16,
@@ -30,7 +30,9 @@ pub enum ElemType {
     I16,
     /// 32-bit signed.
     I32,
-    /// 64-bit signed, stored as i32 on a device (what is out of range is an error) and as i64 on the host.
+    /// 64-bit signed. On the host, where shapes are computed, it is i64 with all its bits. On a device it is stored as i32: a constant
+    /// or an input that does not fit is an error; sums and products of a device keep their lower 32 bits, and floats that a
+    /// device casts become the nearest i32.
     I64,
     /// 8-bit unsigned.
     U8,
@@ -38,7 +40,7 @@ pub enum ElemType {
     U16,
     /// 32-bit unsigned.
     U32,
-    /// 64-bit unsigned, stored as u32 on a device (what is out of range is an error) and as i64 on the host.
+    /// 64-bit unsigned, stored as u32 on a device and as i64 on the host, with the same rules.
     U64,
     /// False or true.
     Bool,

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use lazuli::Tensor;
 
-use crate::ops::Row;
+use crate::ops::{Check, Row};
 use crate::value::Value;
 
 /// Where a value lives while a graph runs.
@@ -98,6 +98,14 @@ impl Node {
         let is_fixed = |(slot, is_constant): (&Option<Slot>, &bool)| slot.is_none() || *is_constant;
         matches!(self.action, Action::Row(row) if !row.is_random())
             && self.inputs.iter().zip(&self.is_constant).all(is_fixed)
+    }
+
+    /// What must hold of its attributes.
+    pub fn checks(&self) -> &'static [Check] {
+        match self.action {
+            Action::Row(row) => row.checks,
+            _ => &[],
+        }
     }
 
     /// The name of the operator.

@@ -53,7 +53,7 @@ fn graphs_that_cannot_be_run_are_refused_by_name() {
     check_refused(&model(graph(vec![node("Relu", &["x"], &["y"]), node("Relu", &["x"], &["y"])])), "made twice");
     check_refused(
         &ModelProto { opset_import: Vec::new(), ..model(graph(vec![node("Relu", &["x"], &["y"])])) },
-        "not imported",
+        "operators of the set `ai.onnx`, which the file does not import: `y` (Relu)",
     );
     check_refused(&ModelProto { graph: None, ..model(graph(Vec::new())) }, "no graph");
 }
@@ -62,11 +62,105 @@ fn graphs_that_cannot_be_run_are_refused_by_name() {
 fn everything_that_is_not_supported_is_named_at_once() {
     let strange = AttributeProto { name: "colour".into(), kind: 2, i: 1, ..AttributeProto::default() };
     let coloured = NodeProto { attribute: vec![strange], name: "third".into(), ..node("Relu", &["b"], &["y"]) };
-    let nodes = vec![node("Frobnicate", &["x"], &["a"]), node("Munge", &["a"], &["b"]), coloured];
-    let error = Model::from_bytes(&model(graph(nodes)).encode_to_vec(), &Device::cpu()).err().map(|e| e.to_string());
+    let text = |name: &str, s: &str| AttributeProto {
+        name: name.into(),
+        kind: 3,
+        s: s.as_bytes().to_vec(),
+        ..AttributeProto::default()
+    };
+    let number = |name: &str, i: i64| AttributeProto { name: name.into(), kind: 2, i, ..AttributeProto::default() };
+    let with = |op: &str, output: &str, attribute: Vec<AttributeProto>| NodeProto {
+        attribute,
+        ..node(op, &["x", "x", "x"], &[output])
+    };
+    let activations = AttributeProto {
+        name: "activations".into(),
+        kind: 8,
+        strings: vec![b"Sine".to_vec()],
+        ..AttributeProto::default()
+    };
+    let foreign = NodeProto { domain: "own".into(), ..node("Relu", &["x"], &["k"]) };
+    let strings = TensorTypeProto { elem_type: 8, shape: None };
+    let kind = TypeProto { value: Some(TypeKind::Tensor(strings)) };
+    let words = ValueInfoProto { name: "words".into(), r#type: Some(kind) };
+    // A branch that no run may ever take is looked at, too.
+    let branch = |name: &str| AttributeProto {
+        name: name.into(),
+        kind: 5,
+        g: Some(GraphProto {
+            input: Vec::new(),
+            output: vec![info("z")],
+            ..graph(vec![with("DepthToSpace", "z", vec![text("mode", "roughly")])])
+        }),
+        ..AttributeProto::default()
+    };
+    let nodes = vec![
+        node("Frobnicate", &["x"], &["a"]),
+        node("Munge", &["a"], &["b"]),
+        coloured,
+        with("Pad", "c", vec![text("mode", "spiral")]),
+        with("Conv", "d", vec![text("auto_pad", "SAME")]),
+        with("Resize", "e", vec![text("mode", "quintic"), text("coordinate_transformation_mode", "elsewhere")]),
+        with("Resize", "f", vec![text("nearest_mode", "dearest")]),
+        with("RNN", "g", vec![activations]),
+        with("Cast", "h", vec![number("to", 8)]),
+        with("LpNormalization", "i", vec![number("p", 3)]),
+        with("ScatterND", "j", vec![text("reduction", "mean")]),
+        foreign,
+        NodeProto { attribute: vec![branch("then_branch"), branch("else_branch")], ..node("If", &["x"], &["l"]) },
+    ];
+    let whole = GraphProto { input: vec![info("x"), words], ..graph(nodes) };
+    let error = Model::from_bytes(&model(whole).encode_to_vec(), &Device::cpu()).err().map(|e| e.to_string());
     let error = error.unwrap_or_default();
-    for words in ["operator Frobnicate: `a`", "operator Munge: `b`", "attribute `colour` of operator Relu: `third`"] {
-        assert!(error.contains(words), "{error}");
+    for words in [
+        "operator Frobnicate: `a` (Frobnicate)",
+        "operator Munge: `b`",
+        "attribute `colour` of operator Relu: `third`",
+        "attribute `mode` = `spiral` of operator Pad: `c` (Pad)",
+        "attribute `auto_pad` = `SAME` of operator Conv: `d`",
+        "attribute `mode` = `quintic` of operator Resize: `e`",
+        "attribute `coordinate_transformation_mode` = `elsewhere` of operator Resize: `e`",
+        "attribute `nearest_mode` = `dearest` of operator Resize: `f`",
+        "attribute `activations` = `Sine` of operator RNN: `g`",
+        "element type string is not supported: `words`, `h` (Cast)",
+        "attribute `p` = 3 of operator LpNormalization: `i`",
+        "attribute `reduction` = `mean` of operator ScatterND: `j`",
+        "operators of the set `own`, which the file does not import: `k` (Relu)",
+        "attribute `mode` = `roughly` of operator DepthToSpace: `z` (DepthToSpace), `z` (DepthToSpace)",
+    ] {
+        assert!(error.contains(words), "`{words}` is not in\n{error}");
+    }
+}
+
+#[test]
+fn a_loop_of_absurdly_many_rounds_ends_with_an_error() {
+    let number = |name: &str, data_type: i32, value: i64| TensorProto {
+        name: name.into(),
+        data_type,
+        int64_data: if data_type == 7 { vec![value] } else { Vec::new() },
+        int32_data: if data_type == 9 { vec![value as i32] } else { Vec::new() },
+        ..TensorProto::default()
+    };
+    let elem = |name: &str, elem_type: i32| {
+        let tensor = TensorTypeProto { elem_type, shape: None };
+        ValueInfoProto { name: name.into(), r#type: Some(TypeProto { value: Some(TypeKind::Tensor(tensor)) }) }
+    };
+    // The body carries a value and collects it in every round.
+    let body = GraphProto {
+        node: vec![node("Identity", &["go"], &["on"]), node("Neg", &["v"], &["w"])],
+        input: vec![elem("round", 7), elem("go", 9), info("v")],
+        output: vec![elem("on", 9), info("w"), info("w")],
+        ..GraphProto::default()
+    };
+    let attribute = AttributeProto { name: "body".into(), kind: 5, g: Some(body), ..AttributeProto::default() };
+    for v in ["x", "small"] {
+        let looped = NodeProto { attribute: vec![attribute.clone()], ..node("Loop", &["n", "", v], &["last", "y"]) };
+        let small = TensorProto { name: "small".into(), data_type: 1, float_data: vec![1.0], ..TensorProto::default() };
+        let whole = GraphProto { initializer: vec![number("n", 7, 1 << 62), small], ..graph(vec![looped]) };
+        let model = Model::from_bytes(&model(whole).encode_to_vec(), &Device::cpu()).unwrap();
+        let x = Tensor::from_slice(&[1.0f32], [1], &Device::cpu());
+        let error = model.run(&[("x", &x)]).expect_err("has no end").to_string();
+        assert!(error.contains("more than 262144 times"), "{error}");
     }
 }
 

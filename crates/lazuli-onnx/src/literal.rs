@@ -3,40 +3,79 @@
 
 use std::path::{Component, Path};
 
-use lazuli::{Result, bf16, f16};
+use lazuli::{Device, Result, bf16, f16};
 
 use crate::elem::ElemType;
 use crate::fault;
 use crate::host::{Host, HostData};
 use crate::proto::TensorProto;
+use crate::value::Value;
 
-/// The elements of a constant. `folder` is where the model's file is, if it is a file.
+/// A constant of a model: a small one stays on the host, where shapes are computed; a large one is uploaded now. `folder` is
+/// where the model's file is, if it is a file.
+pub fn constant(proto: &TensorProto, folder: Option<&Path>, device: &Device) -> Result<Value> {
+    let stored = Stored::of(proto, folder)?;
+    match stored.elem {
+        // Bytes are uploaded as they are, without a list of 64-bit integers in between.
+        ElemType::I8 | ElemType::U8 if stored.raw().len() == stored.n_elems && stored.n_elems > Value::SMALL => {
+            Value::of_bytes(stored.raw(), stored.elem, &stored.shape, device)
+        }
+        _ => Value::constant(stored.decode()?, device),
+    }
+}
+
+/// The elements of a constant on the host.
 pub fn decode(proto: &TensorProto, folder: Option<&Path>) -> Result<Host> {
-    let named = |message: String| fault::parse(format!("tensor `{}`: {message}", proto.name));
-    let elem = ElemType::from_code(proto.data_type as i64)
-        .map_err(|message| fault::unsupported(format!("tensor `{}`: {message}", proto.name)))?;
-    let shape: Option<Vec<usize>> = proto.dims.iter().map(|d| usize::try_from(*d).ok()).collect();
-    let shape = shape.ok_or_else(|| named(format!("dimensions {:?} are negative", proto.dims)))?;
-    let n_elems = shape.iter().try_fold(1usize, |n, d| n.checked_mul((*d).max(1)));
-    let n_elems = n_elems.filter(|n| *n <= isize::MAX as usize / 8);
-    let n_elems = n_elems.ok_or_else(|| named(format!("{shape:?} has more elements than can be addressed")))?;
-    let n_elems = if shape.contains(&0) { 0 } else { n_elems };
-    let external = match proto.data_location {
-        1 => Some(external(proto, folder)?),
-        _ => None,
-    };
-    let raw = external.as_deref().unwrap_or(&proto.raw_data);
-    let data = match raw.is_empty() {
-        false => from_raw(elem, raw).ok_or_else(|| named(format!("{} bytes are no whole {elem}s", raw.len())))?,
-        true => from_fields(elem, proto).map_err(&named)?,
-    };
-    if elem == ElemType::F64 && n_narrowed(raw, proto, &data) > 0 {
-        return Err(fault::dtype(format!("tensor `{}`: a number is beyond f32, which stores double", proto.name)));
+    Stored::of(proto, folder)?.decode()
+}
+
+/// A constant as its file has it: what its dimensions claim can be addressed.
+struct Stored<'a> {
+    proto: &'a TensorProto,
+    elem: ElemType,
+    shape: Vec<usize>,
+    n_elems: usize,
+    /// Its bytes, if they are in another file.
+    external: Option<Vec<u8>>,
+}
+
+impl<'a> Stored<'a> {
+    fn of(proto: &'a TensorProto, folder: Option<&Path>) -> Result<Stored<'a>> {
+        let named = |message: String| fault::parse(format!("tensor `{}`: {message}", proto.name));
+        let elem = ElemType::from_code(proto.data_type as i64)
+            .map_err(|message| fault::unsupported(format!("tensor `{}`: {message}", proto.name)))?;
+        let shape: Option<Vec<usize>> = proto.dims.iter().map(|d| usize::try_from(*d).ok()).collect();
+        let shape = shape.ok_or_else(|| named(format!("dimensions {:?} are negative", proto.dims)))?;
+        let n_elems = shape.iter().try_fold(1usize, |n, d| n.checked_mul((*d).max(1)));
+        let n_elems = n_elems.filter(|n| *n <= isize::MAX as usize / 8);
+        let n_elems = n_elems.ok_or_else(|| named(format!("{shape:?} has more elements than can be addressed")))?;
+        let n_elems = if shape.contains(&0) { 0 } else { n_elems };
+        let external = match proto.data_location {
+            1 => Some(external(proto, folder)?),
+            _ => None,
+        };
+        Ok(Stored { proto, elem, shape, n_elems, external })
     }
-    if data.len() != n_elems {
-        return Err(named(format!("{shape:?} has {n_elems} elements, {} are stored", data.len())));
+
+    fn raw(&self) -> &[u8] {
+        self.external.as_deref().unwrap_or(&self.proto.raw_data)
     }
-    Ok(Host::new(elem, shape, data))
+
+    fn decode(self) -> Result<Host> {
+        let (proto, elem, raw, n_elems) = (self.proto, self.elem, self.raw(), self.n_elems);
+        let named = |message: String| fault::parse(format!("tensor `{}`: {message}", proto.name));
+        let data = match raw.is_empty() {
+            false => from_raw(elem, raw).ok_or_else(|| named(format!("{} bytes are no whole {elem}s", raw.len())))?,
+            true => from_fields(elem, proto).map_err(&named)?,
+        };
+        if elem == ElemType::F64 && n_narrowed(raw, proto, &data) > 0 {
+            return Err(fault::dtype(format!("tensor `{}`: a number is beyond f32, which stores double", proto.name)));
+        }
+        if data.len() != n_elems {
+            return Err(named(format!("{:?} has {n_elems} elements, {} are stored", self.shape, data.len())));
+        }
+        Ok(Host::new(elem, self.shape, data))
+    }
 }
 
 /// The bytes of another file, which must be inside the folder of the model: no absolute path, no `..`, no symbolic link out

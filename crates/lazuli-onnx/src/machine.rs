@@ -12,6 +12,10 @@ use crate::graph::{Action, Attr, Graph, Node, Slot};
 use crate::host::{Host, HostData};
 use crate::value::{Kind, Value};
 
+/// How often a run goes through bodies of loops in all. A file may name any number of rounds, and each is recorded: without a
+/// bound it takes all time and all memory.
+const MAX_ROUNDS: u64 = 1 << 18;
+
 /// A run of a graph.
 pub struct Machine<'m> {
     device: &'m Device,
@@ -19,6 +23,8 @@ pub struct Machine<'m> {
     /// The slot of the innermost frame that waits for its elements.
     waiting: Option<Slot>,
     n_run: u64,
+    /// How many rounds of loops have been begun.
+    n_rounds: u64,
     /// How many nodes are run at most. Where there is a limit, nothing is evaluated.
     n_most: u64,
 }
@@ -73,7 +79,7 @@ impl<'m> Machine<'m> {
     /// A run of `graph` with these inputs; None leaves an input to its default.
     pub fn new(graph: &'m Graph, inputs: Vec<Option<Value>>, device: &'m Device) -> Machine<'m> {
         let frame = Frame::new(graph, None, inputs, Then::Finish);
-        Machine { device, frames: vec![frame], waiting: None, n_run: 0, n_most: u64::MAX }
+        Machine { device, frames: vec![frame], waiting: None, n_run: 0, n_rounds: 0, n_most: u64::MAX }
     }
 
     /// The same run, which fails after so many nodes.
@@ -294,6 +300,11 @@ impl<'m> Machine<'m> {
 
     /// Starts the innermost frame again with other inputs.
     fn again(&mut self, inputs: Vec<Option<Value>>) -> std::result::Result<(), (Stop, Option<Slot>)> {
+        self.n_rounds += 1;
+        if self.n_rounds > MAX_ROUNDS {
+            let message = format!("a run goes through bodies of `Loop` and `Scan` more than {MAX_ROUNDS} times");
+            return Err((Stop::Failed(fault::unsupported(message)), None));
+        }
         let frame = self.frames.pop().expect("a frame goes on");
         let parent = self.frames.last();
         let next = Frame::new(frame.graph, parent, inputs, frame.then);

@@ -9,13 +9,13 @@ use prost::Message;
 
 use crate::elem::ElemType;
 use crate::fault;
-use crate::graph::Graph;
+use crate::graph::{Graph, Slot};
 use crate::host::Host;
 use crate::infer;
 use crate::machine::{Machine, Progress};
 use crate::proto::{DimKind, ModelProto, TypeKind, TypeProto, ValueInfoProto};
 use crate::recorded::{Known, RecordedRun, RecordedRuns, Signature};
-use crate::resolve;
+use crate::resolve::{self, Missing};
 use crate::value::{Kind, Value};
 
 /// An ONNX model on a device.
@@ -115,29 +115,34 @@ impl Model {
     pub fn load(path: impl AsRef<Path>, device: &Device) -> Result<Model> {
         let _caller = fault::caller();
         let path = path.as_ref();
-        let bytes = std::fs::read(path).map_err(|e| fault::io(path, &e))?;
         // A path without a folder is in the current one.
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let proto = decoded(&bytes).map_err(|error| fault::of_file(path, &error))?;
-        Model::of(&proto, Some(folder), device)
+        // The bytes of the file go before tensors are made of what they say.
+        let proto = {
+            let bytes = std::fs::read(path).map_err(|e| fault::io(path, &e))?;
+            decoded(&bytes).map_err(|error| fault::of_file(path, &error))?
+        };
+        Model::of(proto, Some(folder), device)
     }
 
     /// Makes a model of the bytes of a file, which must hold all of its elements.
     #[track_caller]
     pub fn from_bytes(bytes: &[u8], device: &Device) -> Result<Model> {
         let _caller = fault::caller();
-        Model::of(&decoded(bytes)?, None, device)
+        Model::of(decoded(bytes)?, None, device)
     }
 
-    fn of(proto: &ModelProto, folder: Option<&Path>, device: &Device) -> Result<Model> {
-        let mut graph = resolve::resolve(proto, folder, device)?;
+    fn of(mut proto: ModelProto, folder: Option<&Path>, device: &Device) -> Result<Model> {
+        let main = proto.graph.as_mut().ok_or_else(|| fault::parse("the file has no graph"))?;
+        let mut missing = Missing::default();
+        let (all_inputs, mut outputs) = (declared(&main.input, &mut missing)?, declared(&main.output, &mut missing)?);
+        let constants = std::mem::take(&mut main.initializer);
+        let mut graph = resolve::resolve(&proto, constants, folder, device, &mut missing)?;
+        missing.check()?;
         graph.mark_constants(&[]);
-        let main = proto.graph.as_ref().ok_or_else(|| fault::parse("the file has no graph"))?;
-        let declare = |infos: &[ValueInfoProto]| infos.iter().map(declared).collect::<Result<Vec<Declared>>>();
-        let all_inputs = declare(&main.input)?;
-        let has_default = |input: &Declared| main.initializer.iter().any(|tensor| tensor.name == input.name);
-        let inputs: Vec<Declared> = all_inputs.iter().filter(|input| !has_default(input)).cloned().collect();
-        let mut outputs = declare(&main.output)?;
+        let has_default = |slot: &Slot| graph.constants.iter().any(|(constant, _)| constant == slot);
+        let required = all_inputs.iter().zip(&graph.inputs).filter(|(_, slot)| !has_default(slot));
+        let inputs: Vec<Declared> = required.map(|(input, _)| input.clone()).collect();
         infer::fill(&graph, &all_inputs, &inputs, &mut outputs, device);
         Ok(Model { graph, device: device.clone(), all_inputs, inputs, outputs, recorded: RecordedRuns::default() })
     }
@@ -349,12 +354,25 @@ pub(crate) fn decoded(bytes: &[u8]) -> Result<ModelProto> {
     ModelProto::decode(bytes).map_err(|e| fault::parse(format!("this is no ONNX file: {e}")))
 }
 
-fn declared(info: &ValueInfoProto) -> Result<Declared> {
-    let unsupported = |message: String| fault::unsupported(format!("`{}`: {message}", info.name));
-    let kind = info.r#type.as_ref().and_then(|of: &TypeProto| of.value.as_ref());
-    let (form, dims) = match kind {
-        Some(TypeKind::Tensor(tensor)) => {
-            let elem = ElemType::from_code(tensor.elem_type as i64).map_err(unsupported)?;
+/// What a graph declares for its inputs or outputs. Those of types that are not supported are noted and left out.
+fn declared(infos: &[ValueInfoProto], missing: &mut Missing) -> Result<Vec<Declared>> {
+    let mut all = Vec::with_capacity(infos.len());
+    for info in infos {
+        let kind = info.r#type.as_ref().and_then(|of: &TypeProto| of.value.as_ref());
+        let Some(kind) = kind else { return Err(fault::parse(format!("`{}` has no type", info.name))) };
+        match form(kind) {
+            Ok((form, dims)) => all.push(Declared { name: info.name.clone(), form, dims }),
+            Err(what) => missing.note(what, format!("`{}`", info.name)),
+        }
+    }
+    Ok(all)
+}
+
+/// What a type says, or what of it is not supported.
+fn form(kind: &TypeKind) -> std::result::Result<(Form, Option<Vec<Dim>>), String> {
+    Ok(match kind {
+        TypeKind::Tensor(tensor) => {
+            let elem = ElemType::from_code(tensor.elem_type as i64)?;
             let dims = tensor.shape.as_ref().map(|shape| {
                 let dim = |dim: &crate::proto::DimProto| match &dim.value {
                     Some(DimKind::Value(n)) => usize::try_from(*n).map_or(Dim::Any, Dim::Size),
@@ -366,13 +384,11 @@ fn declared(info: &ValueInfoProto) -> Result<Declared> {
             });
             (Form::Tensor(elem), dims)
         }
-        Some(TypeKind::Sequence(_)) => (Form::Sequence, None),
-        Some(TypeKind::Optional(_)) => (Form::Optional, None),
-        Some(TypeKind::Map(_)) => return Err(unsupported("maps are not supported".into())),
-        Some(TypeKind::Sparse(_)) => return Err(unsupported("sparse tensors are not supported".into())),
-        None => return Err(fault::parse(format!("`{}` has no type", info.name))),
-    };
-    Ok(Declared { name: info.name.clone(), form, dims })
+        TypeKind::Sequence(_) => (Form::Sequence, None),
+        TypeKind::Optional(_) => (Form::Optional, None),
+        TypeKind::Map(_) => return Err("maps are not supported".into()),
+        TypeKind::Sparse(_) => return Err("sparse tensors are not supported".into()),
+    })
 }
 
 /// The outputs of a run, by name.

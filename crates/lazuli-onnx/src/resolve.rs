@@ -1,6 +1,6 @@
 //! From the messages of a file to a checked graph. Names become slots; a name that nothing makes, that is made twice or that
-//! is used before it is made is an error; functions are expanded where they are called; operators and attributes that are
-//! not supported are collected, so that one error names all of them.
+//! is used before it is made is an error; functions are expanded where they are called; operators, attributes and their values
+//! that are not supported are collected, so that one error names all of them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -8,11 +8,13 @@ use std::sync::Arc;
 
 use lazuli::{Device, Result};
 
+use crate::call::Stop;
+use crate::elem::ElemType;
 use crate::fault;
 use crate::graph::{Action, Attr, Attrs, Graph, Node, Slot};
 use crate::literal;
 use crate::ops;
-use crate::proto::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
+use crate::proto::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto};
 use crate::value::Value;
 
 /// How many nodes a model may have once its functions are expanded: functions that call functions twice each grow without
@@ -24,7 +26,16 @@ const MAX_CALLS: usize = 32;
 const OLDEST_OPSET: i64 = 6;
 
 /// Checks a file and makes a graph of it.
-pub fn resolve(model: &ModelProto, folder: Option<&Path>, device: &Device) -> Result<Graph> {
+///
+/// `constants` are the initialisers of the main graph, each of which is dropped when it is on the device, so that weights are in
+/// memory twice for one tensor at a time. What is not supported is added to `missing`.
+pub fn resolve(
+    model: &ModelProto,
+    constants: Vec<TensorProto>,
+    folder: Option<&Path>,
+    device: &Device,
+    missing: &mut Missing,
+) -> Result<Graph> {
     let proto = model.graph.as_ref().ok_or_else(|| fault::parse("the file has no graph"))?;
     let mut functions = HashMap::new();
     for function in &model.functions {
@@ -37,18 +48,33 @@ pub fn resolve(model: &ModelProto, folder: Option<&Path>, device: &Device) -> Re
         opsets: opsets(&model.opset_import),
         attributes: Vec::new(),
         scopes: Vec::new(),
-        faults: BTreeMap::new(),
+        missing,
         n_nodes: 0,
     };
-    let graph = resolver.graph(proto)?;
-    if resolver.faults.is_empty() {
-        return Ok(graph);
+    resolver.graph(proto, constants)
+}
+
+/// What a model needs and is not supported, and by which nodes, constants, inputs or outputs it is asked for.
+#[derive(Default)]
+pub struct Missing(BTreeMap<String, Vec<String>>);
+
+impl Missing {
+    /// Adds one thing that somebody asks for.
+    pub fn note(&mut self, what: impl Into<String>, by: impl Into<String>) {
+        self.0.entry(what.into()).or_default().push(by.into());
     }
-    let lines = resolver.faults.iter().map(|(what, nodes)| {
-        let more = if nodes.len() > 5 { format!(" and {} more", nodes.len() - 5) } else { String::new() };
-        format!("\n  {what}: {}{more}", nodes.iter().take(5).cloned().collect::<Vec<_>>().join(", "))
-    });
-    Err(fault::unsupported(format!("the model needs what is not supported:{}", lines.collect::<String>())))
+
+    /// An error that names all of it, if there is anything.
+    pub fn check(&self) -> Result<()> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        let lines = self.0.iter().map(|(what, nodes)| {
+            let more = if nodes.len() > 5 { format!(" and {} more", nodes.len() - 5) } else { String::new() };
+            format!("\n  {what}: {}{more}", nodes.iter().take(5).cloned().collect::<Vec<_>>().join(", "))
+        });
+        Err(fault::unsupported(format!("the model needs what is not supported:{}", lines.collect::<String>())))
+    }
 }
 
 fn domain(name: &str) -> &str {
@@ -69,8 +95,7 @@ struct Resolver<'a> {
     attributes: Vec<HashMap<&'a str, &'a AttributeProto>>,
     /// The graphs that are being built, innermost last.
     scopes: Vec<Scope>,
-    /// What is not supported, and by which nodes it is asked for.
-    faults: BTreeMap<String, Vec<String>>,
+    missing: &'a mut Missing,
     n_nodes: usize,
 }
 
@@ -104,31 +129,22 @@ impl<'a> Resolver<'a> {
         self.scopes.last_mut().expect("a graph is being built")
     }
 
-    fn graph(&mut self, proto: &'a GraphProto) -> Result<Graph> {
+    /// A graph with its initialisers, which for the main graph are `constants`.
+    fn graph(&mut self, proto: &'a GraphProto, constants: Vec<TensorProto>) -> Result<Graph> {
         self.scopes.push(Scope::default());
         for input in &proto.input {
             let slot = self.scope().define(&input.name)?;
             self.scope().graph.inputs.push(slot);
         }
-        if !proto.sparse_initializer.is_empty() {
-            let name = |t: &crate::proto::SparseTensorProto| t.values.as_ref().map_or("", |v| &v.name).to_string();
-            self.faults.insert("sparse initialisers".into(), proto.sparse_initializer.iter().map(name).collect());
+        for tensor in &proto.sparse_initializer {
+            let name = tensor.values.as_ref().map_or("", |values| &values.name);
+            self.missing.note("sparse initialisers", format!("`{name}`"));
         }
         for tensor in &proto.initializer {
-            let constant = match crate::elem::ElemType::from_code(tensor.data_type as i64) {
-                Ok(_) => Value::constant(literal::decode(tensor, self.folder)?, self.device)?,
-                Err(message) => {
-                    self.faults.entry(message).or_default().push(format!("initialiser `{}`", tensor.name));
-                    Value::nothing()
-                }
-            };
-            // An initialiser with the name of an input is the input's default.
-            let known = self.scope().names.get(&tensor.name).copied();
-            let slot = match known {
-                Some(slot) if self.scope().graph.inputs.contains(&slot) => slot,
-                _ => self.scope().define(&tensor.name)?,
-            };
-            self.scope().graph.constants.push((slot, constant));
+            self.constant(tensor)?;
+        }
+        for tensor in constants {
+            self.constant(&tensor)?;
         }
         self.nodes(&proto.node)?;
         for output in &proto.output {
@@ -139,6 +155,24 @@ impl<'a> Resolver<'a> {
         let mut graph = self.scopes.pop().expect("pushed above").graph;
         graph.find_last_uses();
         Ok(graph)
+    }
+
+    fn constant(&mut self, tensor: &TensorProto) -> Result<()> {
+        let constant = match ElemType::from_code(tensor.data_type as i64) {
+            Ok(_) => literal::constant(tensor, self.folder, self.device)?,
+            Err(message) => {
+                self.missing.note(message, format!("initialiser `{}`", tensor.name));
+                Value::nothing()
+            }
+        };
+        // An initialiser with the name of an input is the input's default.
+        let known = self.scope().names.get(&tensor.name).copied();
+        let slot = match known {
+            Some(slot) if self.scope().graph.inputs.contains(&slot) => slot,
+            _ => self.scope().define(&tensor.name)?,
+        };
+        self.scope().graph.constants.push((slot, constant));
+        Ok(())
     }
 
     fn nodes(&mut self, nodes: &'a [NodeProto]) -> Result<()> {
@@ -184,10 +218,8 @@ impl<'a> Resolver<'a> {
             return self.call(proto, function, inputs);
         }
         let name = label(proto);
-        let opset = match self.opsets.get(set) {
-            Some(opset) => *opset,
-            None => return Err(fault::parse(format!("node {name}: the operator set `{set}` is not imported"))),
-        };
+        let imported = self.opsets.get(set).copied();
+        let opset = imported.unwrap_or(i64::MAX);
         let action = match (set, proto.op_type.as_str()) {
             ("", "If") => Some(Action::If),
             ("", "Loop") => Some(Action::Loop),
@@ -196,6 +228,10 @@ impl<'a> Resolver<'a> {
         };
         let attrs = self.attrs(proto)?;
         let complaint = match &action {
+            _ if imported.is_none() => Some(format!(
+                "operators of the set `{}`, which the file does not import",
+                if set.is_empty() { "ai.onnx" } else { set }
+            )),
             None => Some(format!("operator {}", shown(set, &proto.op_type))),
             Some(_) if set.is_empty() && opset < OLDEST_OPSET => {
                 Some(format!("operator set {opset}, older than {OLDEST_OPSET}"))
@@ -222,9 +258,14 @@ impl<'a> Resolver<'a> {
             (None, Some(action)) => {
                 let (dead, is_constant, kept, folded) = Default::default();
                 let node = Node { name, action, inputs, outputs, attrs, opset, dead, is_constant, kept, folded };
+                for refused in node.checks().iter().filter_map(|check| check(&node).err()) {
+                    if let Stop::Failed(error) = refused {
+                        self.missing.note(&error.fault().message, &node.name);
+                    }
+                }
                 self.scope().graph.nodes.push(node);
             }
-            (complaint, _) => self.faults.entry(complaint.unwrap_or_default()).or_default().push(name),
+            (complaint, _) => self.missing.note(complaint.unwrap_or_default(), name),
         }
         Ok(())
     }
@@ -313,16 +354,16 @@ impl<'a> Resolver<'a> {
                 4 => {
                     let tensor = attr.t.as_ref();
                     let tensor = tensor.ok_or_else(|| fault::parse(format!("attribute `{name}` has no tensor")))?;
-                    if let Err(message) = crate::elem::ElemType::from_code(tensor.data_type as i64) {
-                        self.faults.entry(message).or_default().push(label(proto));
+                    if let Err(message) = ElemType::from_code(tensor.data_type as i64) {
+                        self.missing.note(message, label(proto));
                         continue;
                     }
-                    Attr::Tensor(Value::constant(literal::decode(tensor, self.folder)?, self.device)?)
+                    Attr::Tensor(literal::constant(tensor, self.folder, self.device)?)
                 }
                 5 => {
                     let body = attr.g.as_ref();
                     let body = body.ok_or_else(|| fault::parse(format!("attribute `{name}` has no graph")))?;
-                    Attr::Graph(Arc::new(self.graph(body)?))
+                    Attr::Graph(Arc::new(self.graph(body, Vec::new())?))
                 }
                 6 => Attr::Floats(attr.floats.clone()),
                 7 => Attr::Ints(attr.ints.clone()),
@@ -330,8 +371,7 @@ impl<'a> Resolver<'a> {
                 // The type of an optional or a sequence: values carry their types.
                 13 => continue,
                 kind => {
-                    let what = format!("attribute `{name}` of kind {kind}");
-                    self.faults.entry(what).or_default().push(label(proto));
+                    self.missing.note(format!("attribute `{name}` of kind {kind}"), label(proto));
                     continue;
                 }
             };

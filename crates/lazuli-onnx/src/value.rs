@@ -175,13 +175,27 @@ impl TryFrom<&Tensor> for Value {
     }
 }
 
-/// How many elements a constant may have to stay on the host until an operator of the device asks for it.
-const SMALL: usize = 1024;
-
 impl Value {
-    /// A constant of the model: a small one stays on the host, where shapes are computed; a large one is uploaded now.
+    /// How many elements a constant may have to stay on the host until an operator of the device asks for it.
+    pub(crate) const SMALL: usize = 1024;
+
+    /// Integers of 8 bits from the bytes of a file.
+    pub(crate) fn of_bytes(bytes: &[u8], elem: ElemType, shape: &[usize], device: &Device) -> Result<Value> {
+        let tensor = match elem {
+            // A byte an element: the tensor is stored as bytes, and whoever reads it adds the offset in the same kernel.
+            ElemType::I8 => {
+                let moved: Vec<u8> = bytes.iter().map(|byte| byte ^ 0x80).collect();
+                Tensor::from_vec(moved, shape, device).to_dtype(DType::I32).sub(128)
+            }
+            _ => Tensor::from_slice(bytes, shape, device),
+        };
+        tensor.check()?;
+        Ok(Value(Kind::Device(tensor, elem)))
+    }
+
+    /// A constant: a small one stays on the host, a large one is uploaded now.
     pub(crate) fn constant(host: Host, device: &Device) -> Result<Value> {
-        if host.data.len() <= SMALL {
+        if host.data.len() <= Value::SMALL {
             return Ok(host.into());
         }
         match (host.data, host.elem) {
@@ -190,12 +204,9 @@ impl Value {
                 tensor.check()?;
                 Ok(Value(Kind::Device(tensor, host.elem)))
             }
-            // A byte an element: the tensor is stored as bytes, and whoever reads it adds the offset in the same kernel.
-            (HostData::Int(values), ElemType::I8) => {
-                let bytes: Vec<u8> = values.iter().map(|v| (*v + 128) as u8).collect();
-                let tensor = Tensor::from_vec(bytes, &host.shape[..], device).to_dtype(DType::I32).sub(128);
-                tensor.check()?;
-                Ok(Value(Kind::Device(tensor, host.elem)))
+            (HostData::Int(values), ElemType::I8 | ElemType::U8) => {
+                let bytes: Vec<u8> = values.iter().map(|v| *v as u8).collect();
+                Value::of_bytes(&bytes, host.elem, &host.shape, device)
             }
             (data, elem) => Ok(Value(Kind::Device(Host::new(elem, host.shape, data).upload(device)?, elem))),
         }

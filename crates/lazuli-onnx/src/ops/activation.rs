@@ -4,7 +4,8 @@ use lazuli::{DType, Tensor};
 
 use super::elementwise::float;
 use super::{Row, row};
-use crate::call::{Call, Outputs, Stop, give, refuse};
+use crate::call::{Call, Outputs, Stop, give};
+use crate::graph::Node;
 
 pub const ROWS: &[Row] = &[
     row("Relu", 6, &[], |c| give(c.tensor(0)?.maximum(0), c.elem(0)?)),
@@ -25,11 +26,7 @@ pub const ROWS: &[Row] = &[
         let x = c.tensor(0)?;
         give(x.mul(&x.softplus().tanh()), c.elem(0)?)
     }),
-    row("Gelu", 20, &["approximate"], |c| match &c.attr_text("approximate", "none")?[..] {
-        "none" => float(c, Tensor::gelu),
-        "tanh" => float(c, Tensor::gelu_tanh),
-        other => refuse(format!("Gelu: approximate = `{other}`")),
-    }),
+    row("Gelu", 20, &["approximate"], |c| float(c, gelu(c.node)?)).checked(&[|node| gelu(node).map(drop)]),
     row("Swish", 24, &["alpha"], |c| with(c, "alpha", 1.0, |x, alpha| x.mul(&x.mul(alpha).sigmoid()))),
     row("PRelu", 6, &[], prelu),
     row("Clip", 6, &["min", "max"], clip),
@@ -40,6 +37,12 @@ fn with(c: &Call, name: &str, default: f32, f: fn(&Tensor, f32) -> Tensor) -> Ou
 }
 
 /// `x / (1 + |x|)`.
+/// The exact function or its approximation.
+fn gelu(node: &Node) -> Result<fn(&Tensor) -> Tensor, Stop> {
+    let known: [(&str, fn(&Tensor) -> Tensor); 2] = [("none", Tensor::gelu), ("tanh", Tensor::gelu_tanh)];
+    node.choice("approximate", "none", &known)
+}
+
 pub fn softsign(x: &Tensor) -> Tensor {
     x.div(&x.abs().add(1.0))
 }

@@ -4,7 +4,8 @@
 use lazuli::{Attention, Conv, DType, Tensor};
 
 use super::{Row, row};
-use crate::call::{Call, Outputs, Stop, give, invalid, refuse, size, value};
+use crate::call::{Call, Outputs, Stop, give, invalid, size, value};
+use crate::graph::Node;
 
 pub const ROWS: &[Row] = &[
     row(
@@ -12,18 +13,44 @@ pub const ROWS: &[Row] = &[
         23,
         &["is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale", "softcap", "softmax_precision"],
         attention,
-    ),
-    row("LinearAttention", 1, &["chunk_size", "kv_num_heads", "q_num_heads", "scale", "update_rule"], linear_attention),
-    row("CausalConvWithState", 1, &["activation"], causal_conv),
+    )
+    .checked(&[|node| told_scores(node).map(drop)]),
+    row("LinearAttention", 1, &["chunk_size", "kv_num_heads", "q_num_heads", "scale", "update_rule"], linear_attention)
+        .checked(&[|node| update_rule(node).map(drop)]),
+    row("CausalConvWithState", 1, &["activation"], causal_conv).checked(&[|node| is_silu(node).map(drop)]),
     row("RotaryEmbedding", 23, &["interleaved", "num_heads", "rotary_embedding_dim"], rotary_embedding),
     Row {
         name: "FlexAttention",
         domain: "ai.onnx.preview",
         since: 1,
         attrs: &["scale", "softmax_precision"],
+        checks: &[],
         run: flex_attention,
     },
 ];
+
+/// Which scores the last output of `Attention` has.
+enum Scores {
+    Plain,
+    Masked,
+    Weights,
+}
+
+fn told_scores(node: &Node) -> Result<Scores, Stop> {
+    match node.attr_int("qk_matmul_output_mode", 0)? {
+        0 | 1 => Ok(Scores::Plain),
+        2 => Ok(Scores::Masked),
+        3 => Ok(Scores::Weights),
+        mode => node.unsupported("qk_matmul_output_mode", mode),
+    }
+}
+
+/// Whether the state of `LinearAttention` is gated, and whether it is corrected by what it holds already.
+fn update_rule(node: &Node) -> Result<(bool, bool), Stop> {
+    let known =
+        [("linear", (false, false)), ("gated", (true, false)), ("delta", (false, true)), ("gated_delta", (true, true))];
+    node.choice("update_rule", "gated_delta", &known)
+}
 
 /// `[batch, length, heads · features]` as `[batch, heads, length, features]`.
 fn heads_of(x: &Tensor, n_heads: usize) -> Result<Tensor, Stop> {
@@ -107,11 +134,10 @@ fn attention(c: &Call) -> Outputs {
                 masked = mask.select(&masked, f32::NEG_INFINITY);
             }
             let weights = masked.softmax(-1);
-            let told = match c.attr_int("qk_matmul_output_mode", 0)? {
-                0 | 1 => scores,
-                2 => masked,
-                3 => weights.clone(),
-                mode => return refuse(format!("Attention: qk_matmul_output_mode = {mode}")),
+            let told = match told_scores(c.node)? {
+                Scores::Plain => scores,
+                Scores::Masked => masked,
+                Scores::Weights => weights.clone(),
             };
             (weights.matmul(&repeated(&v, times)?.to_dtype(DType::F32)), Some(told))
         }
@@ -179,13 +205,7 @@ fn linear_attention(c: &Call) -> Outputs {
     let (&[batch, _, length, d_k], &[_, _, _, d_v]) = (q.shape()?, v.shape()?) else {
         return invalid("LinearAttention: operands have no three axes");
     };
-    let (gates, corrects) = match &c.attr_text("update_rule", "gated_delta")?[..] {
-        "linear" => (false, false),
-        "gated" => (true, false),
-        "delta" => (false, true),
-        "gated_delta" => (true, true),
-        other => return refuse(format!("LinearAttention: update_rule = `{other}`")),
-    };
+    let (gates, corrects) = update_rule(c.node)?;
     let decay = if gates { Some(wide(4)?) } else { None };
     let decay = match decay {
         Some(decay) if decay.shape()?.last() == Some(&kv_heads) => Some(decay.permute(&[0, 2, 1]).unsqueeze(-1)),
@@ -225,6 +245,10 @@ fn linear_attention(c: &Call) -> Outputs {
     Ok(vec![value(y, elem)?, value(state, state_elem)?])
 }
 
+fn is_silu(node: &Node) -> Result<bool, Stop> {
+    node.choice("activation", "none", &[("none", false), ("silu", true), ("swish", true)])
+}
+
 fn causal_conv(c: &Call) -> Outputs {
     let (x, weight) = (c.tensor(0)?, c.tensor(1)?);
     let (&[batch, channels, _], &[_, _, width]) = (x.shape()?, weight.shape()?) else {
@@ -237,11 +261,7 @@ fn causal_conv(c: &Call) -> Outputs {
     let whole = Tensor::cat(&[&past, &x], 2);
     let options = Conv { groups: channels, ..Conv::default() };
     let y = whole.conv(&weight, c.optional(2)?.as_ref(), options);
-    let y = match &c.attr_text("activation", "none")?[..] {
-        "none" => y,
-        "silu" | "swish" => y.silu(),
-        other => return refuse(format!("CausalConvWithState: activation = `{other}`")),
-    };
+    let y = if is_silu(c.node)? { y.silu() } else { y };
     let n_kept = width.saturating_sub(1);
     let kept = whole.narrow(2, whole.shape()?[2] - n_kept, n_kept);
     Ok(vec![value(y, c.elem(0)?)?, value(kept, c.elem(0)?)?])

@@ -2,22 +2,33 @@
 
 use lazuli::{DType, Tensor, bf16, f16};
 
-use super::{Row, row};
-use crate::call::{Call, Outputs, Stop, give, give_host, give_wrapped, refuse};
+use super::{Check, Row, row};
+use crate::call::{Call, Outputs, Stop, give, give_host, give_wrapped, invalid, refuse};
 use crate::elem::ElemType;
 use crate::fault;
 use crate::host::{Host, HostData};
 
+/// Attributes that name element types name some that are stored here.
+pub const TYPED: &[Check] = &[
+    |node| node.elem_type("to").map(drop),
+    |node| node.elem_type("dtype").map(drop),
+    |node| node.elem_type("output_dtype").map(drop),
+    |node| node.elem_type("output_datatype").map(drop),
+    |node| node.elem_type("stash_type").map(drop),
+];
+
 pub const ROWS: &[Row] = &[
-    row("Cast", 6, &["to", "saturate", "round_mode"], |c| cast(c, target(c, "to")?)),
+    row("Cast", 6, &["to", "saturate", "round_mode"], |c| cast(c, target(c, "to")?)).checked(TYPED),
     row("CastLike", 15, &["saturate", "round_mode"], |c| cast(c, c.elem(1)?)),
-    row("BitCast", 26, &["to"], bit_cast),
+    row("BitCast", 26, &["to"], bit_cast).checked(TYPED),
 ];
 
 /// The element type that an attribute names.
 pub fn target(c: &Call, name: &str) -> Result<ElemType, Stop> {
-    let code = c.attr_int(name, 0)?;
-    ElemType::from_code(code).map_err(|message| Stop::Failed(fault::unsupported(message)))
+    match c.node.elem_type(name)? {
+        Some(elem) => Ok(elem),
+        None => invalid(format!("attribute `{name}` is missing")),
+    }
 }
 
 fn cast(c: &Call, to: ElemType) -> Outputs {
@@ -27,7 +38,27 @@ fn cast(c: &Call, to: ElemType) -> Outputs {
     {
         return give_host(to, host.shape.clone(), data);
     }
-    give_cast(&c.tensor(0)?, from, to)
+    let x = c.tensor(0)?;
+    let is_constant = c.may_evaluate && c.node.is_constant.first() == Some(&true);
+    if is_constant && from.is_float() && to.bits() == Some(64) {
+        fits(&x, to)?;
+    }
+    give_cast(&x, from, to)
+}
+
+/// Whether constants on the device fit what stores an integer of 64 bits there. Nobody looks at what is no constant: a device
+/// gives the nearest number that it stores.
+fn fits(x: &Tensor, to: ElemType) -> Result<(), Stop> {
+    let x = x.to_dtype(DType::F32);
+    let ends = Tensor::stack(&[&x.min(..), &x.max(..)], 0).to_vec::<f32>()?;
+    let (low, high) = if to.is_signed() { (-(2f32.powi(31)), 2f32.powi(31)) } else { (0.0, 2f32.powi(32)) };
+    match ends.iter().find(|end| **end < low || **end >= high) {
+        Some(end) => {
+            let storage = to.storage();
+            Err(Stop::Failed(fault::dtype(format!("{end} does not fit {storage}, which stores {to} on a device"))))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Cast on the host, where it can be exact: integers, and floats of 32 bits.

@@ -1,10 +1,11 @@
 //! Products: matrices, einsum, convolutions and their opposites.
 
-use lazuli::{Conv, ConvTranspose, DType, PerAxis, Tensor};
+use lazuli::{Conv, ConvTranspose, DType, Pads, PerAxis, Tensor};
 
 use super::padding::zero_padded;
-use super::{Row, row};
+use super::{Check, Row, row};
 use crate::call::{Call, Outputs, Stop, extents, give, invalid, refuse, sizes};
+use crate::graph::Node;
 
 pub const CONV: &[&str] = &["auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"];
 
@@ -13,15 +14,49 @@ pub const ROWS: &[Row] = &[
     row("Gemm", 6, &["alpha", "beta", "broadcast", "transA", "transB"], gemm),
     row("Einsum", 12, &["equation"], einsum),
     row("Det", 11, &[], |c| give(c.tensor(0)?.det(), c.elem(0)?)),
-    row("Conv", 1, CONV, conv),
+    row("Conv", 1, CONV, conv).checked(WINDOWS),
     row(
         "ConvTranspose",
         1,
         &["auto_pad", "dilations", "group", "kernel_shape", "output_padding", "output_shape", "pads", "strides"],
         conv_transpose,
-    ),
+    )
+    .checked(WINDOWS),
     row("Col2Im", 18, &["dilations", "pads", "strides"], col2im),
 ];
+
+/// What must hold of windows.
+pub const WINDOWS: &[Check] = &[|node| auto_pad(node).map(drop), has_few_axes];
+
+/// What the attribute `auto_pad` says.
+#[derive(Clone, Copy, PartialEq)]
+enum AutoPad {
+    /// Pads are given.
+    Given,
+    /// There are none.
+    Valid,
+    /// As many windows as the strides say; of an odd number of elements one more is at the end.
+    SameUpper,
+    /// The same, with one more at the beginning.
+    SameLower,
+}
+
+fn auto_pad(node: &Node) -> Result<AutoPad, Stop> {
+    let known = [
+        ("NOTSET", AutoPad::Given),
+        ("VALID", AutoPad::Valid),
+        ("SAME_UPPER", AutoPad::SameUpper),
+        ("SAME_LOWER", AutoPad::SameLower),
+    ];
+    node.choice("auto_pad", "NOTSET", &known)
+}
+
+fn has_few_axes(node: &Node) -> Result<(), Stop> {
+    match node.attr_ints("kernel_shape")? {
+        Some(kernel) if kernel.len() > 3 => node.unsupported("kernel_shape", format!("{kernel:?}, at most 3 axes,")),
+        _ => Ok(()),
+    }
+}
 
 fn gemm(c: &Call) -> Outputs {
     let matrix = |i: usize, name: &str| -> Result<Tensor, Stop> {
@@ -80,20 +115,31 @@ impl Windows {
             let total = (n_windows.saturating_sub(1) * strides[i] + reach(i)).saturating_sub(image[i]);
             if upper { (total / 2, total - total / 2) } else { (total - total / 2, total / 2) }
         };
-        let (pads, is_same) = match &c.attr_text("auto_pad", "NOTSET")?[..] {
-            "NOTSET" => {
+        let auto_pad = auto_pad(c.node)?;
+        let pads = match auto_pad {
+            AutoPad::Given => {
                 let pads = c.attr_ints("pads")?.map_or(Ok(vec![0; 2 * n]), extents)?;
                 if pads.len() != 2 * n {
                     return invalid(format!("`pads` has {} numbers for {n} axes", pads.len()));
                 }
-                ((0..n).map(|i| (pads[i], pads[i + n])).collect(), false)
+                (0..n).map(|i| (pads[i], pads[i + n])).collect()
             }
-            "VALID" => (vec![(0, 0); n], false),
-            "SAME_UPPER" => ((0..n).map(|i| same(i, true)).collect(), true),
-            "SAME_LOWER" => ((0..n).map(|i| same(i, false)).collect(), true),
-            other => return refuse(format!("auto_pad = `{other}`")),
+            AutoPad::Valid => vec![(0, 0); n],
+            AutoPad::SameUpper => (0..n).map(|i| same(i, true)).collect(),
+            AutoPad::SameLower => (0..n).map(|i| same(i, false)).collect(),
         };
+        let is_same = matches!(auto_pad, AutoPad::SameUpper | AutoPad::SameLower);
         Ok(Windows { kernel, strides, dilations, pads, is_same })
+    }
+
+    /// The padding as the engine takes it.
+    pub fn padding(&self) -> Result<Pads, Stop> {
+        match self.pads[..] {
+            [a] => Ok([a].into()),
+            [a, b] => Ok([a, b].into()),
+            [a, b, c] => Ok([a, b, c].into()),
+            _ => refuse(format!("windows over {} axes, at most 3", self.pads.len())),
+        }
     }
 
     /// How far the window of an axis reaches.
@@ -139,12 +185,7 @@ pub fn convolved(c: &Call, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -
     let windows = Windows::of(c, &image, kernel_of_weight(c, weight.shape()?)?)?;
     let options = Conv {
         stride: per_axis(&windows.strides)?,
-        padding: match windows.pads[..] {
-            [a] => [a].into(),
-            [a, b] => [a, b].into(),
-            [a, b, c] => [a, b, c].into(),
-            _ => return refuse(format!("windows over {} axes, at most 3", image.len())),
-        },
+        padding: windows.padding()?,
         dilation: per_axis(&windows.dilations)?,
         groups: groups(c)?,
     };
@@ -179,7 +220,7 @@ fn conv_transpose(c: &Call) -> Outputs {
     };
     let options = ConvTranspose { conv, output_padding: per_axis(&extra)? };
     let whole = c.tensor(0)?.conv_transpose(&c.tensor(1)?, None, options);
-    let lower = c.attr_text("auto_pad", "NOTSET")? == "SAME_LOWER";
+    let lower = auto_pad(c.node)? == AutoPad::SameLower;
     // The whole result is cut by the pads, which may differ from side to side.
     let mut pads = vec![(0, 0); 2];
     for i in 0..n {

@@ -8,6 +8,7 @@ use lazuli::{DType, Tensor};
 use super::{Row, row};
 use crate::call::{Call, Outputs, Stop, give, give_host, give_wrapped, invalid, refuse};
 use crate::elem::ElemType;
+use crate::graph::Node;
 use crate::host::{Host, HostData, broadcast_indices, broadcast_shape};
 
 /// How operands broadcast before operator set 7.
@@ -46,7 +47,7 @@ pub const ROWS: &[Row] = &[
     row("Mul", 6, OLD, |c| aligned(c, i64::wrapping_mul, |a, b| a * b, |a, b| Ok(a.mul(b)))),
     row("Div", 6, OLD, |c| aligned(c, |a, b| a.checked_div(b).unwrap_or(0), |a, b| a / b, quotient)),
     row("Mod", 10, &["fmod"], modulo),
-    row("Pow", 6, OLD, pow),
+    row("Pow", 6, &["broadcast"], pow),
     row("Max", 6, &[], |c| of_many(c, i64::max, maximum, |a, b| Ok(a.maximum(b)))),
     row("Min", 6, &[], |c| of_many(c, i64::min, minimum, |a, b| Ok(a.minimum(b)))),
     row("Sum", 6, &[], |c| of_many(c, i64::wrapping_add, |a, b| a + b, |a, b| Ok(a.add(b)))),
@@ -62,7 +63,7 @@ pub const ROWS: &[Row] = &[
     row("BitwiseAnd", 18, &[], |c| of_two(c, |a, b| a & b, |a, _| a, |a, b| Ok(a.bit_and(b)))),
     row("BitwiseOr", 18, &[], |c| of_two(c, |a, b| a | b, |a, _| a, |a, b| Ok(a.bit_or(b)))),
     row("BitwiseXor", 18, &[], |c| of_two(c, |a, b| a ^ b, |a, _| a, |a, b| Ok(a.bit_xor(b)))),
-    row("BitShift", 11, &["direction"], bit_shift),
+    row("BitShift", 11, &["direction"], bit_shift).checked(&[|node| is_to_the_left(node).map(drop)]),
     row("Where", 9, &[], choose),
     row("Identity", 1, &[], |c| Ok(vec![c.value(0)?.clone()])),
 ];
@@ -259,9 +260,6 @@ fn modulo(c: &Call) -> Outputs {
 fn pow(c: &Call) -> Outputs {
     let (elem, exponent) = (c.elem(0)?, c.elem(1)?);
     let (x, y) = (c.tensor(0)?, c.tensor(1)?);
-    if c.attr("axis").is_some() {
-        return refuse("Pow: attribute `axis`");
-    }
     // The result has the type of the base.
     let power = match elem.is_float() || exponent.is_float() {
         true => x.to_dtype(DType::F32).pow(&y.to_dtype(DType::F32)),
@@ -278,13 +276,13 @@ fn mean(c: &Call) -> Outputs {
     give(sum.div(c.inputs.len() as f32), c.elem(0)?)
 }
 
+fn is_to_the_left(node: &Node) -> Result<bool, Stop> {
+    node.choice("direction", "", &[("LEFT", true), ("RIGHT", false)])
+}
+
 fn bit_shift(c: &Call) -> Outputs {
     let elem = c.elem(0)?;
-    let up = match &c.attr_text("direction", "")?[..] {
-        "LEFT" => true,
-        "RIGHT" => false,
-        other => return invalid(format!("BitShift: direction `{other}` is neither LEFT nor RIGHT")),
-    };
+    let up = is_to_the_left(c.node)?;
     if elem.bits() == Some(64) {
         // On a device only the lower 32 bits would be there.
         let (x, y) = (c.host(0)?, c.host(1)?);

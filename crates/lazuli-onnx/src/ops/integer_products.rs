@@ -5,23 +5,25 @@
 
 use lazuli::{DType, DeviceKind, Tensor, keep};
 
-use super::contraction::{CONV, convolved, groups, is_padded};
+use super::contraction::{CONV, WINDOWS, convolved, groups, is_padded};
 use super::quantization::{SCALAR, range, saturated};
 use super::{Row, row};
 use crate::call::{Call, Outputs, Stop, give, invalid, refuse, size};
 use crate::elem::ElemType;
+use crate::graph::Node;
 use crate::value::Kind;
 
 pub const ROWS: &[Row] = &[
     row("MatMulInteger", 10, &[], |c| give(int_product(c, [0, 2], [1, 3])?, ElemType::I32)),
-    row("ConvInteger", 10, CONV, |c| give(int_conv(c, [0, 2], [1, 3])?, ElemType::I32)),
+    row("ConvInteger", 10, CONV, |c| give(int_conv(c, [0, 2], [1, 3])?, ElemType::I32)).checked(WINDOWS),
     row("QLinearMatMul", 10, &[], qlinear_matmul),
-    row("QLinearConv", 10, CONV, qlinear_conv),
+    row("QLinearConv", 10, CONV, qlinear_conv).checked(WINDOWS),
     Row {
         name: "MatMulNBits",
         domain: "com.microsoft",
         since: 1,
         attrs: &["K", "N", "accuracy_level", "bits", "block_size"],
+        checks: &[|node| bits_of(node).map(drop), |node| block_of(node).map(drop), has_no_groups],
         run: matmul_nbits,
     },
 ];
@@ -257,17 +259,33 @@ fn qlinear_conv(c: &Call) -> Outputs {
     requantized(c, &sums, [c.tensor(1)?, channels(c.tensor(4)?, n_axes), c.tensor(6)?], 7)
 }
 
+fn bits_of(node: &Node) -> Result<usize, Stop> {
+    match node.attr_int("bits", 4)? {
+        bits @ (2 | 4 | 8) => Ok(bits as usize),
+        bits => node.unsupported("bits", bits),
+    }
+}
+
+fn block_of(node: &Node) -> Result<usize, Stop> {
+    match node.attr_int("block_size", 0)? {
+        block if block >= 16 && block as u64 <= 1 << 31 && (block as u64).is_power_of_two() => Ok(block as usize),
+        block => node.unsupported("block_size", block),
+    }
+}
+
+/// Columns of a weight that belong to groups in another order than they lie.
+fn has_no_groups(node: &Node) -> Result<(), Stop> {
+    match node.inputs.get(4) {
+        Some(Some(_)) => refuse("input `g_idx` of operator MatMulNBits"),
+        _ => Ok(()),
+    }
+}
+
 /// A product with weights of 2, 4 or 8 bits in blocks: `[n, blocks, bytes]`, a scale and a zero point per block. Weights are
 /// widened once and kept.
 fn matmul_nbits(c: &Call) -> Outputs {
     let (k, n) = (size(c.attr_int("K", 0)?)?, size(c.attr_int("N", 0)?)?);
-    let (bits, block) = (size(c.attr_int("bits", 4)?)?, size(c.attr_int("block_size", 0)?)?);
-    if ![2, 4, 8].contains(&bits) || block < 16 || !block.is_power_of_two() {
-        return refuse(format!("MatMulNBits of {bits} bits in blocks of {block}"));
-    }
-    if c.has(4) {
-        return refuse("MatMulNBits with `g_idx`");
-    }
+    let (bits, block) = (bits_of(c.node)?, block_of(c.node)?);
     let n_blocks = k.div_ceil(block);
     let n_bytes = block * bits / 8;
     if c.elem(1)? != ElemType::U8 || c.shape(1)? != [n, n_blocks, n_bytes] {

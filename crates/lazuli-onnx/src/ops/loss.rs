@@ -2,19 +2,37 @@
 
 use lazuli::{DType, Tensor};
 
-use super::{Row, row};
-use crate::call::{Call, Stop, give, invalid, refuse, value};
+use super::{Check, Row, row};
+use crate::call::{Call, Stop, give, invalid, value};
+use crate::graph::Node;
 
 pub const ROWS: &[Row] = &[
     row("NegativeLogLikelihoodLoss", 12, &["ignore_index", "reduction"], |c| {
         give(likelihood_loss(c, &c.tensor(0)?)?, c.elem(0)?)
-    }),
+    })
+    .checked(REDUCTION),
     row("SoftmaxCrossEntropyLoss", 12, &["ignore_index", "reduction"], |c| {
         let log_probabilities = c.tensor(0)?.log_softmax(1);
         let loss = likelihood_loss(c, &log_probabilities)?;
         Ok(vec![value(loss, c.elem(0)?)?, value(log_probabilities, c.elem(0)?)?])
-    }),
+    })
+    .checked(REDUCTION),
 ];
+
+/// What becomes of the losses of all targets.
+#[derive(Clone, Copy)]
+enum Reduction {
+    None,
+    Sum,
+    Mean,
+}
+
+fn reduction(node: &Node) -> Result<Reduction, Stop> {
+    let known = [("none", Reduction::None), ("sum", Reduction::Sum), ("mean", Reduction::Mean)];
+    node.choice("reduction", "mean", &known)
+}
+
+const REDUCTION: &[Check] = &[|node| reduction(node).map(drop)];
 
 /// The negative of each target's logarithmic probability, times its class's weight.
 fn likelihood_loss(c: &Call, x: &Tensor) -> Result<Tensor, Stop> {
@@ -47,11 +65,10 @@ fn likelihood_loss(c: &Call, x: &Tensor) -> Result<Tensor, Stop> {
         Some(weight) => loss.mul(weight),
         None => loss,
     };
-    match (&c.attr_text("reduction", "mean")?[..], weight) {
-        ("none", _) => Ok(loss),
-        ("sum", _) => Ok(loss.sum(..)),
-        ("mean", Some(weight)) => Ok(loss.sum(..).div(&weight.sum(..))),
-        ("mean", None) => Ok(loss.mean(..)),
-        (other, _) => refuse(format!("reduction `{other}`")),
-    }
+    Ok(match (reduction(c.node)?, weight) {
+        (Reduction::None, _) => loss,
+        (Reduction::Sum, _) => loss.sum(..),
+        (Reduction::Mean, Some(weight)) => loss.sum(..).div(&weight.sum(..)),
+        (Reduction::Mean, None) => loss.mean(..),
+    })
 }

@@ -1,6 +1,6 @@
 //! Operators as rows: a name, the oldest operator set whose meaning the row knows, the attributes it understands, and the
-//! function that records it. An operator is added in one file. Attributes that a row does not list are refused when a model
-//! is loaded, so nothing is ignored in silence.
+//! function that records it. An operator is added in one file. Attributes that a row does not list, and values of attributes
+//! that its checks do not know, are refused when a model is loaded, so nothing is ignored in silence.
 
 mod elementwise;
 mod activation;
@@ -26,7 +26,8 @@ mod sequence;
 mod random;
 mod training;
 
-use crate::call::{Call, Outputs};
+use crate::call::{Call, Outputs, Stop};
+use crate::graph::Node;
 
 /// An operator.
 pub struct Row {
@@ -35,10 +36,20 @@ pub struct Row {
     /// The oldest operator set in which it has the meaning that the row knows.
     pub since: i64,
     pub attrs: &'static [&'static str],
+    /// What must hold of a node's attributes. All that fail are told when a model is loaded.
+    pub checks: &'static [Check],
     pub run: fn(&Call) -> Outputs,
 }
 
+/// Whether an attribute of a node has a value that the row understands.
+pub type Check = fn(&Node) -> Result<(), Stop>;
+
 impl Row {
+    /// The same row with checks of attributes.
+    const fn checked(self, checks: &'static [Check]) -> Row {
+        Row { checks, ..self }
+    }
+
     /// Whether a run may give other numbers than the run before.
     pub fn is_random(&self) -> bool {
         random::ROWS.iter().any(|row| std::ptr::eq(row, self))
@@ -53,7 +64,7 @@ impl std::fmt::Debug for Row {
 
 /// An operator of ONNX's own domain.
 const fn row(name: &'static str, since: i64, attrs: &'static [&'static str], run: fn(&Call) -> Outputs) -> Row {
-    Row { name, domain: "", since, attrs, run }
+    Row { name, domain: "", since, attrs, checks: &[], run }
 }
 
 const TABLES: &[&[Row]] = &[

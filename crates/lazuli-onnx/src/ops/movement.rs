@@ -5,7 +5,8 @@ use std::sync::Arc;
 use lazuli::{Slice, Tensor};
 
 use super::{Row, row};
-use crate::call::{Call, Outputs, Stop, axis, extent, give, invalid, listed, refuse, size, sizes, value};
+use crate::call::{Call, Outputs, Stop, axis, extent, give, invalid, listed, size, sizes, value};
+use crate::graph::Node;
 use crate::host::{Host, HostData, broadcast_indices, broadcast_shape, for_each_index, strides};
 use crate::value::{Kind, Value};
 
@@ -20,7 +21,7 @@ pub const ROWS: &[Row] = &[
     row("Concat", 4, &["axis"], concat),
     row("Split", 2, &["axis", "split", "num_outputs"], split),
     row("Slice", 1, &["axes", "starts", "ends"], slice),
-    row("DepthToSpace", 1, &["blocksize", "mode"], depth_to_space),
+    row("DepthToSpace", 1, &["blocksize", "mode"], depth_to_space).checked(&[|node| depth_is_first(node).map(drop)]),
     row("SpaceToDepth", 1, &["blocksize"], space_to_depth),
     row("ReverseSequence", 10, &["batch_axis", "time_axis"], reverse_sequence),
     row("Trilu", 14, &["upper"], trilu),
@@ -262,6 +263,10 @@ fn image(c: &Call) -> Result<[usize; 4], Stop> {
     }
 }
 
+fn depth_is_first(node: &Node) -> Result<bool, Stop> {
+    node.choice("mode", "DCR", &[("DCR", true), ("CRD", false)])
+}
+
 fn depth_to_space(c: &Call) -> Outputs {
     let [n, channels, height, width] = image(c)?;
     let block = extent(c.attr_int("blocksize", 0)?)?;
@@ -270,10 +275,9 @@ fn depth_to_space(c: &Call) -> Outputs {
     }
     let rest = channels / (block * block);
     let x = c.tensor(0)?;
-    let y = match &c.attr_text("mode", "DCR")?[..] {
-        "DCR" => x.reshape([n, block, block, rest, height, width]).permute(&[0, 3, 4, 1, 5, 2]),
-        "CRD" => x.reshape([n, rest, block, block, height, width]).permute(&[0, 1, 4, 2, 5, 3]),
-        other => return refuse(format!("DepthToSpace: mode `{other}`")),
+    let y = match depth_is_first(c.node)? {
+        true => x.reshape([n, block, block, rest, height, width]).permute(&[0, 3, 4, 1, 5, 2]),
+        false => x.reshape([n, rest, block, block, height, width]).permute(&[0, 1, 4, 2, 5, 3]),
     };
     give(y.reshape([n, rest, height * block, width * block]), c.elem(0)?)
 }

@@ -2,18 +2,20 @@
 
 use lazuli::{DType, Tensor, keep};
 
-use super::casting::target;
+use super::casting::TYPED;
 use super::{Row, row};
-use crate::call::{Call, Outputs, Stop, give, invalid, refuse, size, value};
+use crate::call::{Call, Outputs, Stop, give, invalid, size, value};
 use crate::elem::ElemType;
+use crate::graph::Node;
 
 pub const ROWS: &[Row] = &[
-    row("BatchNormalization", 6, &["epsilon", "is_test", "momentum", "training_mode", "spatial"], batch_norm),
+    row("BatchNormalization", 6, &["epsilon", "is_test", "momentum", "training_mode", "spatial"], batch_norm)
+        .checked(&[is_inference, is_per_channel]),
     row("InstanceNormalization", 6, &["epsilon"], instance_norm),
     row("GroupNormalization", 18, &["epsilon", "num_groups", "stash_type"], group_norm),
-    row("LayerNormalization", 17, &["axis", "epsilon", "stash_type"], layer_norm),
+    row("LayerNormalization", 17, &["axis", "epsilon", "stash_type"], layer_norm).checked(TYPED),
     row("RMSNormalization", 23, &["axis", "epsilon", "stash_type"], rms_norm),
-    row("LpNormalization", 1, &["axis", "p"], lp_norm),
+    row("LpNormalization", 1, &["axis", "p"], lp_norm).checked(&[|node| is_euclidean(node).map(drop)]),
     row("LRN", 1, &["alpha", "beta", "bias", "size"], lrn),
     row("MeanVarianceNormalization", 9, &["axes"], mean_variance),
 ];
@@ -25,16 +27,26 @@ fn per_channel(x: &Tensor, rank: usize) -> Result<Tensor, Stop> {
     Ok(x.reshape(shape))
 }
 
+/// Before operator set 7 a node trains unless it says that it does not.
+fn is_inference(node: &Node) -> Result<(), Stop> {
+    match node.attr_int("is_test", 0)? {
+        0 if node.opset < 7 => node.unsupported("is_test", 0),
+        _ => Ok(()),
+    }
+}
+
+/// Before operator set 9 a node may have statistics for every place of an image.
+fn is_per_channel(node: &Node) -> Result<(), Stop> {
+    match node.attr_int("spatial", 1)? {
+        0 => node.unsupported("spatial", 0),
+        _ => Ok(()),
+    }
+}
+
 fn batch_norm(c: &Call) -> Outputs {
     let (x, elem) = (c.tensor(0)?, c.elem(0)?);
     let rank = c.rank(0)?;
     let eps = c.attr_float("epsilon", 1e-5)?;
-    if c.opset < 7 && c.attr_int("is_test", 0)? == 0 {
-        return refuse("BatchNormalization: training before operator set 7");
-    }
-    if c.attr_int("spatial", 1)? == 0 {
-        return refuse("BatchNormalization: spatial = 0");
-    }
     let parameter = |i: usize| -> Result<Tensor, Stop> { per_channel(&c.tensor(i)?.to_dtype(DType::F32), rank) };
     let (scale, bias, mean, var) = (parameter(1)?, parameter(2)?, parameter(3)?, parameter(4)?);
     let wide = x.to_dtype(DType::F32);
@@ -103,7 +115,7 @@ fn layer_norm(c: &Call) -> Outputs {
     }
     let mut outputs = vec![value(y, c.elem(0)?)?];
     if c.wants(1) || c.wants(2) {
-        let stash = if c.attr("stash_type").is_some() { target(c, "stash_type")? } else { ElemType::F32 };
+        let stash = c.node.elem_type("stash_type")?.unwrap_or(ElemType::F32);
         outputs.push(value(x.mean(keep(&axes[..])), stash)?);
         outputs.push(value(x.var(keep(&axes[..]), 0).add(eps).rsqrt(), stash)?);
     }
@@ -117,13 +129,20 @@ fn rms_norm(c: &Call) -> Outputs {
     give(x.mul(&scale).mul(&c.tensor(1)?), c.elem(0)?)
 }
 
+fn is_euclidean(node: &Node) -> Result<bool, Stop> {
+    match node.attr_int("p", 2)? {
+        1 => Ok(false),
+        2 => Ok(true),
+        p => node.unsupported("p", p),
+    }
+}
+
 fn lp_norm(c: &Call) -> Outputs {
     let along = c.attr_axis("axis", -1, c.rank(0)?)? as i32;
     let x = c.tensor(0)?;
-    let norm = match c.attr_int("p", 2)? {
-        1 => x.abs().sum(keep(along)),
-        2 => x.square().sum(keep(along)).sqrt(),
-        p => return refuse(format!("LpNormalization: p = {p}")),
+    let norm = match is_euclidean(c.node)? {
+        true => x.square().sum(keep(along)).sqrt(),
+        false => x.abs().sum(keep(along)),
     };
     // Zeros stay zeros.
     give(norm.eq(0.0).select(0.0, &x.div(&norm)), c.elem(0)?)

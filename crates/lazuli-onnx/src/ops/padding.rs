@@ -1,29 +1,52 @@
-//! Elements around a tensor: constant, mirrored, repeated. All modes but the constant one choose elements of each axis by a
-//! list of indices that is computed on the host.
+//! Elements around a tensor, as the engine puts them there: constant, mirrored, repeated. Where ONNX's numbers are negative,
+//! elements are cut off.
 
-use lazuli::{DType, Tensor};
+use lazuli::{DType, PadMode, Tensor};
 
 use super::{Row, row};
-use crate::call::{Call, Outputs, Stop, axis, extent, give, invalid, listed, refuse, size};
+use crate::call::{Call, Outputs, Stop, axis, extent, give, invalid};
+use crate::graph::Node;
 
-pub const ROWS: &[Row] =
-    &[row("Pad", 2, &["mode", "pads", "value"], pad), row("CenterCropPad", 18, &["axes"], center_crop_pad)];
+pub const ROWS: &[Row] = &[
+    row("Pad", 2, &["mode", "pads", "value"], pad).checked(&[|node| mode(node).map(drop)]),
+    row("CenterCropPad", 18, &["axes"], center_crop_pad),
+];
+
+/// What stands around: None is a number.
+fn mode(node: &Node) -> Result<Option<PadMode>, Stop> {
+    let known = [
+        ("constant", None),
+        ("reflect", Some(PadMode::Reflect)),
+        ("edge", Some(PadMode::Edge)),
+        ("wrap", Some(PadMode::Wrap)),
+    ];
+    node.choice("mode", "constant", &known)
+}
+
+/// A tensor less what negative numbers cut off.
+fn cut(x: &Tensor, pads: &[(i64, i64)]) -> Result<Tensor, Stop> {
+    let mut y = x.clone();
+    for (i, (before, after)) in pads.iter().enumerate() {
+        let (start, end) = ((-before).max(0) as usize, (-after).max(0) as usize);
+        if start > 0 || end > 0 {
+            let shape = x.shape()?;
+            let Some(len) = shape[i].checked_sub(start + end) else {
+                return invalid(format!("pads {pads:?} cut more than there is of {shape:?}"));
+            };
+            y = y.narrow(i as i32, start, len);
+        }
+    }
+    Ok(y)
+}
+
+/// How many elements are put around, where numbers are positive.
+fn around(pads: &[(i64, i64)]) -> Vec<(usize, usize)> {
+    pads.iter().map(|(before, after)| ((*before).max(0) as usize, (*after).max(0) as usize)).collect()
+}
 
 /// A tensor with zeros around it, or cut where a number is negative.
 pub fn zero_padded(x: &Tensor, pads: &[(i64, i64)], value: f64) -> Result<Tensor, Stop> {
-    let shape = x.shape()?.to_vec();
-    let mut x = x.clone();
-    for (i, (before, after)) in pads.iter().enumerate() {
-        let start = (-before).max(0) as usize;
-        let cut = (-after).max(0) as usize;
-        if start > 0 || cut > 0 {
-            let Some(len) = shape[i].checked_sub(start + cut) else {
-                return invalid(format!("pads {pads:?} cut more than there is of {shape:?}"));
-            };
-            x = x.narrow(i as i32, start, len);
-        }
-    }
-    let around: Vec<(usize, usize)> = pads.iter().map(|(b, a)| ((*b).max(0) as usize, (*a).max(0) as usize)).collect();
+    let (x, around) = (cut(x, pads)?, around(pads));
     if around.iter().all(|pads| *pads == (0, 0)) {
         return Ok(x);
     }
@@ -57,38 +80,15 @@ fn pad(c: &Call) -> Outputs {
         per_axis[*along] = (pads[i], pads[i + axes.len()]);
     }
     let x = c.tensor(0)?;
-    let y = match &c.attr_text("mode", "constant")?[..] {
-        "constant" => {
+    let y = match mode(c.node)? {
+        None => {
             let value = if c.has(2) { c.number(2)? } else { c.attr_float("value", 0.0)? as f64 };
             zero_padded(&x, &per_axis, value)?
         }
-        "reflect" => by_index(&x, &per_axis, |i, n| {
-            let period = 2 * (n - 1).max(1);
-            let i = i.rem_euclid(period);
-            if i < n { i } else { period - i }
-        })?,
-        "edge" => by_index(&x, &per_axis, |i, n| i.clamp(0, n - 1))?,
-        "wrap" => by_index(&x, &per_axis, |i, n| i.rem_euclid(n))?,
-        other => return refuse(format!("Pad: mode `{other}`")),
+        // Mirrors stand at the edges of the whole input: it is padded before it is cut.
+        Some(mode) => cut(&x.pad_with(&around(&per_axis), mode), &per_axis)?,
     };
     give(y, c.elem(0)?)
-}
-
-/// Each axis made longer by elements of its own: `f(i, n)` is the element at place `i`, which may be negative, of `n`.
-fn by_index(x: &Tensor, pads: &[(i64, i64)], f: fn(i64, i64) -> i64) -> Result<Tensor, Stop> {
-    let shape = x.shape()?.to_vec();
-    let device = x.device()?.clone();
-    let mut y = x.clone();
-    for (along, (before, after)) in pads.iter().enumerate().filter(|(_, pads)| **pads != (0, 0)) {
-        let n = shape[along] as i64;
-        let len = listed(size(n + before + after)?)? as i64;
-        if n == 0 && len > 0 {
-            return invalid("Pad: an empty axis has nothing to repeat");
-        }
-        let indices: Vec<i32> = (0..len).map(|i| f(i - before, n) as i32).collect();
-        y = y.index_select(along as i32, &Tensor::from_vec(indices, [len as usize], &device));
-    }
-    Ok(y)
 }
 
 fn center_crop_pad(c: &Call) -> Outputs {

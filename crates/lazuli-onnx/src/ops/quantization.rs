@@ -3,15 +3,16 @@
 
 use lazuli::{DType, Tensor};
 
-use super::casting::target;
+use super::casting::TYPED;
 use super::{Row, row};
 use crate::call::{Call, Outputs, Stop, axis, give, invalid, refuse, size, value};
 use crate::elem::ElemType;
 
 pub const ROWS: &[Row] = &[
     row("DynamicQuantizeLinear", 11, &[], dynamic_quantize),
-    row("QuantizeLinear", 10, &["axis", "block_size", "output_dtype", "precision", "saturate"], quantize),
-    row("DequantizeLinear", 10, &["axis", "block_size", "output_dtype"], dequantize),
+    row("QuantizeLinear", 10, &["axis", "block_size", "output_dtype", "precision", "saturate"], quantize)
+        .checked(TYPED),
+    row("DequantizeLinear", 10, &["axis", "block_size", "output_dtype"], dequantize).checked(TYPED),
 ];
 
 /// The shape of one number.
@@ -52,10 +53,9 @@ fn dynamic_quantize(c: &Call) -> Outputs {
 }
 
 fn quantize(c: &Call) -> Outputs {
-    let elem = match (c.has(2), c.attr_int("output_dtype", 0)?) {
-        (true, _) => c.elem(2)?,
-        (false, 0) => ElemType::U8,
-        (false, _) => target(c, "output_dtype")?,
+    let elem = match c.has(2) {
+        true => c.elem(2)?,
+        false => c.node.elem_type("output_dtype")?.unwrap_or(ElemType::U8),
     };
     let shape = c.shape(0)?;
     let scale = spread(c, 1, &shape)?.to_dtype(DType::F32);
@@ -65,9 +65,9 @@ fn quantize(c: &Call) -> Outputs {
 }
 
 fn dequantize(c: &Call) -> Outputs {
-    let elem = match c.attr_int("output_dtype", 0)? {
-        0 => c.elem(1)?,
-        _ => target(c, "output_dtype")?,
+    let elem = match c.node.elem_type("output_dtype")? {
+        Some(elem) => elem,
+        None => c.elem(1)?,
     };
     let shape = c.shape(0)?;
     let mut x = c.tensor(0)?;

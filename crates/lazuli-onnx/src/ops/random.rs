@@ -3,7 +3,7 @@
 
 use lazuli::{DType, Tensor};
 
-use super::casting::target;
+use super::casting::TYPED;
 use super::{Row, row};
 use crate::call::{Call, Outputs, Stop, give, invalid, sizes, value};
 use crate::elem::ElemType;
@@ -14,13 +14,18 @@ pub const ROWS: &[Row] = &[
     row("Bernoulli", 15, &["dtype", "seed"], |c| {
         let x = c.tensor(0)?;
         let drawn = Tensor::rand(x.shape()?, seed(c)?, c.device).lt(&x.to_dtype(DType::F32));
-        let elem = if c.attr("dtype").is_some() { target(c, "dtype")? } else { c.elem(0)? };
+        let elem = like(c)?;
         give(drawn.to_dtype(elem.storage()), elem)
-    }),
-    row("RandomUniform", 1, &["dtype", "high", "low", "seed", "shape"], |c| uniform(c, shape(c)?, declared(c)?)),
-    row("RandomUniformLike", 1, &["dtype", "high", "low", "seed"], |c| uniform(c, c.shape(0)?, like(c)?)),
-    row("RandomNormal", 1, &["dtype", "mean", "scale", "seed", "shape"], |c| normal(c, shape(c)?, declared(c)?)),
-    row("RandomNormalLike", 1, &["dtype", "mean", "scale", "seed"], |c| normal(c, c.shape(0)?, like(c)?)),
+    })
+    .checked(TYPED),
+    row("RandomUniform", 1, &["dtype", "high", "low", "seed", "shape"], |c| uniform(c, shape(c)?, declared(c)?))
+        .checked(TYPED),
+    row("RandomUniformLike", 1, &["dtype", "high", "low", "seed"], |c| uniform(c, c.shape(0)?, like(c)?))
+        .checked(TYPED),
+    row("RandomNormal", 1, &["dtype", "mean", "scale", "seed", "shape"], |c| normal(c, shape(c)?, declared(c)?))
+        .checked(TYPED),
+    row("RandomNormalLike", 1, &["dtype", "mean", "scale", "seed"], |c| normal(c, c.shape(0)?, like(c)?))
+        .checked(TYPED),
 ];
 
 fn seed(c: &Call) -> Result<u64, Stop> {
@@ -40,11 +45,11 @@ fn shape(c: &Call) -> Result<Vec<usize>, Stop> {
 }
 
 fn declared(c: &Call) -> Result<ElemType, Stop> {
-    if c.attr("dtype").is_some() { target(c, "dtype") } else { Ok(ElemType::F32) }
+    Ok(c.node.elem_type("dtype")?.unwrap_or(ElemType::F32))
 }
 
 fn like(c: &Call) -> Result<ElemType, Stop> {
-    if c.attr("dtype").is_some() { target(c, "dtype") } else { c.elem(0) }
+    c.node.elem_type("dtype")?.map_or_else(|| c.elem(0), Ok)
 }
 
 fn uniform(c: &Call, shape: Vec<usize>, elem: ElemType) -> Outputs {

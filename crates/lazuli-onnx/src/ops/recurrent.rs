@@ -4,13 +4,16 @@ use lazuli::{DType, Tensor};
 
 use super::activation::{hard_sigmoid_of, softsign};
 use super::{Row, row};
-use crate::call::{Call, Outputs, Stop, extent, invalid, listed, refuse, value};
-use crate::graph::Attr;
+use crate::call::{Call, Outputs, Stop, extent, invalid, listed, value};
+use crate::graph::{Attr, Node};
 
 pub const ROWS: &[Row] = &[
-    row("RNN", 7, ATTRS, |c| recurrent(c, Cell::Rnn)),
-    row("GRU", 7, ATTRS, |c| recurrent(c, Cell::Gru)),
-    row("LSTM", 7, ATTRS, |c| recurrent(c, Cell::Lstm)),
+    row("RNN", 7, ATTRS, |c| recurrent(c, Cell::Rnn))
+        .checked(&[directions_known, |node| activations_known(node, Cell::Rnn)]),
+    row("GRU", 7, ATTRS, |c| recurrent(c, Cell::Gru))
+        .checked(&[directions_known, |node| activations_known(node, Cell::Gru)]),
+    row("LSTM", 7, ATTRS, |c| recurrent(c, Cell::Lstm))
+        .checked(&[directions_known, |node| activations_known(node, Cell::Lstm)]),
 ];
 
 const ATTRS: &[&str] = &[
@@ -59,21 +62,20 @@ struct Activation {
     beta: f32,
 }
 
-impl Activation {
-    /// The activation with these constants, or with ONNX's own.
-    fn new(name: &str, alpha: Option<f32>, beta: Option<f32>) -> Result<Activation, Stop> {
-        let (own_alpha, own_beta) = match &name.to_lowercase()[..] {
-            "relu" | "tanh" | "sigmoid" | "softsign" | "softplus" => (0.0, 0.0),
-            "affine" => (1.0, 0.0),
-            "leakyrelu" => (0.01, 0.0),
-            "thresholdedrelu" | "elu" => (1.0, 0.0),
-            "scaledtanh" => (1.0, 1.0),
-            "hardsigmoid" => (0.2, 0.5),
-            _ => return refuse(format!("activation `{name}`")),
-        };
-        Ok(Activation { name: name.to_lowercase(), alpha: alpha.unwrap_or(own_alpha), beta: beta.unwrap_or(own_beta) })
-    }
+/// ONNX's own constants of an activation; None if it is not known.
+fn constants(name: &str) -> Option<(f32, f32)> {
+    Some(match &name.to_lowercase()[..] {
+        "relu" | "tanh" | "sigmoid" | "softsign" | "softplus" => (0.0, 0.0),
+        "affine" => (1.0, 0.0),
+        "leakyrelu" => (0.01, 0.0),
+        "thresholdedrelu" | "elu" => (1.0, 0.0),
+        "scaledtanh" => (1.0, 1.0),
+        "hardsigmoid" => (0.2, 0.5),
+        _ => return None,
+    })
+}
 
+impl Activation {
     fn of(&self, x: &Tensor) -> Tensor {
         let (alpha, beta) = (self.alpha, self.beta);
         match &self.name[..] {
@@ -166,6 +168,32 @@ impl Direction {
     }
 }
 
+/// For each direction of a node whether it goes backwards.
+fn directions(node: &Node) -> Result<&'static [bool], Stop> {
+    let known: [(&str, &[bool]); 3] = [("forward", &[false]), ("reverse", &[true]), ("bidirectional", &[false, true])];
+    node.choice("direction", "forward", &known)
+}
+
+fn directions_known(node: &Node) -> Result<(), Stop> {
+    directions(node).map(drop)
+}
+
+/// All that are not known, in one error.
+fn activations_known(node: &Node, cell: Cell) -> Result<(), Stop> {
+    let n = cell.activations().len() * directions(node).map_or(1, <[bool]>::len);
+    let strange = names(node, cell).into_iter().take(n).filter(|name| constants(name).is_none());
+    let strange: Vec<String> = strange.map(|name| format!("`{name}`")).collect();
+    if strange.is_empty() { Ok(()) } else { node.unsupported("activations", strange.join(", ")) }
+}
+
+/// The names of the activations, of one direction after the other.
+fn names(node: &Node, cell: Cell) -> Vec<String> {
+    match node.attr("activations") {
+        Some(Attr::Texts(names)) => names.clone(),
+        _ => [cell.activations(); 2].concat().into_iter().map(String::from).collect(),
+    }
+}
+
 fn recurrent(c: &Call, cell: Cell) -> Outputs {
     let batch_first = c.attr_int("layout", 0)? != 0;
     let mut x = c.tensor(0)?.to_dtype(DType::F32);
@@ -174,12 +202,7 @@ fn recurrent(c: &Call, cell: Cell) -> Outputs {
     }
     let &[n_steps, batch, n_features] = x.shape()? else { return invalid("the input has no three axes") };
     let n_hidden = extent(c.attr_int("hidden_size", 0)?)?;
-    let reverses: &[bool] = match &c.attr_text("direction", "forward")?[..] {
-        "forward" => &[false],
-        "reverse" => &[true],
-        "bidirectional" => &[false, true],
-        other => return refuse(format!("direction = `{other}`")),
-    };
+    let reverses = directions(c.node)?;
     let (n_directions, n_gates) = (reverses.len(), cell.n_gates());
     let expect = |i: usize, shape: &[usize]| match c.has(i) && c.shape(i)? != shape {
         true => invalid(format!("input {i} is {:?}, not {shape:?}", c.shape(i)?)),
@@ -250,19 +273,19 @@ fn recurrent(c: &Call, cell: Cell) -> Outputs {
 }
 
 fn direction(c: &Call, cell: Cell, i: usize, n_hidden: usize) -> Result<Direction, Stop> {
-    let names: Vec<String> = match c.attr("activations") {
-        Some(Attr::Texts(names)) => names.clone(),
-        _ => {
-            cell.activations().iter().map(|name| name.to_string()).cycle().take(2 * cell.activations().len()).collect()
-        }
-    };
+    let names = names(c.node, cell);
     let n_each = cell.activations().len();
     let (alphas, betas) = (c.attr_floats("activation_alpha")?, c.attr_floats("activation_beta")?);
     let mut activations = Vec::new();
     for at in i * n_each..(i + 1) * n_each {
         let Some(name) = names.get(at) else { return invalid(format!("{} activations are too few", names.len())) };
         let constant = |list: Option<&[f32]>| list.and_then(|list| list.get(at).copied());
-        activations.push(Activation::new(name, constant(alphas), constant(betas))?);
+        let Some((alpha, beta)) = constants(name) else { return c.node.unsupported("activations", name) };
+        activations.push(Activation {
+            name: name.to_lowercase(),
+            alpha: constant(alphas).unwrap_or(alpha),
+            beta: constant(betas).unwrap_or(beta),
+        });
     }
     let n_bias = cell.n_gates() * n_hidden;
     let bias = c.optional(3)?.map(|bias| bias.select_index(0, i as i64).narrow(0, n_bias, n_bias));

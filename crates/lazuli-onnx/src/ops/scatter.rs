@@ -3,17 +3,45 @@
 use lazuli::{DType, Tensor};
 
 use super::indexing::{flat_index, from_end};
-use super::{Row, row};
+use super::{Check, Row, row};
 use crate::call::{Call, Outputs, Stop, axis, give, invalid, listed, refuse};
 use crate::elem::ElemType;
+use crate::graph::Node;
 use crate::host::{Host, HostData, for_each_index, strides};
 
 pub const ROWS: &[Row] = &[
     row("Scatter", 9, &["axis"], scatter_elements),
-    row("ScatterElements", 11, &["axis", "reduction"], scatter_elements),
-    row("ScatterND", 11, &["reduction"], scatter_nd),
-    row("TensorScatter", 24, &["axis", "mode"], tensor_scatter),
+    row("ScatterElements", 11, &["axis", "reduction"], scatter_elements).checked(REDUCTION),
+    row("ScatterND", 11, &["reduction"], scatter_nd).checked(REDUCTION),
+    row("TensorScatter", 24, &["axis", "mode"], tensor_scatter).checked(&[|node| is_circular(node).map(drop)]),
 ];
+
+/// What becomes of an element that something is written to.
+#[derive(Clone, Copy, PartialEq)]
+enum Combine {
+    Assign,
+    Add,
+    Mul,
+    Max,
+    Min,
+}
+
+fn reduction(node: &Node) -> Result<Combine, Stop> {
+    let known = [
+        ("none", Combine::Assign),
+        ("add", Combine::Add),
+        ("mul", Combine::Mul),
+        ("max", Combine::Max),
+        ("min", Combine::Min),
+    ];
+    node.choice("reduction", "none", &known)
+}
+
+const REDUCTION: &[Check] = &[|node| reduction(node).map(drop)];
+
+fn is_circular(node: &Node) -> Result<bool, Stop> {
+    node.choice("mode", "linear", &[("linear", false), ("circular", true)])
+}
 
 /// `x` with `src` written at the places along an axis that `index` names; a place that is named twice is undefined.
 /// The engine only adds, so zeros get `src` added, and where anything was added the sum is taken.
@@ -31,12 +59,12 @@ pub fn assign(x: &Tensor, along: i32, index: &Tensor, src: &Tensor) -> Result<Te
 fn scatter_elements(c: &Call) -> Outputs {
     let shape = c.shape(0)?;
     let along = c.attr_axis("axis", 0, shape.len())?;
-    let reduction = c.attr_text("reduction", "none")?;
-    match &reduction[..] {
-        "none" | "add" => {
+    let how = reduction(c.node)?;
+    match how {
+        Combine::Assign | Combine::Add => {
             let (x, index, src) = (c.tensor(0)?, from_end(&c.tensor(1)?, shape[along]), c.tensor(2)?);
-            let y = match &reduction[..] {
-                "add" => x.scatter_add(along as i32, &index, &src),
+            let y = match how {
+                Combine::Add => x.scatter_add(along as i32, &index, &src),
                 _ => assign(&x, along as i32, &index, &src)?,
             };
             give(y, c.elem(0)?)
@@ -58,7 +86,7 @@ fn scatter_elements(c: &Call) -> Outputs {
                 places.push((0..at.len()).map(place).sum::<usize>());
             });
             match fits {
-                true => combined(c, &places, &reduction),
+                true => combined(c, &places, how),
                 false => invalid(format!("ScatterElements: an index is out of range for {n} elements")),
             }
         }
@@ -66,22 +94,22 @@ fn scatter_elements(c: &Call) -> Outputs {
 }
 
 /// Products, maxima and minima, element after element on the host: the engine scatters sums alone.
-fn combined(c: &Call, places: &[usize], reduction: &str) -> Outputs {
+fn combined(c: &Call, places: &[usize], how: Combine) -> Outputs {
     let (x, src) = (c.host(0)?, c.host(2)?);
     let (HostData::Float(mut values), HostData::Float(updates)) = (x.data.clone(), src.data.clone()) else {
-        return refuse(format!("reduction `{reduction}` of integers"));
+        return refuse(format!("products, maxima or minima of {} at places that indices name", x.elem));
     };
     if places.len() != updates.len() || places.iter().any(|place| *place >= values.len()) {
         return invalid("indices and updates do not fit the input");
     }
     for (place, update) in places.iter().zip(updates) {
         let own = &mut values[*place];
-        *own = match reduction {
-            "mul" => *own * update,
-            "max" => own.max(update),
-            "min" => own.min(update),
-            "add" => *own + update,
-            other => return refuse(format!("reduction `{other}`")),
+        *own = match how {
+            Combine::Assign => update,
+            Combine::Add => *own + update,
+            Combine::Mul => *own * update,
+            Combine::Max => own.max(update),
+            Combine::Min => own.min(update),
         };
     }
     Ok(vec![Host::floats(x.elem, x.shape.clone(), values).into()])
@@ -89,16 +117,16 @@ fn combined(c: &Call, places: &[usize], reduction: &str) -> Outputs {
 
 fn scatter_nd(c: &Call) -> Outputs {
     let shape = c.shape(0)?;
-    let reduction = c.attr_text("reduction", "none")?;
+    let how = reduction(c.node)?;
     let (flat, n_places, n_each) = flat_index(&c.tensor(1)?, &shape, 0)?;
-    match &reduction[..] {
-        "none" | "add" => {
+    match how {
+        Combine::Assign | Combine::Add => {
             let n = flat.shape()?[0];
             let x = c.tensor(0)?.reshape([n_places, n_each]);
             let src = c.tensor(2)?.reshape([n, n_each]);
             let index = flat.unsqueeze(1).broadcast_to([n, n_each]);
-            let y = match &reduction[..] {
-                "add" => x.scatter_add(0, &index, &src),
+            let y = match how {
+                Combine::Add => x.scatter_add(0, &index, &src),
                 _ => assign(&x, 0, &index, &src)?,
             };
             give(y.reshape(shape), c.elem(0)?)
@@ -119,7 +147,7 @@ fn scatter_nd(c: &Call) -> Outputs {
                 }
                 places.extend(start..start + n_each);
             }
-            combined(c, &places, &reduction)
+            combined(c, &places, how)
         }
     }
 }
@@ -128,11 +156,7 @@ fn scatter_nd(c: &Call) -> Outputs {
 fn tensor_scatter(c: &Call) -> Outputs {
     let (shape, new) = (c.shape(0)?, c.shape(1)?);
     let along = axis(c.attr_int("axis", -2)?, shape.len())?;
-    let circular = match &c.attr_text("mode", "linear")?[..] {
-        "linear" => false,
-        "circular" => true,
-        other => return refuse(format!("TensorScatter: mode `{other}`")),
-    };
+    let circular = is_circular(c.node)?;
     if along == 0 || new.len() != shape.len() {
         return invalid(format!("TensorScatter: {new:?} does not fit {shape:?}"));
     }

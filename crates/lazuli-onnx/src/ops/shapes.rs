@@ -2,11 +2,11 @@
 
 use lazuli::{DType, Tensor};
 
-use super::casting::target;
+use super::casting::TYPED;
 use super::{Row, row};
-use crate::call::{Call, Outputs, axis, extent, give, give_host, invalid, listed, refuse, sizes};
+use crate::call::{Call, Outputs, Stop, axis, extent, give, give_host, invalid, listed, refuse, sizes};
 use crate::elem::ElemType;
-use crate::graph::Attr;
+use crate::graph::{Attr, Node};
 use crate::host::{Host, HostData};
 use crate::value::{Kind, Value};
 
@@ -19,10 +19,10 @@ pub const ROWS: &[Row] = &[
         let n = c.shape(0)?.iter().product::<usize>();
         Ok(vec![Host::ints(ElemType::I64, Vec::new(), vec![n as i64]).into()])
     }),
-    row("Constant", 1, CONSTANTS, constant),
+    row("Constant", 1, CONSTANTS, constant).checked(&[|node| constant_of(node).map(drop)]),
     row("ConstantOfShape", 9, &["value"], constant_of_shape),
     row("Range", 11, &[], range),
-    row("EyeLike", 9, &["dtype", "k"], eye_like),
+    row("EyeLike", 9, &["dtype", "k"], eye_like).checked(TYPED),
     row("OneHot", 9, &["axis"], one_hot),
 ];
 
@@ -36,17 +36,21 @@ fn shape(c: &Call) -> Outputs {
 }
 
 fn constant(c: &Call) -> Outputs {
-    let Some(attr) = CONSTANTS.iter().find_map(|name| c.attr(name)) else {
-        return refuse("Constant without a value, or with a value of strings");
+    Ok(vec![constant_of(c.node)?])
+}
+
+fn constant_of(node: &Node) -> Result<Value, Stop> {
+    let Some(attr) = CONSTANTS.iter().find_map(|name| node.attr(name)) else {
+        return refuse("operator Constant without a value, or with a value of strings");
     };
-    Ok(vec![match attr {
+    Ok(match attr {
         Attr::Tensor(value) => value.clone(),
         Attr::Float(value) => Host::floats(ElemType::F32, Vec::new(), vec![*value]).into(),
         Attr::Floats(values) => Host::floats(ElemType::F32, vec![values.len()], values.clone()).into(),
         Attr::Int(value) => Host::ints(ElemType::I64, Vec::new(), vec![*value]).into(),
         Attr::Ints(values) => Host::vector(values.clone()).into(),
-        _ => return refuse("Constant of another kind"),
-    }])
+        _ => return refuse("operator Constant of another kind"),
+    })
 }
 
 fn constant_of_shape(c: &Call) -> Outputs {
@@ -92,7 +96,10 @@ fn range(c: &Call) -> Outputs {
 fn eye_like(c: &Call) -> Outputs {
     let shape = c.shape(0)?;
     let [rows, cols] = shape[..] else { return invalid(format!("EyeLike: a matrix is wanted, not {shape:?}")) };
-    let elem = if c.attr("dtype").is_some() { target(c, "dtype")? } else { c.elem(0)? };
+    let elem = match c.node.elem_type("dtype")? {
+        Some(elem) => elem,
+        None => c.elem(0)?,
+    };
     let k = c.attr_int("k", 0)?.clamp(-(1 << 30), 1 << 30) as i32;
     let index = |n: usize| Tensor::arange(0i32, n as i32, 1, c.device);
     let eye = index(cols).unsqueeze(0).sub(&index(rows).unsqueeze(1)).eq(k);

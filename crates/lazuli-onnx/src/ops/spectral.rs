@@ -4,7 +4,7 @@ use std::f64::consts::PI;
 
 use lazuli::{Dft, Tensor};
 
-use super::casting::target;
+use super::casting::TYPED;
 use super::{Row, row};
 use crate::call::{Call, Outputs, Stop, axis, give, give_host, invalid, size};
 use crate::elem::ElemType;
@@ -13,11 +13,11 @@ use crate::host::HostData;
 pub const ROWS: &[Row] = &[
     row("DFT", 17, &["axis", "inverse", "onesided"], dft),
     row("STFT", 17, &["onesided"], stft),
-    row("HannWindow", 17, WINDOW, |c| window(c, |x| (x / 2.0).sin().powi(2))),
+    row("HannWindow", 17, WINDOW, |c| window(c, |x| (x / 2.0).sin().powi(2))).checked(TYPED),
     // ONNX's constants are 25/46 and its rest.
-    row("HammingWindow", 17, WINDOW, |c| window(c, |x| 25.0 / 46.0 - 21.0 / 46.0 * x.cos())),
-    row("BlackmanWindow", 17, WINDOW, |c| window(c, |x| 0.42 - 0.5 * x.cos() + 0.08 * (2.0 * x).cos())),
-    row("MelWeightMatrix", 17, &["output_datatype"], mel_weights),
+    row("HammingWindow", 17, WINDOW, |c| window(c, |x| 25.0 / 46.0 - 21.0 / 46.0 * x.cos())).checked(TYPED),
+    row("BlackmanWindow", 17, WINDOW, |c| window(c, |x| 0.42 - 0.5 * x.cos() + 0.08 * (2.0 * x).cos())).checked(TYPED),
+    row("MelWeightMatrix", 17, &["output_datatype"], mel_weights).checked(TYPED),
 ];
 
 const WINDOW: &[&str] = &["output_datatype", "periodic"];
@@ -69,10 +69,7 @@ fn stft(c: &Call) -> Outputs {
 }
 
 fn output_type(c: &Call) -> Result<ElemType, Stop> {
-    match c.attr("output_datatype") {
-        Some(_) => target(c, "output_datatype"),
-        None => Ok(ElemType::F32),
-    }
+    Ok(c.node.elem_type("output_datatype")?.unwrap_or(ElemType::F32))
 }
 
 /// A window: a function of the angle, which runs once around.

@@ -3,16 +3,18 @@
 use lazuli::Tensor;
 
 use super::Row;
-use crate::call::{Call, Outputs, Stop, invalid, refuse, value};
+use crate::call::{Call, Outputs, Stop, invalid, value};
+use crate::graph::Node;
 
 const fn step(name: &'static str, attrs: &'static [&'static str], run: fn(&Call) -> Outputs) -> Row {
-    Row { name, domain: "ai.onnx.preview.training", since: 1, attrs, run }
+    Row { name, domain: "ai.onnx.preview.training", since: 1, attrs, checks: &[], run }
 }
 
 pub const ROWS: &[Row] = &[
     step("Adagrad", &["decay_factor", "epsilon", "norm_coefficient"], adagrad),
     step("Adam", &["alpha", "beta", "epsilon", "norm_coefficient", "norm_coefficient_post"], adam),
-    step("Momentum", &["alpha", "beta", "mode", "norm_coefficient"], momentum),
+    step("Momentum", &["alpha", "beta", "mode", "norm_coefficient"], momentum)
+        .checked(&[|node| is_nesterov(node).map(drop)]),
 ];
 
 /// The inputs after rate and count, in `n` groups of one tensor per parameter: parameters, gradients, states.
@@ -75,15 +77,15 @@ fn adam(c: &Call) -> Outputs {
     outputs(c, vec![new_x, new_v, new_h])
 }
 
+fn is_nesterov(node: &Node) -> Result<bool, Stop> {
+    node.choice("mode", "standard", &[("standard", false), ("nesterov", true)])
+}
+
 fn momentum(c: &Call) -> Outputs {
     let (rate, count) = (c.number(0)? as f32, c.number(1)?);
     let alpha = c.attr_float("alpha", 0.0)?;
     let beta = if count > 0.0 { c.attr_float("beta", 0.0)? } else { 1.0 };
-    let nesterov = match &c.attr_text("mode", "standard")?[..] {
-        "standard" => false,
-        "nesterov" => true,
-        other => return refuse(format!("Momentum: mode = `{other}`")),
-    };
+    let nesterov = is_nesterov(c.node)?;
     let given = groups(c, 3)?;
     let (mut new_x, mut new_v) = (Vec::new(), Vec::new());
     for ((x, g), v) in given[0].iter().zip(&given[1]).zip(&given[2]) {
