@@ -1,15 +1,18 @@
 //! Speech to tokens: Moonshine's encoder hears, its decoder writes with the keys and values of what it wrote before. It needs
 //! `cargo xtask data moonshine`; `lazuli transcribe` spells the tokens out.
 
-use lazuli::{DType, Device, Result, Tensor};
+use std::error::Error;
+
+use lazuli::{DType, Device, Tensor};
 use lazuli_onnx::Model;
 
-fn main() -> Result<()> {
+fn main() -> Result<(), Box<dyn Error>> {
+    let wav = std::fs::read("data/moonshine/beckett.wav");
+    let wav = wav.map_err(|e| format!("beckett.wav: {e}; `cargo xtask data moonshine` fetches what this needs"))?;
     let device = Device::best();
     let load = |name: &str| Model::load(format!("data/moonshine/{name}.onnx"), &device);
     let (encoder, decoder) = (load("encoder_model")?, load("decoder_model_merged")?);
     // 16-bit samples after a header of 44 bytes.
-    let wav = std::fs::read("data/moonshine/beckett.wav").expect("`cargo xtask data moonshine` fetches it");
     let sample = |pair: &[u8]| i16::from_le_bytes([pair[0], pair[1]]) as f32 / 32768.0;
     let samples: Vec<f32> = wav[44..].chunks_exact(2).map(sample).collect();
     let sound = Tensor::from_slice(&samples, [1, samples.len()], &device);

@@ -156,7 +156,8 @@ fn soak(words: &[String]) -> Result<(), String> {
         command.args(["test", "-p", package, "--test", test, "--", "--nocapture"]);
         workspace::succeed(command.env("LAZULI_SOAK_FILES", n_files))?;
     }
-    data::run(&["onnx".to_string()])?;
+    let sets = ["onnx", "moonshine", "silero", "magika", "rapidocr", "basic-pitch", "open-nsfw"];
+    data::run(&sets.map(String::from))?;
     let mut command = Command::new(cargo());
     command.args(["run", "--release", "--package", "lazuli-onnx", "--example", "conformance", "--"]);
     // There are some 1,880 models.

@@ -47,7 +47,16 @@ fn environment() -> Result<(), String> {
     }
     let system = if cfg!(windows) { "python" } else { "python3" };
     succeed(Command::new(system).args(["-m", "venv"]).arg(&folder))?;
-    succeed(Command::new(python()).args(["-m", "pip", "install", "--quiet", "--requirement", REQUIREMENTS]))?;
+    succeed(Command::new(python()).args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--require-hashes",
+        "--requirement",
+        REQUIREMENTS,
+    ]))?;
     // Written last, so that half an environment is not taken for one.
     fs::write(&stamp, wanted).map_err(|e| format!("{}: {e}", stamp.display()))
 }

@@ -174,9 +174,9 @@ fn test(driver: &Driver, names: &[&str]) -> Command {
 }
 
 /// ONNX's own tests: all of them on the CPU, every ninth on a GPU that runs on the CPU. Nothing may be wrong. Then some 20,000
-/// damaged copies of their models, none of which may panic.
+/// damaged copies of their models and of real ones, none of which may panic, or take half a gibibyte.
 fn conformance() -> Result<(), String> {
-    data::for_tests(&["onnx"])?;
+    data::for_tests(&["onnx", "moonshine", "silero"])?;
     succeed(&mut built("examples/conformance")?)?;
     succeed(built("examples/conformance")?.args(["--device", "software", "--every", "9"]))?;
     succeed(built("examples/conformance")?.args(["--damage", "11"]))

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use lazuli::{DType, Device, Tensor};
-use lazuli_onnx::Model;
+use lazuli_onnx::{ElemType, Form, Model, Results};
 
 fn main() -> ExitCode {
     match run() {
@@ -361,43 +361,84 @@ fn listened(models: &mut Models) -> Result<String, String> {
     Ok(format!("at most {far:.3} of what is allowed, {n_spoken} of {} chunks spoken", own.len()))
 }
 
-/// A model one of whose sizes varies.
+/// A model some of whose sizes vary.
 struct Sized {
     name: &'static str,
     model: &'static str,
-    /// The name of the input, and its shape for the n-th of fifty sizes.
-    input: (&'static str, DType),
-    shape: fn(usize) -> Vec<usize>,
+    /// The shapes of its inputs for the n-th of fifty sizes; of the input with this name, in the model's order.
+    shape: fn(usize, &str) -> Vec<usize>,
 }
 
-const SIZED: [Sized; 4] = [
+const SIZED: [Sized; 9] = [
     Sized {
         name: "sizes-moonshine-encoder",
         model: "data/moonshine/encoder_model.onnx",
-        input: ("input_values", DType::F32),
-        shape: |i| vec![1, 2_000 + 173 * i],
+        shape: |i, _| vec![1, 2_000 + 173 * i],
+    },
+    Sized {
+        // A token after two to fifty-one others: a single one is an axis of another structure.
+        name: "sizes-moonshine-decoder",
+        model: "data/moonshine/decoder_model_merged.onnx",
+        shape: |i, name| match name {
+            "input_ids" => vec![1, 1],
+            "encoder_hidden_states" => vec![1, 40, 288],
+            "use_cache_branch" => vec![1],
+            name if name.contains(".encoder.") => vec![1, 8, 40, 36],
+            _ => vec![1, 8, 2 + i, 36],
+        },
+    },
+    Sized {
+        name: "sizes-silero-batches",
+        model: "data/silero/silero_vad.onnx",
+        shape: |i, name| match name {
+            "input" => vec![1 + i, 576],
+            "state" => vec![2, 1 + i, 128],
+            _ => Vec::new(),
+        },
     },
     Sized {
         name: "sizes-ocr-read",
         model: "data/rapidocr/PP-OCRv6_rec_small.onnx",
-        input: ("x", DType::F32),
-        shape: |i| vec![1, 3, 48, 64 + 8 * i],
+        shape: |i, _| vec![1, 3, 48, 64 + 8 * i],
     },
     Sized {
         name: "sizes-ocr-detect",
         model: "data/rapidocr/PP-OCRv6_det_small.onnx",
-        input: ("x", DType::F32),
-        shape: |i| vec![1, 3, 64 + 32 * (i % 5), 64 + 32 * (i / 5)],
+        shape: |i, _| vec![1, 3, 64 + 32 * (i % 5), 64 + 32 * (i / 5)],
     },
     Sized {
-        name: "sizes-magika",
-        model: "data/magika/model.onnx",
-        input: ("bytes", DType::I32),
-        shape: |i| vec![1 + i, 2048],
+        name: "sizes-ocr-turned",
+        model: "data/rapidocr/ch_ppocr_mobile_v2.0_cls_mobile.onnx",
+        shape: |i, _| vec![1 + i, 3, 48, 192],
     },
+    Sized { name: "sizes-magika", model: "data/magika/model.onnx", shape: |i, _| vec![1 + i, 2048] },
+    // Whole pictures and seconds of sound: ten batches, each of them five times, take long enough.
+    Sized { name: "sizes-nsfw", model: "data/open-nsfw/open-nsfw.onnx", shape: |i, _| vec![1 + i % 10, 224, 224, 3] },
+    Sized { name: "sizes-pitch", model: "data/basic-pitch/nmp.onnx", shape: |i, _| vec![1 + i % 10, 43_844, 1] },
 ];
 
 impl Sized {
+    /// Inputs of the n-th size: small random numbers, 16,000 samples a second, past keys that are there.
+    fn inputs(&self, model: &Model, i: usize, device: &Device) -> Result<Vec<(String, Tensor)>, String> {
+        let mut inputs = Vec::new();
+        for (at, input) in model.inputs().iter().enumerate() {
+            let Form::Tensor(elem) = input.form else { return Err(format!("`{input}` is no tensor")) };
+            let shape = (self.shape)(i, &input.name);
+            let x = match (input.name.as_str(), elem) {
+                ("sr", _) => Tensor::full(shape, 16_000, device),
+                (_, ElemType::Bool) => Tensor::full(shape, true, device),
+                _ => Tensor::rand(shape, (50 * at + i) as u64, device).mul(0.1),
+            };
+            inputs.push((input.name.clone(), x.to_dtype(elem.storage()).compute().map_err(text)?));
+        }
+        Ok(inputs)
+    }
+
+    fn run(&self, model: &Model, inputs: &[(String, Tensor)]) -> Result<Results, String> {
+        let inputs: Vec<(&str, &Tensor)> = inputs.iter().map(|(name, x)| (name.as_str(), x)).collect();
+        model.run(&inputs).map_err(text)
+    }
+
     /// Over fifty sizes all evaluations of a model together are planned at most three times, each time where `explain` shows
     /// another answer to a question about sizes; and memory stays near what `explain` says.
     fn check(&self, device: &Device) -> Result<String, String> {
@@ -405,17 +446,14 @@ impl Sized {
         device.trim();
         let (mut n_early, mut n_plans, mut n_filled, mut most) = (0, 0, 0, 0.0f64);
         let mut seen = std::collections::BTreeSet::new();
-        let input = |i: usize| {
-            let x = Tensor::rand((self.shape)(i), i as u64, device).mul(0.1).to_dtype(self.input.1);
-            x.compute().map_err(text)
-        };
         // The first run makes weights ready that are kept from then on.
-        model.run(&[(self.input.0, &input(0)?)]).map_err(text)?;
+        self.run(&model, &self.inputs(&model, 0, device)?)?;
         let weights = device.stats().bytes_live;
         for i in 0..50 {
-            let (shape, x) = ((self.shape)(i), input(i)?);
+            let inputs = self.inputs(&model, i, device)?;
+            let shapes: Vec<Vec<usize>> = inputs.iter().map(|(name, _)| (self.shape)(i, name)).collect();
             device.reset_stats();
-            let results = model.run(&[(self.input.0, &x)]).map_err(text)?;
+            let results = self.run(&model, &inputs)?;
             let names: Vec<&str> = results.names().collect();
             let outputs: Vec<Tensor> =
                 names.iter().map(|name| results.tensor(name)).collect::<lazuli::Result<_>>().map_err(text)?;
@@ -428,12 +466,13 @@ impl Sized {
             lazuli::compute(&outputs).map_err(text)?;
             let stats = device.stats();
             if stats.plans_compiled > 0 && !is_new {
-                return Err(format!("{shape:?} was planned, though all that `explain` shows was known"));
+                return Err(format!("{shapes:?} was planned, though all that `explain` shows was known"));
             }
             n_plans += stats.plans_compiled;
             n_filled += stats.plans_filled;
             let n_bytes = |x: &Tensor| x.shape().map_or(0, |s| s.iter().product::<usize>() * 4);
-            let given = n_bytes(&x) + outputs.iter().map(|x| n_bytes(x)).sum::<usize>();
+            let given = inputs.iter().map(|(_, x)| n_bytes(x)).sum::<usize>()
+                + outputs.iter().map(|x| n_bytes(x)).sum::<usize>();
             let bound = weights + (given + explained.peak_temp_bytes + explained.kept_bytes) as u64;
             most = most.max(stats.bytes_peak as f64 / bound as f64);
         }

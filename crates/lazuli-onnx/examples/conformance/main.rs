@@ -1,13 +1,14 @@
 //! Runs ONNX's own tests, which `cargo xtask data onnx` fetches, and counts what passes, what is refused and what is wrong.
 //! Outputs must have the declared type and shape; floats may differ by 1e-7 + 1e-3 · |expected|, ONNX's own tolerance.
 
+mod damage;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
 
 use lazuli::{Device, DeviceKind, Tensor};
 use lazuli_onnx::{Dim, Model, Outline, Value};
@@ -116,7 +117,7 @@ fn run() -> Result<bool, String> {
             "--only" => only = Some(next()?),
             "--every" => every = next()?.parse::<usize>().map_err(|e| e.to_string())?.max(1),
             "--damage" => n_damaged = next()?.parse::<usize>().map_err(|e| e.to_string())?,
-            // Damaged files must also keep to bounds of time and memory, which needs a machine that is not busy.
+            // Damaged files must also keep to a second, which needs a machine that is not busy.
             "--bounded" => is_bounded = true,
             "--page" => page = Some(PathBuf::from(next()?)),
             _ => {
@@ -132,7 +133,7 @@ fn run() -> Result<bool, String> {
     // A panic is counted; where it happened is in its verdict.
     std::panic::set_hook(Box::new(|_| {}));
     if n_damaged > 0 {
-        return damage(&data, only.as_deref(), n_damaged, is_bounded);
+        return damage::run(&data, only.as_deref(), n_damaged, is_bounded);
     }
     let mut runs = Vec::new();
     for name in devices {
@@ -146,117 +147,6 @@ fn run() -> Result<bool, String> {
     }
     let is_bad = |outcome: &Outcome| matches!(outcome.verdict, Verdict::Wrong(_) | Verdict::Panicked(_));
     Ok(!runs.iter().any(|(_, outcomes)| outcomes.iter().any(is_bad)))
-}
-
-/// The most that a damaged file may take: a second, and half a gibibyte of memory in the whole process.
-const MOST_SECONDS: f64 = 1.0;
-const MOST_BYTES: u64 = 512 << 20;
-
-/// Loads and runs damaged copies of every model, `n` of each, on the CPU: all may fail, none may panic; and if there are bounds,
-/// none may take longer than a second three times over, or memory beyond half a gibibyte.
-fn damage(data: &Path, only: Option<&str>, n: usize, is_bounded: bool) -> Result<bool, String> {
-    let (mut n_files, mut n_loaded, mut panics) = (0, 0, Vec::new());
-    let (mut slowest, mut slow) = (0.0f64, Vec::new());
-    // Xorshift, so that a failure can be repeated.
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let mut random = move |n: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state % n.max(1) as u64) as usize
-    };
-    for (folder, _) in SUITES {
-        for path in tests(&data.join(folder))?.iter().filter(|path| path.is_dir()) {
-            if only.is_some_and(|only| !path.to_string_lossy().contains(only)) {
-                continue;
-            }
-            let whole = fs::read(model_of(path)).map_err(|e| e.to_string())?;
-            for _ in 0..n {
-                let mut bytes = whole.clone();
-                // Mostly one byte: more damage seldom leaves a file that can be parsed.
-                for _ in 0..=random(8) / 6 {
-                    let at = random(bytes.len());
-                    match random(8) {
-                        0 => bytes.insert(at, random(256) as u8),
-                        1 => bytes[at] = 0xff,
-                        2..=4 => bytes[at] = random(256) as u8,
-                        _ => bytes[at] ^= 1 << random(8),
-                    }
-                }
-                n_files += 1;
-                let run = || {
-                    let start = Instant::now();
-                    let loaded = catch_unwind(AssertUnwindSafe(|| damaged(&bytes, &path.join("test_data_set_0"))));
-                    (loaded, start.elapsed().as_secs_f64())
-                };
-                let (loaded, mut seconds) = run();
-                // Other programs take their share of the time: what is slow must be so again.
-                for _ in 0..2 {
-                    if seconds > MOST_SECONDS {
-                        seconds = seconds.min(run().1);
-                    }
-                }
-                slowest = slowest.max(seconds);
-                if seconds > MOST_SECONDS {
-                    slow.push((path.clone(), bytes.clone()));
-                }
-                match loaded {
-                    Ok(loaded) => n_loaded += loaded as usize,
-                    Err(_) => panics.push((path.clone(), bytes)),
-                }
-            }
-        }
-    }
-    println!(
-        "{n_files} damaged files: {n_loaded} were loaded, {} panicked, the slowest took {slowest:.2} s",
-        panics.len()
-    );
-    for (what, files) in [("PANICKED", &panics), ("SLOW", &slow)] {
-        for (i, (path, bytes)) in files.iter().take(20).enumerate() {
-            let copy = std::env::temp_dir().join(format!("damaged-{what}-{i}.onnx"));
-            fs::write(&copy, bytes).map_err(|e| e.to_string())?;
-            println!("{what}: a copy of {}, kept as {}", path.display(), copy.display());
-        }
-    }
-    let is_small = match peak_bytes() {
-        Some(bytes) => {
-            println!("the process took {} MiB at most", bytes >> 20);
-            bytes <= MOST_BYTES
-        }
-        None => true,
-    };
-    Ok(panics.is_empty() && (!is_bounded || slow.is_empty() && is_small))
-}
-
-/// The most memory that the process has had, where the system tells.
-fn peak_bytes() -> Option<u64> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
-}
-
-/// Runs a damaged model on the inputs of its test and reads what comes; whether it was loaded.
-fn damaged(bytes: &[u8], set: &Path) -> bool {
-    let cpu = Device::cpu();
-    let Ok(model) = Model::from_bytes(bytes, &cpu) else { return false };
-    let mut inputs = Vec::new();
-    for (i, input) in model.inputs().iter().enumerate() {
-        let bytes = fs::read(set.join(format!("input_{i}.pb"))).unwrap_or_default();
-        let value = Value::from_file_bytes(&bytes, input.form).and_then(|value| value.on_device(&cpu));
-        inputs.extend(value.map(|value| (input.name.as_str(), value)));
-    }
-    let Ok(results) = model.run_values(&inputs) else { return true };
-    for name in results.names() {
-        // What is asked for may be absurd; only what would fit is evaluated.
-        let value = results.value(name);
-        let is_small = |shape: Vec<usize>| shape.iter().fold(1usize, |n, size| n.saturating_mul(*size)) < 1 << 20;
-        if let Ok(value) = value
-            && value.shape().is_ok_and(is_small)
-        {
-            let _ = value.to_f64s();
-        }
-    }
-    true
 }
 
 /// Runs every test, or every n-th, on a device.
@@ -506,6 +396,26 @@ fn totals(outcomes: &[Outcome]) -> String {
     text
 }
 
+/// What a reader must know of types that are wider in ONNX than in the engine.
+const NARROWED: &str = "
+## Types of 64 bits
+
+int64 and uint64 keep all their bits on the host, where shapes, axes, bounds and other integers of few elements are computed: there
+arithmetic is that of i64. On a device they are stored as i32 and u32:
+
+| where a number comes from | and does not fit i32 (u32) |
+| --- | --- |
+| a constant of the model, or a result of the host | an error that names the node, when an operator of the device wants it |
+| an input, or an output given back as an input | it cannot: tensors of the engine have 32 bits; a `Value` of the host is checked |
+| a constant of floats, cast to int64 | an error that names the node |
+| floats of a device, cast to int64 | the nearest number that fits, without an error |
+| sums, products and shifts on a device | the lower 32 bits, without an error |
+| `BitShift` of 64 bits | exact: it runs on the host |
+
+double is stored as f32 and rounds; a constant beyond f32 is an error when the model is loaded. int8, int16 and uint16 are stored in
+32 bits and wrap to their own bits after each operator.
+";
+
 /// docs/onnx.md: totals of every device, the rest of the first.
 fn written(runs: &[(String, Vec<Outcome>)]) -> String {
     let mut text = String::from(
@@ -520,6 +430,7 @@ fn written(runs: &[(String, Vec<Outcome>)]) -> String {
         " {} expect the rounding errors of NumPy's f32 transform where the\nexact result is 0: there 1e-6 is allowed. Light models take more than\nten minutes on a software GPU and are run on the CPU alone.",
         NOISY.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" and ")
     );
+    text += NARROWED;
     for (name, outcomes) in runs {
         let _ = write!(text, "\n## Totals: {name}\n\n{}", totals(outcomes));
     }
