@@ -6,7 +6,7 @@ use super::chain::{ChainOperand, Start};
 use super::chain::{plain, store, values};
 #[cfg(target_arch = "x86_64")]
 use crate::ops::math::{self, F32x8, F32x16, Vector};
-use crate::ops::{Isa, ReduceLoops, RegisterStep, isa, max_f32, min_f32};
+use crate::ops::{CombineStep, Isa, ReduceLoops, isa, max_f32, min_f32};
 
 /// All `len` results combined by a reduction of floats; also written to `out` unless that is null.
 ///
@@ -17,7 +17,7 @@ pub unsafe fn fold(
     steps: &[ChainOperand],
     out: *mut u32,
     len: usize,
-    by: (RegisterStep, &ReduceLoops),
+    by: (CombineStep, &ReduceLoops),
 ) -> u32 {
     // SAFETY: the instruction set is there; the rest as promised by the caller.
     unsafe {
@@ -39,7 +39,7 @@ pub const ABREAST: usize = 8;
 ///
 /// # Safety
 /// The rows are there, `len` lanes each.
-pub unsafe fn fold_rows(rows: (*const u32, isize), len: usize, out: &mut [u32], by: (RegisterStep, &ReduceLoops)) {
+pub unsafe fn fold_rows(rows: (*const u32, isize), len: usize, out: &mut [u32], by: (CombineStep, &ReduceLoops)) {
     let mut first = rows.0;
     for out in out.chunks_mut(ABREAST) {
         // SAFETY: the instruction set is there; the rest as promised by the caller.
@@ -60,7 +60,7 @@ pub unsafe fn fold_rows(rows: (*const u32, isize), len: usize, out: &mut [u32], 
 ///
 /// # Safety
 /// The rows are there and none overlaps `acc`.
-pub unsafe fn accumulate(acc: &mut [u32], rows: (*const u32, isize), n_rows: usize, by: RegisterStep) {
+pub unsafe fn accumulate(acc: &mut [u32], rows: (*const u32, isize), n_rows: usize, by: CombineStep) {
     // SAFETY: the instruction set is there; the rest as promised by the caller.
     unsafe {
         match isa() {
@@ -94,7 +94,7 @@ unsafe fn fold_vectors<V: Vector, const FLIGHT: usize>(
     steps: &[ChainOperand],
     out: *mut u32,
     len: usize,
-    (by, loops): (RegisterStep, &ReduceLoops),
+    (by, loops): (CombineStep, &ReduceLoops),
 ) -> u32 {
     let (short, long) = (2 * V::LANES, FLIGHT * V::LANES);
     // SAFETY: blocks lie within the lanes; the rest as promised by the caller.
@@ -154,7 +154,7 @@ unsafe fn fold_rows_vectors<V: Vector, const N: usize>(
     (first, pitch): (*const u32, isize),
     len: usize,
     out: &mut [u32],
-    (by, loops): (RegisterStep, &ReduceLoops),
+    (by, loops): (CombineStep, &ReduceLoops),
 ) {
     // SAFETY: all vectors lie within the rows; the rest as promised by the caller.
     unsafe {
@@ -187,7 +187,7 @@ unsafe fn fold_rows_vectors<V: Vector, const N: usize>(
 /// The first `n` lanes into one: the upper half onto the lower, again and again.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn combine_lanes(by: RegisterStep, mut lanes: [f32; 16], mut n: usize) -> f32 {
+fn combine_lanes(by: CombineStep, mut lanes: [f32; 16], mut n: usize) -> f32 {
     while n > 1 {
         n /= 2;
         for i in 0..n {
@@ -199,19 +199,19 @@ fn combine_lanes(by: RegisterStep, mut lanes: [f32; 16], mut n: usize) -> f32 {
 
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-fn combine_two(by: RegisterStep, x: f32, y: f32) -> f32 {
+fn combine_two(by: CombineStep, x: f32, y: f32) -> f32 {
     match by {
-        RegisterStep::Max => max_f32(x, y),
-        RegisterStep::Min => min_f32(x, y),
-        RegisterStep::Mul => x * y,
-        _ => x + y,
+        CombineStep::Max => max_f32(x, y),
+        CombineStep::Min => min_f32(x, y),
+        CombineStep::Mul => x * y,
+        CombineStep::Add => x + y,
     }
 }
 
 /// Columns by vectors; what is left, one by one.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn accumulate_vectors<V: Vector>(acc: &mut [u32], rows: (*const u32, isize), n_rows: usize, by: RegisterStep) {
+unsafe fn accumulate_vectors<V: Vector>(acc: &mut [u32], rows: (*const u32, isize), n_rows: usize, by: CombineStep) {
     const WIDE: usize = 4;
     let (to, len): (*mut f32, usize) = (acc.as_mut_ptr().cast(), acc.len());
     let row = |r: usize| rows.0.wrapping_offset(r as isize * rows.1).cast::<f32>();
@@ -244,7 +244,7 @@ unsafe fn accumulate_vectors<V: Vector>(acc: &mut [u32], rows: (*const u32, isiz
 /// Vectors into accumulators, in turn.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn combine<V: Vector, const M: usize, const N: usize>(by: RegisterStep, acc: &mut [V; M], v: &[V; N]) {
+unsafe fn combine<V: Vector, const M: usize, const N: usize>(by: CombineStep, acc: &mut [V; M], v: &[V; N]) {
     // Loops, not closures, here and below: a closure is a function of its own, not compiled for the instruction set.
     macro_rules! each {
         (|$x:ident, $y:ident| $op:expr) => {
@@ -256,10 +256,10 @@ unsafe fn combine<V: Vector, const M: usize, const N: usize>(by: RegisterStep, a
         };
     }
     match by {
-        RegisterStep::Max => each!(|x, y| x.above(y).or_nan(x)),
-        RegisterStep::Min => each!(|x, y| x.below(y).or_nan(x)),
-        RegisterStep::Mul => each!(|x, y| x.mul(y)),
-        _ => each!(|x, y| x.add(y)),
+        CombineStep::Max => each!(|x, y| x.above(y).or_nan(x)),
+        CombineStep::Min => each!(|x, y| x.below(y).or_nan(x)),
+        CombineStep::Mul => each!(|x, y| x.mul(y)),
+        CombineStep::Add => each!(|x, y| x.add(y)),
     }
 }
 
@@ -273,7 +273,7 @@ macro_rules! compiled {
             steps: &[ChainOperand],
             out: *mut u32,
             len: usize,
-            by: (RegisterStep, &ReduceLoops),
+            by: (CombineStep, &ReduceLoops),
         ) -> u32 {
             // SAFETY: as promised by the caller.
             unsafe { fold_vectors::<$vector, 8>(start, steps, out, len, by) }
@@ -281,7 +281,7 @@ macro_rules! compiled {
 
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $features)]
-        unsafe fn $fold_rows(rows: (*const u32, isize), len: usize, out: &mut [u32], by: (RegisterStep, &ReduceLoops)) {
+        unsafe fn $fold_rows(rows: (*const u32, isize), len: usize, out: &mut [u32], by: (CombineStep, &ReduceLoops)) {
             // SAFETY: as promised by the caller.
             unsafe {
                 match out.len() {
@@ -298,7 +298,7 @@ macro_rules! compiled {
 
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $features)]
-        unsafe fn $accumulate(acc: &mut [u32], rows: (*const u32, isize), n_rows: usize, by: RegisterStep) {
+        unsafe fn $accumulate(acc: &mut [u32], rows: (*const u32, isize), n_rows: usize, by: CombineStep) {
             // SAFETY: as promised by the caller.
             unsafe { accumulate_vectors::<$vector>(acc, rows, n_rows, by) }
         }
@@ -313,6 +313,7 @@ mod tests {
     use super::*;
     use crate::cpu::chain::ChainOperand;
     use crate::cpu::tile::Val;
+    use crate::ops::RegisterStep;
 
     #[test]
     fn folds_take_in_every_lane_once_and_write_what_they_saw() {
@@ -332,8 +333,8 @@ mod tests {
             // SAFETY: all lanes are there.
             let (got, greatest) = unsafe {
                 (
-                    fold(start, &double, out.as_mut_ptr(), n, (RegisterStep::Add, &sum)),
-                    fold(start, &[], std::ptr::null_mut(), n, (RegisterStep::Max, &max)),
+                    fold(start, &double, out.as_mut_ptr(), n, (CombineStep::Add, &sum)),
+                    fold(start, &[], std::ptr::null_mut(), n, (CombineStep::Max, &max)),
                 )
             };
             // Small whole numbers: any order gives the same sum.
@@ -345,7 +346,7 @@ mod tests {
                 x[at] = f32::NAN.to_bits();
                 let start = Start { lanes: x.as_ptr(), single: false, ahead: 0 };
                 // SAFETY: as above.
-                let greatest = unsafe { fold(start, &[], std::ptr::null_mut(), n, (RegisterStep::Max, &max)) };
+                let greatest = unsafe { fold(start, &[], std::ptr::null_mut(), n, (CombineStep::Max, &max)) };
                 assert!(f32::from_bits(greatest).is_nan(), "NaN at {at} of {n}");
             }
         }
@@ -361,11 +362,11 @@ mod tests {
         for (n_rows, len) in [(1, 1003), (8, 1003), (19, 1003), (9, 7), (8, 16), (3, 0)] {
             let (mut all, mut one) = (vec![0; n_rows], [0]);
             // SAFETY: all rows are there.
-            unsafe { fold_rows((x.as_ptr(), 1003), len, &mut all, (RegisterStep::Add, &sum)) };
+            unsafe { fold_rows((x.as_ptr(), 1003), len, &mut all, (CombineStep::Add, &sum)) };
             for (r, got) in all.iter().enumerate() {
                 let row = &x[r * 1003..][..len];
                 // SAFETY: as above.
-                unsafe { fold_rows((row.as_ptr(), 0), len, &mut one, (RegisterStep::Add, &sum)) };
+                unsafe { fold_rows((row.as_ptr(), 0), len, &mut one, (CombineStep::Add, &sum)) };
                 let want: f64 = row.iter().map(|v| f32::from_bits(*v) as f64).sum();
                 assert_eq!(*got, one[0], "row {r} of {n_rows}");
                 assert!((f32::from_bits(*got) as f64 - want).abs() < 1e-5 * (len + 1) as f64, "row {r} of {n_rows}");
@@ -382,7 +383,7 @@ mod tests {
         for (len, n_rows) in [(1, 8), (63, 3), (64, 8), (65, 1), (300, 8), (257, 7)] {
             let mut acc = vec![1f32.to_bits(); len];
             // SAFETY: all rows are there.
-            unsafe { accumulate(&mut acc, (x.as_ptr(), 300), n_rows, RegisterStep::Add) };
+            unsafe { accumulate(&mut acc, (x.as_ptr(), 300), n_rows, CombineStep::Add) };
             for (i, got) in acc.iter().enumerate() {
                 let want = (0..n_rows).fold(1.0, |sum, r| sum + f32::from_bits(x[r * 300 + i]));
                 assert_eq!(f32::from_bits(*got), want, "column {i} of {len}, {n_rows} rows");

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use crate::dtype::{DType, Lane};
 use crate::graph::CustomRef;
 use crate::kernel::{AttentionKernel, Body, InstOp, Kernel, Reg, RoutineKernel, Scope};
-use crate::ops::{BinaryLoop, ReduceLoops, RegisterStep, UnaryLoop, isa};
+use crate::ops::{BinaryLoop, CombineStep, ReduceLoops, RegisterStep, UnaryLoop, isa};
 
 /// What a kernel compiles to.
 pub enum CpuProgram {
@@ -154,7 +154,7 @@ pub enum CodeInst {
     Reduce {
         apply: ReduceLoops,
         x: Reg,
-        step: Option<RegisterStep>,
+        step: Option<CombineStep>,
     },
     /// Another name for an earlier register.
     Alias,
@@ -251,7 +251,7 @@ impl Code {
             InstOp::Reduce(row, x) => {
                 let loops = row.cpu.get(lane_of(x)).or(row.cpu.get(dtype.lane()));
                 let loops = loops.unwrap_or_else(|| absent(row.name, lane_of(x)));
-                let step = (lane_of(x) == Lane::F32).then_some(row.step);
+                let step = row.step.filter(|_| lane_of(x) == Lane::F32);
                 CodeInst::Reduce { apply: loops[isa], x: at(x), step }
             }
         }

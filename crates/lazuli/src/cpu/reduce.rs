@@ -9,7 +9,7 @@ use super::sweeps::{Fold, Sweep};
 use super::threads;
 use super::tile::{BoundNest, Frame, Tile};
 use crate::kernel::Reg;
-use crate::ops::{ReduceLoops, RegisterStep};
+use crate::ops::{CombineStep, ReduceLoops};
 
 /// Runs a reduction on the threads this is called in.
 ///
@@ -74,7 +74,7 @@ fn loops(nest: &Nest, reg: Reg) -> &ReduceLoops {
 }
 
 /// What combines the floats of a reduction, if it is one of floats.
-fn step(nest: &Nest, reg: Reg) -> Option<RegisterStep> {
+fn step(nest: &Nest, reg: Reg) -> Option<CombineStep> {
     match nest.code.insts[reg as usize] {
         CodeInst::Reduce { step, .. } => step,
         _ => None,
@@ -338,7 +338,7 @@ struct Rows {
 const TOGETHER: usize = 8;
 
 /// Adds rows to accumulators, one after another.
-unsafe fn accumulate(acc: &mut [u32], rows: Rows, (step, loops): (Option<RegisterStep>, &ReduceLoops)) {
+unsafe fn accumulate(acc: &mut [u32], rows: Rows, (step, loops): (Option<CombineStep>, &ReduceLoops)) {
     // SAFETY: as promised by the caller.
     unsafe {
         match step {
@@ -368,7 +368,7 @@ impl Levels {
     ///
     /// # Safety
     /// `at` gives levels that have room for `width` lanes and are apart from each other and from the rows.
-    unsafe fn add(&mut self, mut rows: Rows, at: impl Fn(usize) -> *mut u32, by: (Option<RegisterStep>, &ReduceLoops)) {
+    unsafe fn add(&mut self, mut rows: Rows, at: impl Fn(usize) -> *mut u32, by: (Option<CombineStep>, &ReduceLoops)) {
         while rows.n > 0 {
             let n = rows.n.min(SERIAL - self.n_rows % SERIAL).min(TOGETHER);
             // SAFETY: as promised by the caller.

@@ -15,7 +15,7 @@ use crate::view::View;
 macro_rules! reduce_rows {
     ($(
         #[doc = $doc:literal]
-        $row:ident $name:ident: $takes:ident -> $gives:ident, ulps $ulps:literal, needs_one $needs_one:literal, step $step:ident;
+        $row:ident $name:ident: $takes:ident -> $gives:ident, ulps $ulps:literal, needs_one $needs_one:literal $(, step $step:ident)?;
         cpu $($lane:ident from $lane_identity:expr, $bits:expr, |$x:ident, $y:ident| $eval:expr),+;
         oracle $oracle:expr, from $identity:expr;
         wgsl $wgsl:literal, $fns:expr;
@@ -38,7 +38,7 @@ macro_rules! reduce_rows {
                     doc: $doc.trim_ascii(),
                     takes: super::Takes::$takes,
                     gives: super::Gives::$gives,
-                    step: super::RegisterStep::$step,
+                    step: super::binary::optional!($(super::CombineStep::$step)?),
                     cpu: super::PerLane {
                         $($lane: Some(super::lanes::reduce::<ReduceFn, $lane>($bits)),)+
                     },

@@ -120,6 +120,20 @@ pub enum RegisterStep {
     Erfc,
 }
 
+/// What combines two floats of a reduction while the CPU has them in registers. Rows say which one it is; loops over vectors
+/// match on all of them, so that one more does not compile before each of them knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CombineStep {
+    /// `x + y`.
+    Add,
+    /// `x · y`.
+    Mul,
+    /// The greater; NaN if either is.
+    Max,
+    /// The lesser; NaN if either is.
+    Min,
+}
+
 /// A function of one element.
 pub struct UnaryRow {
     /// What it is called: the method, and the name in plans and errors.
@@ -207,8 +221,8 @@ pub struct ReduceRow {
     pub takes: Takes,
     /// What it gives.
     pub gives: Gives,
-    /// What combines f32, as a step of a chain.
-    pub step: RegisterStep,
+    /// What combines f32 in registers; None where only the loops do.
+    pub step: Option<CombineStep>,
     /// The loops.
     pub cpu: PerLane<PerIsa<ReduceLoops>>,
     /// The function in double precision, to test against.

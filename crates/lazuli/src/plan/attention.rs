@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use super::Limits;
 use crate::fast_hash::{FastHasher, FastMap};
 use crate::graph::{Graph, GraphNode, NodeIdx, Op};
-use crate::ops::{BinaryRow, RegisterStep, UnaryRow};
+use crate::ops::{BinaryRow, CombineStep, RegisterStep, UnaryRow};
 use crate::shape::Shape;
 use crate::view::View;
 
@@ -397,10 +397,10 @@ impl<'a> Search<'a> {
                         return Some(());
                     }
                     let (score, shift) = (less.inputs[0], less.inputs[1]);
-                    let max = self.reduction(score, RegisterStep::Max);
+                    let max = self.reduction(score, CombineStep::Max);
                     let Some(max) = max.filter(|max| self.is_made_of(shift, *max)) else { return Some(()) };
                     passed.push(node.inputs[0]);
-                    let sum = self.reduction(at, RegisterStep::Add);
+                    let sum = self.reduction(at, CombineStep::Add);
                     self.found.softmax = Some(SoftmaxNodes { exp, sub, shift, max, sum });
                     row_factors.reverse();
                     (self.found.score, self.found.factors, self.found.row_factors) = (score, factors, row_factors);
@@ -414,12 +414,12 @@ impl<'a> Search<'a> {
     }
 
     /// The reduction of a node along the columns that combines by this step, if there is one.
-    fn reduction(&self, of: NodeIdx, step: RegisterStep) -> Option<NodeIdx> {
+    fn reduction(&self, of: NodeIdx, step: CombineStep) -> Option<NodeIdx> {
         let last = self.space.rank() - 1;
         let is_it = |node: &GraphNode| match &node.op {
             Op::Reduce(row, axes) => {
                 let is_last = (0..=last).all(|axis| axes.contains(axis) == (axis == last));
-                row.step == step && is_last && node.inputs[0] == of
+                row.step == Some(step) && is_last && node.inputs[0] == of
             }
             _ => false,
         };

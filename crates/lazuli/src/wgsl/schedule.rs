@@ -6,7 +6,7 @@ use std::fmt;
 
 use crate::dtype::Lane;
 use crate::kernel::{AccessForm, Args, Body, InstOp, Order, Reg};
-use crate::ops::{RegisterStep, UnaryRow};
+use crate::ops::{CombineStep, RegisterStep, UnaryRow};
 use crate::target::{GpuTarget, Threads};
 use crate::view::IndexMap;
 
@@ -354,7 +354,8 @@ pub fn shifted(body: &Body, args: &Args, shape: &ReduceSchedule, max: Reg, sum: 
     let InstOp::Unary(exp, difference) = op(*e) else { return None };
     let InstOp::Binary(less, from, subtracted) = op(*difference) else { return None };
     let steps = (greatest.step, total.step, exp.step, less.step);
-    let is_it = steps == (RegisterStep::Max, RegisterStep::Add, Some(RegisterStep::Exp), Some(RegisterStep::Sub))
+    let is_it = steps
+        == (Some(CombineStep::Max), Some(CombineStep::Add), Some(RegisterStep::Exp), Some(RegisterStep::Sub))
         && (from, *subtracted) == (x, max);
     let is_float = body.insts[sum as usize].dtype.lane() == Lane::F32;
     // A row that is kept is read once anyway. Of columns each would need an exponential more for every element or few;
