@@ -113,7 +113,7 @@ fn variables_that_are_not_understood_are_reported_once() {
     complaints.sort();
     let expect = [
         "lazuli: LAZULI_ISA: \"mmx\" is not understood; there are: baseline, avx2, avx512".to_string(),
-        "lazuli: LAZULI_LOG: \"weather\", \"tides\" are not understood; there are: plan, schedule, wgsl, time, tune"
+        "lazuli: LAZULI_LOG: \"weather\", \"tides\" are not understood; there are: graph, groups, kernels, plan, schedule, wgsl, time, tune"
             .to_string(),
         format!("lazuli: LAZULI_THREADS: \"abc\" is not understood; there are: whole numbers from 1 to {most}"),
         "lazuli: LAZULI_TUNE: \"soon\" is not understood; there are: off, fast, full".to_string(),

@@ -52,7 +52,7 @@ pub use ops::{
     NearestRule, PadMode, Pads, PerAxis, Pool, Position, ScatterReduce, Slice, Slices, einsum,
 };
 pub use place::Caller;
-pub use plan::{Boundary, Explain, KernelInfo};
+pub use plan::{Boundary, Explain, KernelInfo, RepeatedWork};
 pub use realize::{compute, compute_async, compute_staged, compute_staged_with, explain, explain_staged, prepare};
 pub use recording::Recording;
 pub use shape::{Axes, Dims, MAX_RANK, Shape, keep};

@@ -1,5 +1,5 @@
-//! What `LAZULI_LOG` asks to see: `plan`, `schedule`, `wgsl`, `time`, `tune`, separated by commas. It goes to stderr, and this is the one
-//! place that prints. It is also where words of the environment are looked up, since what is not understood is reported.
+//! What `LAZULI_LOG` asks to see, separated by commas: the values that planning passes from stage to stage (`graph`, `groups`,
+//! `kernels`, `plan`, `schedule`, `wgsl`), and `time` and `tune`. It goes to stderr, and this is the one place that prints. It is also where words of the environment are looked up, since what is not understood is reported.
 
 use std::fmt::Display;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -7,6 +7,12 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 /// Something that can be shown while the engine works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topic {
+    /// The graph of every plan that is made, simplified.
+    Graph,
+    /// Which of its nodes share a kernel.
+    Groups,
+    /// The kernels that they became, cut to what the device takes.
+    Kernels,
     /// Every plan that is made.
     Plan,
     /// How the loops of every plan that is made are cut and shared out.
@@ -20,7 +26,10 @@ pub enum Topic {
 }
 
 /// What can be asked for.
-const TOPICS: [(&str, Topic); 5] = [
+const TOPICS: [(&str, Topic); 8] = [
+    ("graph", Topic::Graph),
+    ("groups", Topic::Groups),
+    ("kernels", Topic::Kernels),
     ("plan", Topic::Plan),
     ("schedule", Topic::Schedule),
     ("wgsl", Topic::Wgsl),
@@ -83,7 +92,7 @@ fn find<T: Copy>(word: &str, known: &[(&str, T)]) -> Option<T> {
     known.iter().find(|(name, _)| *name == word).map(|(_, meaning)| *meaning)
 }
 
-/// `"weather" is not understood; there are: plan, schedule, wgsl, time, tune`
+/// `"weather" is not understood; there are: graph, groups, kernels, plan, schedule, wgsl, time, tune`
 fn unknown<T>(words: &[&str], known: &[(&str, T)]) -> String {
     let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
     let words: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
@@ -101,11 +110,11 @@ mod tests {
         assert_eq!(find("weather", &TOPICS), None);
         assert_eq!(
             unknown(&["weather"], &TOPICS),
-            "\"weather\" is not understood; there are: plan, schedule, wgsl, time, tune"
+            "\"weather\" is not understood; there are: graph, groups, kernels, plan, schedule, wgsl, time, tune"
         );
         assert_eq!(
             unknown(&["tides", "weather"], &TOPICS),
-            "\"tides\", \"weather\" are not understood; there are: plan, schedule, wgsl, time, tune"
+            "\"tides\", \"weather\" are not understood; there are: graph, groups, kernels, plan, schedule, wgsl, time, tune"
         );
     }
 }

@@ -1,6 +1,7 @@
 //! Where laziness ends: what is wanted is walked, its plan found or made, run, and the results put in place.
 
-use std::cell::RefCell;
+mod stage_calls;
+
 use std::panic::Location;
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,11 +16,12 @@ use crate::error::{Error, Fault, Result, counted};
 use crate::graph::{Buffer, Buffers, Captured, Expr, Node, NodeRef, Op, capture, take_off};
 use crate::log::{self, Topic};
 use crate::place::Caller;
-use crate::plan::{self, Cache, CachedPlan, Explain, Locked, Made};
+use crate::plan::{self, Cache, CachedPlan, Explain, Locked, Made, ToldPlan};
 use crate::room::zeroed_bytes;
 use crate::tensor::Tensor;
 use crate::user::{self, CalledBy};
 use crate::view::View;
+use stage_calls::StageCalls;
 
 /// Computes several tensors together: one plan, one submit. They stay on their device.
 ///
@@ -165,50 +167,13 @@ pub fn compute_staged_with(stages: &[&[&Tensor]], mut f: impl FnMut(usize) -> Re
 
 #[track_caller]
 fn compute_stages(op: &str, stages: &[&[&Tensor]], f: &mut dyn FnMut(usize) -> Result<()>) -> Result<()> {
-    let calls = StageCalls(RefCell::new(Some(CallsMade { f, n_called: 0, error: None })));
+    let calls = StageCalls::of(f);
     if let Some(asked) = asked(op, stages)? {
         let agenda = smallvec![EvalStep::Evaluate(asked)];
         follow(agenda, &calls, &mut |runnable, run| runnable.run(run))
             .inspect_err(|_| stages.iter().for_each(|tensors| revert(tensors)))?;
     }
     calls.finish(stages.len())
-}
-
-/// The function that is called after each stage, and how far it has come.
-struct StageCalls<'a>(RefCell<Option<CallsMade<'a>>>);
-
-struct CallsMade<'a> {
-    f: &'a mut dyn FnMut(usize) -> Result<()>,
-    n_called: usize,
-    error: Option<Error>,
-}
-
-impl StageCalls<'_> {
-    /// Nobody is called.
-    fn none() -> StageCalls<'static> {
-        StageCalls(RefCell::new(None))
-    }
-
-    /// Calls the function for all stages up to this one for which it was not called yet.
-    fn call(&self, stage: usize) {
-        let mut made = self.0.borrow_mut();
-        let Some(made) = made.as_mut() else { return };
-        while made.n_called <= stage {
-            let stage = made.n_called;
-            made.n_called += 1;
-            if made.error.is_none() {
-                made.error = (made.f)(stage).err();
-            }
-        }
-    }
-
-    /// Calls it for the rest of this many stages. Gives the error that it returned, if it did.
-    fn finish(self, n_stages: usize) -> Result<()> {
-        if let Some(last) = n_stages.checked_sub(1) {
-            self.call(last);
-        }
-        self.0.into_inner().and_then(|made| made.error).map_or(Ok(()), Err)
-    }
 }
 
 /// The nodes of these tensors that are not computed yet, which must be of one device; None if there are none.
@@ -528,8 +493,8 @@ fn explained(op: &str, stages: &[&[&Tensor]]) -> Result<Explain> {
 
 /// What computing what was captured would do. The caller holds the device's lock.
 pub fn describe(device: &Device, captured: &Captured) -> Explain {
-    let (plan, edges) = plan::compile_with_edges(captured.graph(), device.backend().target());
-    let mut explain = Explain { edges, ..Explain::new(&plan) };
+    let ToldPlan { plan, edges, repeated } = plan::compile_told(captured.graph(), device.backend().target());
+    let mut explain = Explain { edges, repeated, ..Explain::new(&plan) };
     device.backend().describe(&plan, &mut explain);
     explain
 }

@@ -2,6 +2,7 @@
 //! Knows ops and shapes; nothing of kernels, plans or how a device works.
 
 mod capture;
+mod display;
 mod flight;
 mod kin;
 #[cfg(test)]

@@ -356,7 +356,9 @@ impl BodyBuilder {
             if let Some(inputs) = inputs {
                 let reg_of = |(idx, map): &(NodeIdx, MapId)| self.lists.known.get(*idx, *map).expect("made before");
                 let regs: SmallVec<[Reg; 3]> = inputs.iter().map(reg_of).collect();
+                let first = self.lists.insts.len();
                 let reg = self.emit(lowering, idx, map, &regs);
+                lowering.evaluates(idx, || (self.n_evaluated(reg), self.cost_from(first)));
                 self.lists.known.insert(idx, map, reg);
             } else if let Some(reg) = self.load_stored(lowering, idx, map) {
                 self.lists.known.insert(idx, map, reg);
@@ -372,6 +374,21 @@ impl BodyBuilder {
         }
         self.lists.stack = stack;
         self.lists.known.get(idx, map).expect("just made")
+    }
+
+    /// How often the instruction of a register is executed.
+    fn n_evaluated(&self, reg: Reg) -> usize {
+        let n_axes = match self.scope(reg) {
+            Scope::Uniform => 0,
+            Scope::Outer => self.n_outer,
+            Scope::Inner => self.dims.len(),
+        };
+        self.dims[..n_axes].iter().product()
+    }
+
+    /// Operations of the instructions from one on, for one element. What a reduction combines is an element of its operand.
+    fn cost_from(&self, first: usize) -> usize {
+        self.lists.insts[first..].iter().filter(|i| !matches!(i.op, InstOp::Reduce(..))).map(|i| i.op.cost()).sum()
     }
 
     /// An element of what is stored elsewhere.

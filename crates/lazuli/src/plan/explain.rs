@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Launch, Plan, Scratch, SlotKind, ValueId};
+use super::{Launch, Plan, RepeatedWork, Scratch, SlotKind, ValueId};
 use crate::dtype::DType;
 use crate::kernel::{Args, AttentionArgs, AttentionKernel, Body, InstOp, Kernel, Order, Scope};
 use crate::view::IndexMap;
@@ -49,6 +49,9 @@ pub struct Explain {
     /// of sizes, strides and offsets that shaders depend on. Where another size changes none of it, nothing is planned or
     /// compiled for it.
     pub edges: Vec<String>,
+    /// What is computed again rather than stored, because that is cheap: in several kernels, or for several indices. The kernels'
+    /// flops have it in them.
+    pub repeated: Vec<RepeatedWork>,
     /// How many of the kernels have run at the end of each stage; one number if nothing is staged.
     pub stages: Vec<usize>,
 }
@@ -135,6 +138,7 @@ impl Explain {
             bytes_moved_lower_bound: least_bytes(plan),
             boundaries: boundaries(plan),
             edges: Vec::new(),
+            repeated: Vec::new(),
             kernels,
         }
     }
@@ -146,16 +150,26 @@ impl Explain {
         self.peak_temp_lower_bound = scratch.lower_bound;
     }
 
+    /// The operations that are done again rather than that their results are stored: part of the kernels' flops.
+    pub fn repeated_flops(&self) -> usize {
+        self.repeated.iter().map(|work| work.flops).sum()
+    }
+
     /// The same as JSON.
     pub fn to_json(&self) -> String {
         let kernels: Vec<String> = self.kernels.iter().map(KernelInfo::to_json).collect();
         let boundary =
             |b: &Boundary| format!("{{\"before\":{},\"after\":{},\"why\":{}}}", b.before, b.after, quoted(&b.why));
         let boundaries: Vec<String> = self.boundaries.iter().map(boundary).collect();
+        let repeated = |work: &RepeatedWork| {
+            let RepeatedWork { op, n_elems, places, flops } = work;
+            format!("{{\"op\":{},\"n_elems\":{n_elems},\"places\":{places},\"flops\":{flops}}}", quoted(op))
+        };
+        let repeated: Vec<String> = self.repeated.iter().map(repeated).collect();
         format!(
             "{{\"dispatches\":{},\"submits\":{},\"peak_temp_bytes\":{},\"kept_bytes\":{},\
              \"peak_temp_lower_bound\":{},\"temp_slots\":{},\"bytes_moved\":{},\"bytes_moved_lower_bound\":{},\"kernels\":[{}],\"boundaries\":[{}],\"edges\":[{}],\
-             \"stages\":{:?}}}",
+             \"repeated\":[{}],\"stages\":{:?}}}",
             self.dispatches,
             self.submits,
             self.peak_temp_bytes,
@@ -167,6 +181,7 @@ impl Explain {
             kernels.join(","),
             boundaries.join(","),
             self.edges.iter().map(|edge| quoted(edge)).collect::<Vec<_>>().join(","),
+            repeated.join(","),
             self.stages,
         )
     }
@@ -444,7 +459,8 @@ impl fmt::Display for Explain {
         for b in &self.boundaries {
             writeln!(f, "      {} and {} are two kernels: {}", b.before, b.after, b.why)?;
         }
-        Ok(())
+        self.repeated.iter().try_for_each(|work| writeln!(f, "      {work}"))?;
+        self.edges.iter().try_for_each(|edge| writeln!(f, "      edge: {edge}"))
     }
 }
 

@@ -15,6 +15,7 @@ use super::body::{BodyBuilder, BodyLists, BuiltKernel, Differs, GroupRecording, 
 use super::checks::Checks;
 use super::groups::{Form, Group, Groups, StoredNode, memory_of, operand_source};
 use super::operand::OperandForms;
+use super::repeated::Evaluation;
 use super::{Limits, ValueId};
 use crate::blocks::{BlockStorage, Storage};
 use crate::dtype::DType;
@@ -92,6 +93,12 @@ impl LaunchDraft {
         }
     }
 
+    /// The kernel in one line.
+    pub fn text(&self) -> String {
+        let each = if self.parts.is_empty() { std::slice::from_ref(self) } else { &self.parts };
+        each.iter().map(|part| part.kernel.text(&part.args)).collect::<Vec<_>>().join(" | ")
+    }
+
     /// Whether another is the same kernel over the same values, whatever the numbers of both are. Neither has parts yet.
     pub fn is_but_for_numbers(&self, other: &LaunchDraft) -> bool {
         self.kernel == other.kernel
@@ -128,6 +135,7 @@ impl PlanValue {
 }
 
 /// All kernels, in no particular order, and the values between them.
+#[derive(Clone)]
 pub struct Lowered {
     pub steps: Vec<LaunchDraft>,
     pub values: Vec<PlanValue>,
@@ -156,6 +164,17 @@ pub fn lower(of: &ToLower, memos: Option<&GroupMemos>) -> (Lowered, Option<Vec<N
     let Lowering { finished, values, checks, nodes, is_split, .. } = lowering;
     let Finished::Drafts(steps) = finished else { unreachable!("it was made so") };
     (Lowered { steps, values, outputs, checks }, (!is_split).then_some(nodes))
+}
+
+/// What the kernels of these groups compute, element by element.
+pub fn evaluations(of: &ToLower) -> Vec<Evaluation> {
+    let mut lowering = Lowering::new(of, Finished::Drafts(Vec::new()));
+    lowering.evaluations = Some(Vec::new());
+    for number in 0..of.groups.groups.len() as u32 {
+        let lowered = lowering.lower_group(number);
+        lowered.unwrap_or_else(|Differs| unreachable!("what is built afresh is compared with nothing"));
+    }
+    lowering.evaluations.unwrap_or_default()
 }
 
 /// For kernels that are known, their arguments (sizes, strides, offsets) for another graph, in the order in which they were lowered; and all checks. An error if
@@ -215,6 +234,8 @@ pub(super) struct Lowering<'a> {
     value_of: Vec<Option<ValueId>>,
     finished: Finished<'a>,
     pub checks: Vec<NodeIdx>,
+    /// What is computed, if it is to be told.
+    evaluations: Option<Vec<Evaluation>>,
     /// Whether a group became several kernels.
     is_split: bool,
     /// The memory of the kernel that is being made, for the next one.
@@ -237,6 +258,7 @@ impl<'a> Lowering<'a> {
             value_of: vec![None; graph.nodes.len()],
             finished,
             checks: Vec::new(),
+            evaluations: None,
             is_split: false,
             lists: Box::default(),
             recording: GroupRecording::Off,
@@ -267,6 +289,15 @@ impl<'a> Lowering<'a> {
         match &self.finished {
             Finished::Drafts(drafts) => drafts.len(),
             Finished::Numbers { args, .. } => args.len(),
+        }
+    }
+
+    /// Notes that a kernel computes so many elements of a node, at so many operations each, if that is to be told: only then is
+    /// it found out.
+    pub fn evaluates(&mut self, node: NodeIdx, numbers: impl FnOnce() -> (usize, usize)) {
+        if let Some(evaluations) = &mut self.evaluations {
+            let (n_elems, cost) = numbers();
+            evaluations.push(Evaluation { node, n_elems, cost });
         }
     }
 
@@ -329,6 +360,9 @@ impl Lowering<'_> {
             Finished::Numbers { args, .. } => args.truncate(to.n_finished),
         }
         self.checks.truncate(to.n_checks);
+        if let Some(evaluations) = &mut self.evaluations {
+            evaluations.truncate(to.n_evaluations);
+        }
         self.values.truncate(to.n_values);
         self.nodes.truncate(to.n_values);
         self.value_of.iter_mut().for_each(|value| *value = value.filter(|v| (*v as usize) < to.n_values));

@@ -9,6 +9,7 @@ mod attention;
 mod edges;
 mod fuse;
 mod maps;
+mod repeated;
 mod body;
 mod lower;
 mod split;
@@ -29,6 +30,7 @@ mod tests;
 
 pub use cache::{Cache, CachedPlan, Locked};
 pub use explain::{Boundary, Explain, KernelInfo};
+pub use repeated::RepeatedWork;
 pub use scratch::{Scratch, scratch, verify_scratch};
 #[cfg(feature = "gpu")]
 pub use split::k_parts;
@@ -49,6 +51,7 @@ use self::template::Template;
 use crate::dtype::DType;
 use crate::graph::{Graph, NodeIdx};
 use crate::kernel::{Args, Kernel};
+use crate::log::{self, Topic};
 use crate::target::{Limits, PanelWidths, Target};
 
 impl Limits {
@@ -187,8 +190,17 @@ pub fn compile(graph: Graph, target: &Target) -> Plan {
     draft.planned(target).0
 }
 
-/// Plans a graph, with the edges at which another size would be planned anew, as text.
-pub fn compile_with_edges(graph: Graph, target: &Target) -> (Plan, Vec<String>) {
+/// A plan, and what is told of how it was made.
+pub struct ToldPlan {
+    pub plan: Plan,
+    /// The edges at which another size would be planned anew, as text.
+    pub edges: Vec<String>,
+    /// What its kernels compute more often than there are elements.
+    pub repeated: Vec<RepeatedWork>,
+}
+
+/// Plans a graph afresh, to be told about.
+pub fn compile_told(graph: Graph, target: &Target) -> ToldPlan {
     let limits = &target.limits;
     let draft = PlanDraft::new(graph, limits);
     let (plan, template) = draft.planned(target);
@@ -196,8 +208,9 @@ pub fn compile_with_edges(graph: Graph, target: &Target) -> (Plan, Vec<String>) 
         edges::ToldEdge { edge: *edge, answer: *answer, graph: &draft.graph }.to_string()
     };
     let asked = template.answers.iter().map(tell);
-    let told = asked.chain(explain::loops(&plan)).collect();
-    (plan, told)
+    let edges = asked.chain(explain::loops(&plan)).collect();
+    let evaluations = lower::evaluations(&draft.to_lower(&template, limits));
+    ToldPlan { plan, edges, repeated: repeated::repeated(&draft.graph, &evaluations) }
 }
 
 /// Plans a graph by a template that serves it, or makes one. Each pass is a function from value to value; in debug builds
@@ -207,10 +220,12 @@ pub fn plan(graph: Graph, target: &Target, templates: &mut Templates) -> (Plan, 
     let draft = PlanDraft::new(graph, limits);
     let structure = structure::structure_of(&draft.graph);
     let template = templates.serving(&structure, &draft.graph, limits, &draft.chained);
-    if let Some(plan) = template.and_then(|template| draft.filled(template, target)) {
+    if let Some((template, plan)) = template.and_then(|template| Some((template, draft.filled(template, target)?))) {
+        draft.show(template, target);
         return (plan, Made::Filled);
     }
     let (plan, template) = draft.planned(target);
+    draft.show(&template, target);
     if template.is_for_all {
         templates.insert(structure, template);
     }
@@ -248,21 +263,36 @@ impl PlanDraft {
         PlanDraft { graph, checks, stages, chained: Default::default(), commits }
     }
 
+    /// Shows what was asked to be seen of the values before the plan. Of a plan that was filled, kernels are lowered once more for
+    /// it.
+    fn show(&self, template: &Template, target: &Target) {
+        log::show(Topic::Graph, || self.graph.to_string());
+        log::show(Topic::Groups, || template.groups.to_string());
+        log::show(Topic::Kernels, || self.cut(self.lowered(template, &target.limits), target).to_string());
+    }
+
+    /// What fusing decides.
+    fn fused(&self, limits: &Limits, commits: fuse::Commits) -> Template {
+        let asked = AskedGraph::new(&self.graph, limits, &self.chained);
+        let groups = fuse::fuse(&asked, limits, &self.checks, &self.stages, commits);
+        if cfg!(debug_assertions) {
+            let verified =
+                verify::verify_groups(&self.graph, &groups, self.chained.of(&self.graph, limits), &self.checks);
+            verified.unwrap_or_else(|fault| panic!("bug in fuse: {fault}\n{}\n{groups}", self.graph));
+        }
+        Template::new(&self.graph, groups, asked.into_answers(), commits == fuse::Commits::Join)
+    }
+
     /// The plan made afresh, and its template.
     fn planned(&self, target: &Target) -> (Plan, Template) {
         let limits = &target.limits;
-        let fused = |commits: fuse::Commits| {
-            let asked = AskedGraph::new(&self.graph, limits, &self.chained);
-            let groups = fuse::fuse(&asked, limits, &self.checks, &self.stages, commits);
-            Template::new(&self.graph, groups, asked.into_answers(), commits == fuse::Commits::Join)
-        };
-        let template = fused(fuse::Commits::Join);
+        let template = self.fused(limits, fuse::Commits::Join);
         // Kernels that commit are best those that make what is committed. Where others need what they make before a check
         // can be made, commits have kernels of their own.
         let (kernels, template) = match self.kernels(&template, target) {
             Ok(kernels) => (kernels, template),
             Err(order::Circle) => {
-                let template = fused(fuse::Commits::Apart);
+                let template = self.fused(limits, fuse::Commits::Apart);
                 let kernels = self.kernels(&template, target);
                 (kernels.unwrap_or_else(|_| unreachable!("bug in the planner: a check waits for a commit")), template)
             }
@@ -319,13 +349,31 @@ impl PlanDraft {
 
     /// The kernels of a template's groups, lowered afresh, in the order in which they run, and where each stage ends.
     fn kernels(&self, template: &Template, target: &Target) -> Result<Ordered, order::Circle> {
-        self.ordered(lower::lower(&self.to_lower(template, &target.limits), None).0, target)
+        self.ordered(self.lowered(template, &target.limits), target)
     }
 
-    fn ordered(&self, lowered: lower::Lowered, target: &Target) -> Result<Ordered, order::Circle> {
+    fn lowered(&self, template: &Template, limits: &Limits) -> Lowered {
+        lower::lower(&self.to_lower(template, limits), None).0
+    }
+
+    fn ordered(&self, lowered: Lowered, target: &Target) -> Result<Ordered, order::Circle> {
+        order::order(self.cut(lowered, target), &self.graph.stages)
+    }
+
+    /// All kernels, cut to what the device takes, and those that share a launch.
+    fn cut(&self, lowered: Lowered, target: &Target) -> Lowered {
+        let verified = |pass: &str, kernels: &Lowered| {
+            if cfg!(debug_assertions) {
+                let verified = verify::verify_kernels(kernels);
+                verified.unwrap_or_else(|fault| panic!("bug in {pass}: {fault}\n{kernels}"));
+            }
+        };
+        verified("lower", &lowered);
         let kernels = grouped::grouped(split::split(lowered, &target.limits), &target.limits);
         // Products that share a launch fill the device together, so that they are grouped before their sums are split.
-        order::order(split::split_sums(kernels, target), &self.graph.stages)
+        let kernels = split::split_sums(kernels, target);
+        verified("split", &kernels);
+        kernels
     }
 
     fn to_lower<'a>(&'a self, template: &'a Template, limits: &'a Limits) -> lower::ToLower<'a> {

@@ -1,6 +1,7 @@
 //! Plans as text, and a verifier that is shown to find what is wrong.
 
 mod filled;
+mod texts;
 
 use super::*;
 use crate::graph::{NodeRef, capture};

@@ -4,6 +4,8 @@
 //! replace rows of, which is whole before and which nobody reads afterwards.
 
 mod bounds;
+mod groups;
+mod kernels;
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -13,6 +15,8 @@ use crate::kernel::{AccessForm, InstOp, Kernel};
 use crate::view::IndexMap;
 pub use bounds::verify_bounds;
 use bounds::{inside_slots, n_bindings};
+pub use groups::verify_groups;
+pub use kernels::verify_kernels;
 
 /// Above this many elements, coverage is checked by counting instead of element by element.
 const EXACT: usize = 1 << 12;

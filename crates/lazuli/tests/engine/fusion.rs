@@ -261,6 +261,29 @@ fn what_is_computed_together_is_computed_once() {
 }
 
 #[test]
+fn what_is_computed_again_is_told_with_its_flops() {
+    let _device = shared();
+    let x = data(&[32, 64]);
+    let both = |y: &Tensor| lazuli::explain(&[&y.sum(0), &y.sum(1)]).unwrap();
+    // Cheap enough for both reductions to compute it rather than to load it.
+    let plan = both(&x.mul(2.0));
+    let [work] = &plan.repeated[..] else { panic!("{plan}") };
+    assert_eq!((&*work.op, work.n_elems, work.places, work.flops), ("mul", 2048, 2, 2048), "{plan}");
+    assert_eq!(plan.repeated_flops(), 2048);
+    assert_eq!(plan.kernels.iter().map(|kernel| kernel.flops).sum::<usize>(), 4 * 2048, "{plan}");
+    let text = plan.to_string();
+    assert!(text.contains("mul of 2048 elements is computed in 2 places: 2048 flops again"), "{text}");
+    assert!(plan.to_json().contains("\"repeated\":[{\"op\":\"mul\",\"n_elems\":2048,"), "{}", plan.to_json());
+    assert!(!plan.edges.is_empty() && plan.edges.iter().all(|edge| text.contains(edge)), "{text}");
+    // What is not cheap is stored, and one kernel computes it.
+    let plan = both(&x.exp());
+    assert!(plan.repeated.is_empty() && plan.repeated_flops() == 0, "{plan}");
+    // A row that every other row sees is computed for each of them.
+    let plan = x.add(data(&[64]).mul(2.0)).explain().unwrap();
+    assert_eq!(plan.repeated_flops(), 31 * 64, "{plan}");
+}
+
+#[test]
 fn explaining_is_deterministic_and_tells_why_kernels_are_two() {
     let _device = shared();
     let x = data(&[64, 64]);

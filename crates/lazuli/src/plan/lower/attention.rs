@@ -138,6 +138,8 @@ impl Lowering<'_> {
         let reg = scores.add(InstOp::Acc(acc as u8), DType::F32, Scope::Outer);
         let everywhere = scores.map(seen.into());
         scores.know(node.seen, everywhere, reg);
+        // Chained products that share an inner one each compute it.
+        self.evaluates(node.product, || (seen.shape.n_elems(), 2 * a.2));
         InnerProduct { depth: a.2, a: a.1, b: b.1 }
     }
 

@@ -36,6 +36,7 @@ pub(super) struct Progress {
     pub n_finished: usize,
     pub n_values: usize,
     pub n_checks: usize,
+    pub n_evaluations: usize,
 }
 
 impl GroupMemos {
@@ -115,7 +116,8 @@ impl Progress {
     /// Of a lowering, now.
     pub(super) fn of(lowering: &Lowering) -> Progress {
         let (n_values, n_checks) = (lowering.values.len(), lowering.checks.len());
-        Progress { n_finished: lowering.n_finished(), n_values, n_checks }
+        let n_evaluations = lowering.evaluations.as_ref().map_or(0, Vec::len);
+        Progress { n_finished: lowering.n_finished(), n_values, n_checks, n_evaluations }
     }
 }
 

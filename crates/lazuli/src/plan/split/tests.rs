@@ -3,11 +3,9 @@
 
 use std::fmt::Write;
 
-use super::super::lower::{ToLower, lower};
 use super::super::{PlanDraft, fuse};
 use super::*;
 use crate::graph::{NodeRef, capture};
-use crate::plan::edges::AskedGraph;
 use crate::target::{CpuTarget, Machine};
 use crate::{DType, Device, Tensor};
 
@@ -45,11 +43,7 @@ fn lowered(outputs: &[&Tensor], limits: &Limits) -> Lowered {
     let device = nodes[0].device.clone();
     let _lock = device.cache().lock();
     let draft = PlanDraft::new(capture(&nodes, &[]).graph(), limits);
-    let asked = AskedGraph::new(&draft.graph, limits, &draft.chained);
-    let groups = fuse::fuse(&asked, limits, &draft.checks, &draft.stages, fuse::Commits::Join);
-    let chained = draft.chained.of(&draft.graph, limits);
-    let of = ToLower { graph: &draft.graph, groups: &groups, chained, limits, waits: &draft.checks };
-    lower(&of, None).0
+    draft.lowered(&draft.fused(limits, fuse::Commits::Join), limits)
 }
 
 /// The kernels of a tensor before and after they are cut.

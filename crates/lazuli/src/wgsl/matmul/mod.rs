@@ -173,8 +173,7 @@ impl<'a> MatmulShader<'a> {
 
     /// Workgroups that make all tiles.
     fn n_groups(&self) -> usize {
-        let [n_across, n_down] = self.tiles();
-        let n_once = n_across * n_down * self.n_batch();
+        let n_once = self.tiles().iter().product::<usize>() * self.n_batch();
         let n_tiles = n_once * if self.sums == DispatchSums::Parts { self.matmul.k_parts.count() } else { 1 };
         n_tiles.div_ceil(self.tiles_of_group())
     }
