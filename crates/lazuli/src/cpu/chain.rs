@@ -91,49 +91,20 @@ pub struct Start {
     pub ahead: usize,
 }
 
-/// Rows of lanes that are run one after another.
-#[derive(Clone, Copy)]
-pub struct ChainRows {
-    pub n: usize,
-    pub len: usize,
-    /// From row to row of what the chain starts from.
-    pub start_pitch: isize,
-    pub out: *mut u32,
-    pub out_pitch: usize,
-}
-
-/// `out[i]` = all steps applied to `start[i]`, row by row. Operands go on with the rows.
+/// `out[i]` = all steps applied to `start[i]`.
 ///
 /// # Safety
-/// In each row every operand, and `start`, points to a single lane or to as many as a row has, and none overlaps `out`, which has
-/// room.
-pub unsafe fn run(start: Start, steps: &mut [ChainOperand], rows: ChainRows, write: ChainWrite) {
+/// Every operand, and `start`, points to a single lane or to as many as `out` has, and none overlaps `out`.
+pub unsafe fn run(start: Start, steps: &[ChainOperand], out: &mut [u32], write: ChainWrite) {
     // SAFETY: the instruction set is there; the rest as promised by the caller.
     unsafe {
         match isa() {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => run_avx512(start, steps, rows, write),
+            Isa::Avx512 => run_avx512(start, steps, out, write),
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => run_avx2(start, steps, rows, write),
-            _ => each_row(start, steps, rows, |start, steps, out| plain::<math::MulThenAdd>(start, steps, 0, out)),
+            Isa::Avx2 => run_avx2(start, steps, out, write),
+            _ => plain::<math::MulThenAdd>(start, steps, 0, out),
         }
-    }
-}
-
-/// Calls `f` with each row.
-#[inline(always)]
-unsafe fn each_row(
-    mut start: Start,
-    steps: &mut [ChainOperand],
-    rows: ChainRows,
-    f: impl Fn(Start, &[ChainOperand], &mut [u32]),
-) {
-    for row in 0..rows.n {
-        // SAFETY: as promised by the caller of `run`.
-        let out = unsafe { std::slice::from_raw_parts_mut(rows.out.wrapping_add(row * rows.out_pitch), rows.len) };
-        f(start, steps, out);
-        start.lanes = start.lanes.wrapping_offset(rows.start_pitch);
-        steps.iter_mut().for_each(ChainOperand::advance);
     }
 }
 
@@ -402,7 +373,7 @@ macro_rules! compiled {
     ($run:ident, $features:literal, $vector:ty, $flight:literal) => {
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $features)]
-        unsafe fn $run(start: Start, steps: &mut [ChainOperand], rows: ChainRows, write: ChainWrite) {
+        unsafe fn $run(start: Start, steps: &[ChainOperand], out: &mut [u32], write: ChainWrite) {
             // Functions need registers of their own.
             let is_function =
                 |kind| matches!(kind, ChainStep::Sqrt | ChainStep::Exp | ChainStep::Erf | ChainStep::Erfc);
@@ -410,12 +381,8 @@ macro_rules! compiled {
             // SAFETY: as promised by the caller.
             unsafe {
                 match calls {
-                    true => each_row(start, steps, rows, |start, steps, out| {
-                        run_vectors::<$vector, 8, true>(start, steps, out, write)
-                    }),
-                    false => each_row(start, steps, rows, |start, steps, out| {
-                        run_vectors::<$vector, $flight, false>(start, steps, out, write)
-                    }),
+                    true => run_vectors::<$vector, 8, true>(start, steps, out, write),
+                    false => run_vectors::<$vector, $flight, false>(start, steps, out, write),
                 }
             }
         }
@@ -428,13 +395,6 @@ compiled!(run_avx2, "avx2,fma", F32x8, 8);
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// A single row.
-    unsafe fn run_row(start: Start, steps: &[ChainOperand], out: &mut [u32], write: ChainWrite) {
-        let rows = ChainRows { n: 1, len: out.len(), start_pitch: 0, out: out.as_mut_ptr(), out_pitch: 0 };
-        // SAFETY: as promised by the caller.
-        unsafe { run(start, &mut steps.to_vec(), rows, write) }
-    }
 
     #[test]
     fn a_chain_is_its_steps_one_after_another() {
@@ -456,7 +416,7 @@ mod tests {
                 let mut out = vec![0; n + 3];
                 let steps: Vec<ChainOperand> = steps.iter().cycle().take(n_steps).copied().collect();
                 // SAFETY: all lanes are there.
-                unsafe { run_row(Start { lanes: x.as_ptr(), single: false, ahead: 0 }, &steps, &mut out[3..], write) };
+                unsafe { run(Start { lanes: x.as_ptr(), single: false, ahead: 0 }, &steps, &mut out[3..], write) };
                 super::super::nontemporal::finish();
                 for i in 0..n {
                     let [mut y, x, a, b] = [x[i], x[i], a[i], b].map(f32::from_bits);
@@ -494,7 +454,7 @@ mod tests {
                 let start = Start { lanes: x.as_ptr(), single: false, ahead: 0 };
                 // SAFETY: all lanes are there, and the loops are those of this machine.
                 unsafe {
-                    run_row(start, &[ChainOperand::new(step, false, None)], &mut got, ChainWrite::Cached);
+                    run(start, &[ChainOperand::new(step, false, None)], &mut got, ChainWrite::Cached);
                     apply(&x[..n], &mut want);
                 }
                 let same = |a: u32, b: u32| a == b || f32::from_bits(a).is_nan() && f32::from_bits(b).is_nan();
@@ -518,7 +478,7 @@ mod tests {
             let (by_bits, mut got) = (by.to_bits(), vec![0; x.len()]);
             let steps = [ChainOperand::new(RegisterStep::Div, false, Some(&Val::one(&raw const by_bits)))];
             // SAFETY: all lanes are there.
-            unsafe { run_row(start, &steps, &mut got, ChainWrite::Cached) };
+            unsafe { run(start, &steps, &mut got, ChainWrite::Cached) };
             for (x, got) in x.iter().map(|x| f32::from_bits(*x)).zip(got.into_iter().map(f32::from_bits)) {
                 let want = x / by;
                 assert!(got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(), "{x:e} / {by:e} = {got:e}");

@@ -3,7 +3,7 @@
 
 use smallvec::SmallVec;
 
-use super::chain::{self, ChainOperand, ChainRows, ChainWrite, Start};
+use super::chain::{self, ChainOperand, ChainWrite, Start};
 use super::convert;
 use super::fold;
 use super::load::{self, Lookup};
@@ -320,24 +320,21 @@ impl Frame<'_> {
             ChainWrite::Cached => 0,
         };
         let start = val(start);
-        let from = Start { lanes: start.ptr, single: !start.spread, ahead };
-        // SAFETY: every operand has a lane or `len` in each row, and the destination room for them and is none of them.
-        unsafe {
-            match in_registers {
-                None => {
-                    let rows = ChainRows { n: rows, len, start_pitch: start.pitch, out: out.ptr, out_pitch: out.pitch };
-                    chain::run(from, &mut steps, rows, out.write);
-                }
-                Some((idx, step, apply)) => {
-                    for row in 0..rows {
-                        let lanes = start.ptr.wrapping_offset(row as isize * start.pitch);
-                        let to = if out.ptr.is_null() { out.ptr } else { out.ptr.wrapping_add(row * out.pitch) };
-                        let folded = fold::fold(Start { lanes, ..from }, &steps, to, len, (step, apply));
-                        self.folded[idx].push(folded);
-                        steps.iter_mut().for_each(ChainOperand::advance);
+        for row in 0..rows {
+            let lanes = start.ptr.wrapping_offset(row as isize * start.pitch);
+            let from = Start { lanes, single: !start.spread, ahead };
+            // SAFETY: every operand has a lane or `len`, and the destination room for them and is none of them.
+            unsafe {
+                let to = out.ptr.wrapping_add(row * out.pitch);
+                match in_registers {
+                    None => chain::run(from, &steps, std::slice::from_raw_parts_mut(to, len), out.write),
+                    Some((idx, step, apply)) => {
+                        let to = if out.ptr.is_null() { out.ptr } else { to };
+                        self.folded[idx].push(fold::fold(from, &steps, to, len, (step, apply)));
                     }
                 }
-            }
+            };
+            steps.iter_mut().for_each(ChainOperand::advance);
         }
         self.chain = steps;
         if !single {

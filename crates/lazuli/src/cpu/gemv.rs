@@ -62,7 +62,7 @@ impl Skinny {
                 self.columns(task * per_task, ((task + 1) * per_task).min(n));
             });
         }
-        let (n_parts, sums) = (k_parts.count(), Parts { first: self.out, rest: sums, n_rows: m, n_columns: n });
+        let (n_parts, sums) = (k_parts.count(), Parts { first: self.out, rest: sums, len: m * n });
         threads::for_each(n_parts, &|part| {
             let rows = k_parts.range(part, k);
             // SAFETY: every part has sums of its own; the rest as promised by the caller.
@@ -71,10 +71,8 @@ impl Skinny {
                 self.rows(rows.start, rows.end, sums.at(part));
             }
         });
-        if n_parts > 1 {
-            // SAFETY: all were computed.
-            unsafe { sums.add_up(n_parts, &|_, _| ()) };
-        }
+        // SAFETY: all were computed.
+        unsafe { sums.add_up(n_parts) };
     }
 
     /// Adds the products with rows `from..to` of `b` to `out`.
@@ -174,23 +172,26 @@ unsafe fn columns<V: Floats>(x: &Skinny, from: usize, to: usize) {
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn dots<V: Floats, const M: usize, const N: usize, const U: usize>(x: &Skinny, i: usize, j: usize) {
-    let a: [*const f32; M] = std::array::from_fn(|row| x.a.wrapping_offset((i + row) as isize * x.a_pitch));
-    let b: [*const f32; N] = std::array::from_fn(|column| x.b.wrapping_offset((j + column) as isize * x.b_pitch));
+    let a = |row: usize| x.a.wrapping_offset((i + row) as isize * x.a_pitch);
+    let b = |column: usize| x.b.wrapping_offset((j + column) as isize * x.b_pitch);
     let mut at = 0;
     // SAFETY: vectors lie within rows and columns; the rest as promised by the caller.
     unsafe {
         let mut sums = [[[V::splat(0.0); U]; N]; M];
         while at + U * V::LANES <= x.k {
             for u in 0..U {
-                let at = at + u * V::LANES;
-                add_products::<V, M, N, U>(&mut sums, u, a.map(|a| a.add(at)), b.map(|b| b.add(at)), V::LANES);
+                let mut lanes = [V::splat(0.0); N];
+                for column in 0..N {
+                    lanes[column] = V::load(b(column).add(at + u * V::LANES));
+                }
+                for row in 0..M {
+                    let scale = V::load(a(row).add(at + u * V::LANES));
+                    for column in 0..N {
+                        sums[row][column][u] = scale.fma(lanes[column], sums[row][column][u]);
+                    }
+                }
             }
             at += U * V::LANES;
-        }
-        while at < x.k {
-            let n = V::LANES.min(x.k - at);
-            add_products::<V, M, N, U>(&mut sums, 0, a.map(|a| a.add(at)), b.map(|b| b.add(at)), n);
-            at += n;
         }
         for row in 0..M {
             for column in 0..N {
@@ -207,32 +208,11 @@ unsafe fn dots<V: Floats, const M: usize, const N: usize, const U: usize>(x: &Sk
                     }
                     half /= 2;
                 }
-                *x.out.add((i + row) * x.n + j + column) = lanes[0];
-            }
-        }
-    }
-}
-
-/// Adds the products of `n` neighbours in each row and each column to the sums with this number: a vector of them or fewer.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-unsafe fn add_products<V: Floats, const M: usize, const N: usize, const U: usize>(
-    sums: &mut [[[V; U]; N]; M],
-    u: usize,
-    a: [*const f32; M],
-    b: [*const f32; N],
-    n: usize,
-) {
-    // SAFETY: so many are there, as promised by the caller.
-    unsafe {
-        let mut lanes = [V::splat(0.0); N];
-        for column in 0..N {
-            lanes[column] = if n == V::LANES { V::load(b[column]) } else { V::load_first(b[column], n) };
-        }
-        for row in 0..M {
-            let scale = if n == V::LANES { V::load(a[row]) } else { V::load_first(a[row], n) };
-            for column in 0..N {
-                sums[row][column][u] = scale.fma(lanes[column], sums[row][column][u]);
+                let mut dot = lanes[0];
+                for l in at..x.k {
+                    dot = (*a(row).add(l)).mul_add(*b(column).add(l), dot);
+                }
+                *x.out.add((i + row) * x.n + j + column) = dot;
             }
         }
     }

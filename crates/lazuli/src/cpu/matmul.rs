@@ -539,12 +539,8 @@ impl Product<'_> {
                 }
                 ProductMethod::Gemm(gemm) => {
                     let lists = GemmLists { a: self.a.listed(row), b: self.b.listed(0) };
-                    let gemm =
-                        Gemm { m: rows, a, b, b_first, packed: self.packed.get().cast(), out: out.cast(), ..gemm };
-                    // Results are mapped by the thread that has made them, while they are near.
-                    return gemm.run(lists, rooms, k_parts, parts, &|rows, columns| {
-                        self.epilogue.block(start, rows, columns);
-                    });
+                    Gemm { m: rows, a, b, b_first, packed: self.packed.get().cast(), out: out.cast(), ..gemm }
+                        .run(lists, rooms, k_parts, parts)
                 }
                 ProductMethod::Blocks(_)
                 | ProductMethod::Implicit(_)

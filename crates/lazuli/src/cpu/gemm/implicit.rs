@@ -239,8 +239,6 @@ impl DirectBlock<'_> {
         let kernel = self.cut.kernel;
         let mut starts = [0isize; BLOCK + super::MAX_ROWS];
         starts.iter_mut().zip(self.places.offsets(places.start).take(places.len())).for_each(|(to, at)| *to = at);
-        let n_values = depth.len() * width;
-        let next = Some((packed.wrapping_add(n_values), n_values));
         for row in (0..places.len()).step_by(kernel.heights[2]) {
             let n_rows = kernel.heights[2].min(places.len() - row);
             let height = kernel.heights.iter().filter(|height| **height < n_rows).count();
@@ -258,7 +256,7 @@ impl DirectBlock<'_> {
                 n_rows,
                 n_columns: width,
                 adds,
-                next: RegisterTile::next_of(next, packed, depth.len(), row / kernel.heights[2]),
+                next: RegisterTile::next_of(packed, (depth.len(), width), row / kernel.heights[2]),
             };
             // SAFETY: the instruction set is there; the rest as promised by the caller.
             unsafe { kernel.listed[height][width / kernel.lanes - 1](&tile) };

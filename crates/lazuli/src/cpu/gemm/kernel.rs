@@ -27,7 +27,7 @@ const STEPS: usize = 4;
 const NEXT_PER_TURN: usize = 32;
 const LINE: usize = 16;
 
-pub type TileFn = unsafe fn(&RegisterTile);
+type TileFn = unsafe fn(&RegisterTile);
 type GatherFn = unsafe fn(&Gather<'_>);
 
 /// How products are made with one instruction set.
@@ -107,8 +107,8 @@ pub struct RegisterTile {
     pub n_columns: usize,
     /// Whether products are added to what is there.
     pub adds: bool,
-    /// For tiles of packed panels: part of what later tiles read, asked for on the way, [`RegisterTile::n_asked`] values of it. It
-    /// need not be memory.
+    /// For tiles that read `a` by tables: part of what later tiles read, asked for on the way, [`RegisterTile::n_asked`] values
+    /// of it. It need not be memory.
     pub next: *const f32,
 }
 
@@ -154,7 +154,7 @@ impl RegisterTile {
                     let (b, laid) = next(b, laid, i);
                     step::<_, _, _, B>(&mut sums, &rows, self.column::<B>(l + i), b, pitch, n_last, laid);
                 }
-                if B == LAID || B == PREFETCH || B == LISTED {
+                if B == LISTED {
                     let at = self.next.wrapping_add(l / STEPS * NEXT_PER_TURN);
                     (0..NEXT_PER_TURN).step_by(LINE).for_each(|i| prefetch_l2(at.wrapping_add(i)));
                 }
@@ -178,14 +178,11 @@ impl RegisterTile {
         depth / STEPS * NEXT_PER_TURN
     }
 
-    /// Which part of a block of so many values, which will be read next, the `idx`th tile of this depth asks for that reads `b`; if
+    /// Which part of the block after `b` the `idx`th tile asks for that reads `b`, a block of so many rows `width` apart; if
     /// others have asked for all, what is near already.
-    pub fn next_of(next: Option<(*const f32, usize)>, b: *const f32, depth: usize, idx: usize) -> *const f32 {
+    pub fn next_of(b: *const f32, (depth, width): (usize, usize), idx: usize) -> *const f32 {
         let at = idx * RegisterTile::n_asked(depth);
-        match next {
-            Some((next, n_values)) if at < n_values => next.wrapping_add(at),
-            _ => b,
-        }
+        if at < depth * width { b.wrapping_add(depth * width + at) } else { b }
     }
 
     /// How far from the start of a row of `a` a column is.
@@ -241,18 +238,12 @@ impl RegisterTile {
     /// Stores a row of results, or adds it to what is there.
     #[inline(always)]
     unsafe fn store<V: Floats, const ACROSS: usize>(&self, out: *mut f32, sums: &[V; ACROSS]) {
-        let is_whole = self.n_columns >= ACROSS * V::LANES;
         // SAFETY: as promised by the caller.
         unsafe {
             for j in 0..ACROSS {
-                let to = out.wrapping_add(j * V::LANES);
-                if is_whole {
-                    let sum = if self.adds { V::load(to).add(sums[j]) } else { sums[j] };
-                    sum.store(to);
-                    continue;
-                }
                 // None where a panel is wider than what is left.
                 let n = V::LANES.min(self.n_columns.saturating_sub(j * V::LANES));
+                let to = out.wrapping_add(j * V::LANES);
                 let before = if self.adds { V::load_first(to, n) } else { V::splat(0.0) };
                 before.add(sums[j]).store_first(to, n);
             }

@@ -7,7 +7,6 @@ mod implicit;
 mod kernel;
 mod pack;
 mod packed;
-mod task;
 mod winograd;
 
 pub use gather::ListedMatrix;
@@ -15,13 +14,14 @@ pub use implicit::{ImplicitGemm, ImplicitMemory, ImplicitOut};
 pub use winograd::{Winograd, WinogradMemory};
 
 use std::fmt;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use self::kernel::{MicroKernel, kernel};
+use self::gather::Gather;
+use self::kernel::{MicroKernel, RegisterTile, kernel, of};
 pub use self::pack::turn;
 pub use self::packed::PackedMatrix;
-use self::task::GemmTask;
-use super::split_k::{HandOver, Parts};
+use super::split_k::Parts;
 use super::threads;
 use crate::blocks::Storage;
 use crate::dtype::DType;
@@ -32,6 +32,10 @@ use crate::ops::Isa;
 const DEPTH: usize = 512;
 /// Up to so many rows of `a`, `b` is multiplied as it lies: laying it out would take longer than it saves.
 const MAX_LYING: usize = 32;
+/// Rows of such a block: what is used again must be found where it was.
+const LYING_DEPTH: usize = 256;
+/// Rows of a block that is laid out for a single tile: few enough for a first-level cache.
+const ONCE_DEPTH: usize = 64;
 /// Up to so many rows of `a`, panels are made one by one.
 const FEW: usize = 128;
 /// Vectors across a block: half a megabyte of the widest, for a second-level cache.
@@ -234,31 +238,18 @@ impl Gemm {
         });
     }
 
-    /// Computes it on all threads, by the parts of k, whose sums there is room for at `sums` but for the first. Every result is
-    /// handed over once, when it is final.
+    /// Computes it on all threads, by the parts of k, whose sums there is room for at `sums` but for the first.
     ///
     /// # Safety
     /// Operands, results and rooms are within their memory and do not overlap; there are lists where there are no steps.
-    pub unsafe fn run(
-        &self,
-        lists: GemmLists,
-        rooms: PackBuffers,
-        k_parts: AxisParts,
-        sums: *mut f32,
-        finished: HandOver,
-    ) {
-        let (n_parts, sums) =
-            (k_parts.count(), Parts { first: self.out, rest: sums, n_rows: self.m, n_columns: self.n });
+    pub unsafe fn run(&self, lists: GemmLists, rooms: PackBuffers, k_parts: AxisParts, sums: *mut f32) {
         if self.k == 0 {
             // SAFETY: as promised by the caller.
-            return unsafe {
-                self.out.write_bytes(0, self.m * self.n);
-                sums.add_up(1, finished);
-            };
+            return unsafe { self.out.write_bytes(0, self.m * self.n) };
         }
         let cut = self.cut(lists);
         let (n_panels, n_tiles, tile_rows) = (cut.n_panels(), cut.n_tiles(), cut.kernel.heights[2]);
-        let n_threads = threads::count();
+        let (n_threads, n_parts) = (threads::count(), k_parts.count());
         let worth = (self.work() / TASK / n_parts).clamp(1, (TASKS_PER_THREAD * n_threads).div_ceil(n_parts));
         let n_tasks = if worth == 1 { 1 } else { worth.next_multiple_of(n_threads) };
         // As wide as a block, for then `a` is read least often; as tall as leaves every thread its share. Panels are
@@ -268,25 +259,23 @@ impl Gemm {
         } else {
             n_tasks.div_ceil(cut.max_tall())
         };
-        let n_wide = n_panels.div_ceil(MAX_ACROSS / cut.kernel.across).max(widest).min(n_panels).max(1);
+        let n_wide = n_panels.div_ceil(cut.max_panels()).max(widest).min(n_panels).max(1);
         let n_tall = n_tasks.div_ceil(n_wide);
         let n_tall = if n_wide.is_multiple_of(n_threads) { n_tall } else { n_tall.next_multiple_of(n_threads) };
         // What is gathered for a task is gathered again for the one below it: no more of them than threads.
         let n_tall = if lists.b.is_some() { n_tall.min(n_threads) } else { n_tall }.min(cut.max_tall());
-        let at_once = (n_parts == 1).then_some(finished);
+        let sums = Parts { first: self.out, rest: sums, len: self.m * self.n };
         threads::for_each_on(n_parts * n_wide * n_tall, &|worker, task| {
             let (part, task) = (task / (n_wide * n_tall), task % (n_wide * n_tall));
             let panels = share(n_panels, n_wide, task / n_tall);
             let tiles = share(n_tiles, n_tall, task % n_tall);
             let rows = tiles.start * tile_rows..(tiles.end * tile_rows).min(self.m);
-            let task = GemmTask { rows, depth: k_parts.range(part, self.k), panels, finished: at_once };
+            let block = GemmTask { rows, depth: k_parts.range(part, self.k), panels };
             // SAFETY: as promised by the caller.
-            unsafe { cut.multiply(task, sums.at(part), rooms.of(worker)) };
+            unsafe { cut.multiply(block, sums.at(part), rooms.of(worker)) };
         });
-        if n_parts > 1 {
-            // SAFETY: all were computed.
-            unsafe { sums.add_up(n_parts, finished) };
-        }
+        // SAFETY: all were computed.
+        unsafe { sums.add_up(n_parts) };
     }
 
     /// The element of `b` in this row and the first column of a panel, by its number; without panels, in this column.
@@ -321,6 +310,14 @@ struct GemmTiling<'a> {
     lists: GemmLists<'a>,
     way: BSource,
     kernel: &'static MicroKernel,
+}
+
+/// What a task multiplies.
+struct GemmTask {
+    rows: Range<usize>,
+    /// Rows of `b`.
+    depth: Range<usize>,
+    panels: Range<usize>,
 }
 
 impl GemmTiling<'_> {
@@ -361,5 +358,115 @@ impl GemmTiling<'_> {
     /// Columns of a panel, with those that only fill it up.
     fn width(&self, columns: &Range<usize>) -> usize {
         self.x.panels.map_or(columns.len().next_multiple_of(self.kernel.lanes), |panels| panels.width)
+    }
+
+    /// Rows of `a` as dense rows, and how far apart they are: in place where they are dense, else copied to `left`.
+    #[inline(always)]
+    unsafe fn rows_of_a(&self, rows: Range<usize>, depth: Range<usize>, left: *mut f32) -> (*const f32, isize) {
+        let x = self.x;
+        let copied = (left.cast_const(), depth.len() as isize);
+        // SAFETY: as promised by the caller; `left` has room for the rows.
+        unsafe {
+            let (Some(steps), None) = (x.a_steps, self.lists.a) else {
+                let Some(matrix) = self.lists.a else { unreachable!("without steps there are lists") };
+                let (run, step) = matrix.cols.run(depth.start, depth.len());
+                if let Some(down) = matrix.rows.stride().filter(|_| run == depth.len() && step == 1) {
+                    let first = (matrix.first_row + rows.start) as isize * down;
+                    return (x.a.wrapping_offset(first + matrix.cols.at(depth.start)), down);
+                }
+                let pitch = depth.len();
+                (self.kernel.gather)(&Gather { from: x.a, matrix, rows, cols: depth, to: left, pitch });
+                return copied;
+            };
+            let first = rows.start as isize * steps.0 + depth.start as isize * steps.1;
+            let a = x.a.wrapping_offset(first);
+            if steps.1 == 1 {
+                return (a, steps.0);
+            }
+            turn(a, steps, (rows.len(), depth.len()), left, depth.len());
+            copied
+        }
+    }
+
+    /// One block of the result.
+    unsafe fn multiply(&self, block: GemmTask, out: *mut f32, room: PackBuffers) {
+        let &GemmTiling { x, way, kernel, .. } = self;
+        let mut left = [MaybeUninit::<f32>::uninit(); DEPTH * MAX_ROWS];
+        let left: *mut f32 = left.as_mut_ptr().cast();
+        let max_depth = match way {
+            BSource::InPlace => LYING_DEPTH,
+            // Read straight through; a row of `a` may be as long as there is room for.
+            BSource::Prepacked if x.m == 1 => DEPTH * MAX_ROWS,
+            BSource::PackFirst | BSource::PackOnFirstUse if x.m <= kernel.heights[2] => ONCE_DEPTH,
+            _ => DEPTH,
+        };
+        let packed = self.packed();
+        let n_together = self.max_panels();
+        for first in block.panels.clone().step_by(n_together) {
+            let panels = first..block.panels.end.min(first + n_together);
+            let from = self.columns(panels.clone()).start;
+            for l in block.depth.clone().step_by(max_depth) {
+                let depth = max_depth.min(block.depth.end - l);
+                let laid = |columns: &Range<usize>| room.first.wrapping_add(depth * (columns.start - from));
+                // SAFETY: the instruction set is there; the room holds a block, and `left` a tile's rows; the rest as
+                // promised by the caller.
+                unsafe {
+                    if way == BSource::PackFirst && packed.is_none() {
+                        for panel in panels.clone() {
+                            self.lay_out(l..l + depth, panel, laid(&self.columns(panel..panel + 1)));
+                        }
+                    }
+                    for row in block.rows.clone().step_by(kernel.heights[2]) {
+                        let n_rows = kernel.heights[2].min(block.rows.end - row);
+                        let (a, a_pitch) = self.rows_of_a(row..row + n_rows, l..l + depth, left);
+                        let height = kernel.heights.iter().filter(|height| **height < n_rows).count();
+                        let is_first = row == block.rows.start;
+                        let tiles = match way {
+                            BSource::PackOnFirstUse if is_first && packed.is_none() => {
+                                kernel.laying[of(x.b_storage.dtype())][height]
+                            }
+                            BSource::InPlace => kernel.tiles[height],
+                            BSource::Prepacked if n_rows == 1 => kernel.rows[of(x.b_storage.dtype())],
+                            _ if n_rows == 1 => kernel.rows[of(DType::F32)],
+                            _ if is_first && (way == BSource::Prepacked || packed.is_some()) => kernel.fresh[height],
+                            _ => kernel.tiles[height],
+                        };
+                        for panel in panels.clone() {
+                            let columns = self.columns(panel..panel + 1);
+                            let at = x.b(l, panel, columns.start) * x.b_storage.unit_bytes() as isize;
+                            let lies = x.b.wrapping_offset(at).cast::<f32>();
+                            let laid = laid(&columns);
+                            let b = match (way, packed) {
+                                (_, Some(packed)) => packed.add(x.k * columns.start + l * self.width(&columns)),
+                                (BSource::InPlace | BSource::Prepacked, None) => lies,
+                                (BSource::PackOnFirstUse, None) if is_first => lies,
+                                (BSource::PackOnFirstUse | BSource::PackFirst, None) => laid.cast_const(),
+                            };
+                            let out = out.add(row * x.n + columns.start);
+                            let adds = l > block.depth.start;
+                            let (b_pitch, pitch, n_columns) =
+                                (x.b_steps.map_or(0, |steps| steps.0), x.n, columns.len());
+                            let tile = RegisterTile {
+                                a,
+                                a_pitch,
+                                a_rows: std::ptr::null(),
+                                a_columns: std::ptr::null(),
+                                b,
+                                b_pitch,
+                                laid,
+                                depth,
+                                out,
+                                pitch,
+                                n_rows,
+                                n_columns,
+                                adds,
+                                next: std::ptr::null(),
+                            };
+                            tiles[self.width(&columns) / kernel.lanes - 1](&tile);
+                        }
+                    }
+                }
+            }
+        }
     }
 }

@@ -285,7 +285,6 @@ impl WinogradBlock<'_> {
         for (place, part) in (0..PLACES).flat_map(|place| (0..n_depths).map(move |part| (place, part))) {
             let depth = share(n_channels, n_depths, part);
             let b = packed.wrapping_add((place * n_channels + depth.start) * width);
-            let next = Some((b.wrapping_add(depth.len() * width), depth.len() * width));
             for row in (0..n_tiles).step_by(kernel.heights[2]) {
                 let n_rows = kernel.heights[2].min(n_tiles - row);
                 let height = kernel.heights.iter().filter(|height| **height < n_rows).count();
@@ -303,7 +302,7 @@ impl WinogradBlock<'_> {
                     n_rows,
                     n_columns: width,
                     adds: part > 0,
-                    next: RegisterTile::next_of(next, b, depth.len(), row / kernel.heights[2]),
+                    next: RegisterTile::next_of(b, (depth.len(), width), row / kernel.heights[2]),
                 };
                 // SAFETY: the instruction set is there; the rest as promised by the caller.
                 unsafe { kernel.listed[height][width / kernel.lanes - 1](&tile) };

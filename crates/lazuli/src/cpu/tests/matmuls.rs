@@ -199,17 +199,11 @@ fn panels_of_every_width_are_right_at_every_edge() {
 fn lesser_instruction_sets_are_right_too() {
     for isa in ["baseline", "avx2"] {
         let mut again = std::process::Command::new(std::env::current_exe().unwrap());
-        let tests = [
-            "panels_of_every_width",
-            "few_results_of_many",
-            "few_rows_are_right",
-            "sums_alone_and_with_what_follows",
-            "operands_are_read_by_lists",
-        ];
+        let tests = ["panels_of_every_width", "few_results_of_many", "few_rows_are_right"];
         again.args(tests).args(["channels_by_themselves", "windows_by_winograd"]);
         let output = again.env("LAZULI_ISA", isa).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && text.contains("running 9 tests"), "{isa}: {text}");
+        assert!(output.status.success() && text.contains("running 7 tests"), "{isa}: {text}");
     }
 }
 
