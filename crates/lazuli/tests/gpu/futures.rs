@@ -22,6 +22,25 @@ fn numbers_arrive_without_a_runtime() {
 }
 
 #[test]
+fn sizes_that_are_data_arrive_without_blocking() {
+    let _turn = alone();
+    for gpu in gpus() {
+        let x = Tensor::from_slice(&[3.0f32, 0.0, -1.0, 0.0, 3.0, 5.0], [2, 3], &gpu);
+        let mask = x.gt(0);
+        let read = |made: lazuli::Result<Tensor>| made.unwrap().to_vec::<f32>().unwrap();
+        let places = block_on(x.nonzero_async()).unwrap();
+        assert_eq!(places.to_vec::<i32>().unwrap(), [0, 0, 0, 2, 1, 1, 1, 2]);
+        assert_eq!(read(block_on(x.masked_select_async(&mask))), [3.0, 3.0, 5.0]);
+        assert_eq!(read(block_on(x.index_mask_async(&mask.select_index(1, 2)))), [0.0, 3.0, 5.0]);
+        assert_eq!(read(block_on(x.unique_async())), [-1.0, 0.0, 3.0, 5.0]);
+        let boxes = Tensor::from_slice(&[0.0f32, 0.0, 2.0, 2.0, 0.0, 0.0, 2.0, 1.9, 3.0, 3.0, 4.0, 4.0], [3, 4], &gpu);
+        let scores = Tensor::from_slice(&[0.5f32, 0.9, 0.1], [3], &gpu);
+        let kept = block_on(boxes.non_max_suppression_async(&scores, 0.5)).unwrap();
+        assert_eq!(kept.to_vec::<i32>().unwrap(), [1, 2]);
+    }
+}
+
+#[test]
 fn many_futures_are_woken() {
     let _turn = alone();
     for gpu in gpus() {
