@@ -380,6 +380,28 @@ fn doctor_writes_a_report_without_names_of_users_and_folders() {
     }
 }
 
+/// Its driver has compiled nothing for a cache that is empty; where there is one from before, nobody is told to wait.
+#[test]
+fn doctor_says_that_a_first_run_compiles_and_how_long() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_lazuli"));
+        command.args(["doctor", "--device", "software", "--only", "argsort"]).env("LAZULI_CACHE_DIR", folder.path());
+        let output = command.output().expect("the command starts");
+        let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+        assert!(output.status.success(), "{out}{err}");
+        (out, err)
+    };
+    let message = ": its driver has to compile every kernel first, which may take minutes\n";
+    let (out, err) = run();
+    assert!(
+        err.ends_with(message) && out.contains(" kernels compiled, for the first time on this driver\n"),
+        "{out}{err}"
+    );
+    let (out, err) = run();
+    assert!(!err.contains(message) && out.ends_with(" kernels compiled\n"), "{out}{err}");
+}
+
 #[test]
 fn doctor_says_what_it_cannot_do() {
     check(&["doctor", "--only", "teapot"], 1, &[], &["no form has `teapot` in its name; there are: elementwise, f32"]);

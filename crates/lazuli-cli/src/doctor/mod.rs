@@ -5,13 +5,15 @@
 //! being written.
 
 mod examine;
+mod arithmetic;
 mod json;
+mod privacy;
 mod report;
 mod speed;
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -94,11 +96,22 @@ impl Options {
 
 /// Examines, and writes the report whatever ends it.
 pub fn run(options: &Options, out: &mut dyn Write) -> Outcome {
-    let (forms, devices) = (options.forms()?, options.devices()?);
+    let forms = options.forms()?;
     let (ended, end) = channel();
     let interrupt = ended.clone();
     // If nobody waits any more, the report is being written.
     ctrlc::set_handler(move || drop(interrupt.send(Ended::Interrupted)))?;
+    examine_all(options, forms, (ended, end), out)
+}
+
+/// Examines until it is done or another end is told, and writes the report. An error if anything is wrong.
+fn examine_all(
+    options: &Options,
+    forms: Vec<Form>,
+    (ended, end): (Sender<Ended>, Receiver<Ended>),
+    out: &mut dyn Write,
+) -> Outcome {
+    let devices = options.devices()?;
     // What cannot be written should be known before a minute has passed.
     let mut file = match &options.output {
         Some(path) => Some(std::fs::File::create(path).map_err(|e| format!("{}: {e}", path.display()))?),

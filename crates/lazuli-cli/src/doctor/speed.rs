@@ -1,17 +1,18 @@
 //! How fast a device is: bytes and operations per second by kernels that do little else, and what products and their like
 //! reach of that. Times are the best of several runs, from handing work over until it is done.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lazuli::{Attention, Conv, CustomOp, DType, Device, DeviceKind, Result, Tensor};
+use lazuli::{Attention, Conv, DType, Device, DeviceKind, Result, Tensor};
+
+use super::arithmetic::operations_per_second;
 
 /// What was measured.
 #[derive(Clone, Debug)]
 pub struct Speeds {
     /// Bytes per second, by the fastest of some kernels that only move.
     pub peak_bytes: f64,
-    /// Operations per second, by the fastest of all.
+    /// Operations per second, by a kernel that only multiplies and adds in registers.
     pub peak_flops: f64,
     /// How long it takes to run the smallest kernel and wait for it, in seconds.
     pub latency: f64,
@@ -128,7 +129,7 @@ pub fn measure(device: &Device, progress: impl Fn(&str)) -> Result<Speeds> {
     progress("bandwidth");
     let peak_bytes = peak_bytes(device)?;
     progress("arithmetic");
-    let mut peak_flops: f64 = if is_cpu { 0.0 } else { arithmetic(device)? };
+    let peak_flops = operations_per_second(device)?;
     let mut lines = Vec::new();
     for work in &WORK {
         progress(work.name);
@@ -138,7 +139,6 @@ pub fn measure(device: &Device, progress: impl Fn(&str)) -> Result<Speeds> {
         let seconds = best(device, || (work.run)(&inputs).compute())?.as_secs_f64();
         let bytes = plan.bytes_moved_lower_bound as f64;
         let variant = plan.kernels.iter().find_map(|kernel| kernel.variant.clone());
-        peak_flops = peak_flops.max(work.flops as f64 / seconds);
         lines.push(Speed { name: work.name, seconds, flops: work.flops as f64, bytes, variant });
     }
     Ok(Speeds { peak_bytes, peak_flops, latency, full_groups, lines })
@@ -160,37 +160,10 @@ fn peak_bytes(device: &Device) -> Result<f64> {
     Ok(rates.into_iter().fold(0.0, f64::max))
 }
 
-/// Multiply-adds of one element: chains beside each other, so that none waits for itself.
-const N_CHAINS: usize = 8;
-const N_STEPS_OF_A_CHAIN: usize = 32;
-
-/// Operations per second of a kernel that does nothing but multiply and add. Its size grows until it takes a while.
-fn arithmetic(device: &Device) -> Result<f64> {
-    let chain = |i: usize| {
-        let start = format!("($0 + {i}.0)");
-        (0..N_STEPS_OF_A_CHAIN).fold(start, |value, _| format!("({value} * 0.75 + 0.125)"))
-    };
-    let wgsl = (0..N_CHAINS).map(chain).collect::<Vec<_>>().join(" + ");
-    let cpu = |x: &[f32]| {
-        let chain = |i: usize| (0..N_STEPS_OF_A_CHAIN).fold(x[0] + i as f32, |value, _| value * 0.75 + 0.125);
-        (0..N_CHAINS).map(chain).sum()
-    };
-    let op = CustomOp { name: "multiply_add".into(), wgsl, cpu: Arc::new(cpu), grad: None };
-    let mut n_elems = 256 << 10;
-    loop {
-        let x = Tensor::rand([n_elems], 1, device).compute()?;
-        let time = best(device, || Tensor::map_custom(&op, &[&x]).compute())?;
-        if time > Duration::from_millis(5) || n_elems >= 16 << 20 {
-            return Ok((n_elems * N_CHAINS * (2 * N_STEPS_OF_A_CHAIN + 2)) as f64 / time.as_secs_f64());
-        }
-        n_elems *= 4;
-    }
-}
-
 const BUDGET: Duration = Duration::from_millis(300);
 
 /// The best of several runs after one that does not count; of one, if it takes longer than all should.
-fn best(device: &Device, mut run: impl FnMut() -> Result<Tensor>) -> Result<Duration> {
+pub fn best(device: &Device, mut run: impl FnMut() -> Result<Tensor>) -> Result<Duration> {
     run()?;
     device.sync()?;
     let (start, mut best, mut n_runs) = (Instant::now(), Duration::MAX, 0);

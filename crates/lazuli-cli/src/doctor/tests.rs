@@ -85,8 +85,44 @@ fn a_wrong_shader_is_found_on_a_gpu_and_not_on_the_cpu() {
     assert_eq!(report.n_failures(), 0, "{report}");
 }
 
+/// What the command prints for these forms on a device, and how it ends: an error is exit status 1.
+fn ran(options: &Options, forms: Vec<Form>) -> (String, Result<(), String>) {
+    let mut out = Vec::new();
+    let outcome = examine_all(options, forms, channel(), &mut out).map_err(|error| error.to_string());
+    (String::from_utf8(out).expect("a report is text"), outcome)
+}
+
+#[test]
+fn a_form_that_fails_ends_the_command_with_an_error() {
+    let on = |device: &str| Options { device: Some(device.into()), only: Some("doubled".into()), ..Options::default() };
+    let forms = || vec![doubled("right", "($0 * 2.0)"), doubled("planted", "$0")];
+    let (text, outcome) = ran(&on("software"), forms());
+    let gpu = Device::open("software").expect("tests have a GPU");
+    let name = &gpu.info().name;
+    assert_eq!(outcome, Err(format!("1 failure on {name}")), "{text}");
+    assert!(text.contains("2 checks on 1 device, 1 FAILED\n") && text.contains("FAILED: planted"), "{text}");
+    let (text, outcome) = ran(&on("cpu"), forms());
+    assert_eq!(outcome, Ok(()), "{text}");
+    assert!(text.contains("2 checks on 1 device, all passed\n"), "{text}");
+}
+
+#[test]
+fn a_device_that_cannot_be_opened_ends_the_command_with_an_error() {
+    let options = Options { device: Some("abacus".into()), ..Options::default() };
+    let (text, outcome) = ran(&options, Vec::new());
+    assert!(text.is_empty() && outcome.expect_err("there is none").contains("no device is called \"abacus\""));
+}
+
 #[test]
 fn what_is_interrupted_says_so() {
+    let (ended, end) = channel();
+    ended.send(Ended::Interrupted).expect("somebody listens");
+    let options = Options { device: Some("cpu".into()), only: Some("doubled".into()), ..Options::default() };
+    let mut out = Vec::new();
+    let forms = vec![doubled("right", "($0 * 2.0)")];
+    examine_all(&options, forms, (ended, end), &mut out).expect("nothing failed");
+    let text = String::from_utf8(out).expect("a report is text");
+    assert!(text.lines().next().is_some_and(|line| line.ends_with("; interrupted")), "{text}");
     let mut report = examined(&Device::cpu(), vec![doubled("right", "($0 * 2.0)")]);
     report.is_whole = false;
     report.devices[0].seconds = None;
