@@ -485,6 +485,52 @@ fn gradients_are_those_of_the_maths() {
     }
 }
 
+/// With a bias that gradients go to, a window, and weights that are left out: all of them at once. Which weights are left out is
+/// seen from values of which each is one in a place of its own.
+#[test]
+fn gradients_through_bias_window_and_dropout_are_those_of_the_maths() {
+    let _beside = shared();
+    let on = device();
+    for (causal, l, s, window) in [(true, 5, 7, 3), (false, 6, 6, 4), (true, 70, 150, 40)] {
+        let case = Case { causal, window: Some(window), has_bias: true, ..plain(2, l, s, 8) };
+        let [q, k, v] = case.tensors();
+        // One number for each score, and one for each pair of places, which both heads share.
+        let biases = [case.extras().1.unwrap(), Tensor::from_vec(numbers(l * s, 6), [l, s], &on)];
+        let weight = Tensor::from_vec(numbers(2 * l * 8, 9), [2, l, 8], &on);
+        let place = |axis: i32, n: usize| Tensor::arange(0, n as i32, 1, &on).unsqueeze(axis);
+        let ahead = place(0, s).sub(place(1, l).add(s as i32 - l as i32));
+        let is_near = ahead.gt(-(window as i32)).logical_and(ahead.lt(if causal { 1 } else { window as i32 }));
+        for (bias, dropout) in biases.iter().flat_map(|bias| [0.0, 0.3].map(|dropout| (bias, dropout))) {
+            let options =
+                Attention { causal, window: Some(window), bias: Some(bias), dropout, seed: 7, ..Attention::default() };
+            let eye = Tensor::eye(s, DType::F32, &on).broadcast_to([2, s, s]);
+            let kept = q.attention(&k, &eye, options).ne(0.0).to_dtype(DType::F32).mul(1.0 / (1.0 - dropout));
+            let kept = kept.compute().unwrap();
+            let scores = q.matmul(&k.transpose(1, 2)).mul(1.0 / 8f32.sqrt()).add(bias);
+            let scores = is_near.select(&scores, f32::NEG_INFINITY);
+            let e = scores.sub(scores.max(keep(-1)).detach()).exp();
+            let maths = e.div(e.sum(keep(-1))).mul(&kept).matmul(&v);
+            let y = q.attention(&k, &v, options);
+            let near = |got: &Tensor, want: &Tensor, what: &str| {
+                let want: Vec<f64> = want.to_vec::<f32>().unwrap().iter().map(|x| *x as f64).collect();
+                check_near(&got.to_vec::<f32>().unwrap(), &want, 4e-5, what);
+            };
+            let grads = |y: &Tensor| y.mul(&weight).sum(..).grad(&[&q, &k, &v, bias]);
+            let (got, want) = (grads(&y), grads(&maths));
+            near(&y, &maths, "attention");
+            for ((got, want), of) in got.iter().zip(&want).zip(["q", "k", "v", "bias"]) {
+                let what = format!("gradient by {of}, {l} × {s}, dropout {dropout}");
+                assert_eq!(got.shape().unwrap(), want.shape().unwrap(), "{what}");
+                near(got, want, &what);
+            }
+            // Some weights were left out, or this would say nothing of it.
+            let n_left_out =
+                is_near.sum(..).mul(2).item::<i32>().unwrap() - kept.ne(0.0).sum(..).item::<i32>().unwrap();
+            assert_eq!(n_left_out > 0, dropout > 0.0, "{n_left_out} of {l} × {s}");
+        }
+    }
+}
+
 #[test]
 fn attention_says_what_does_not_fit() {
     let _beside = shared();
