@@ -9,7 +9,7 @@ use lazuli::{DType, Device, Error, Tensor};
 
 use crate::elem::ElemType;
 use crate::fault;
-use crate::graph::{Attr, Node};
+use crate::graph::{Attr, KeptFor, Node};
 use crate::host::{Host, HostData};
 use crate::value::{Kind, Value};
 
@@ -88,10 +88,11 @@ impl Call<'_> {
         if self.has(i) { self.tensor(i).map(Some) } else { Ok(None) }
     }
 
-    /// What a row makes of some of its inputs. If all of them are constants of the model it is made and evaluated once, and
-    /// kept with the node.
+    /// What a row makes of some of its inputs, for one way of computing it. If all of them are constants of the model it is made
+    /// and evaluated once, and kept with the node.
     pub fn kept<const N: usize>(
         &self,
+        way: KeptFor,
         inputs: &[usize],
         make: impl FnOnce() -> Result<[Tensor; N], Stop>,
     ) -> Result<[Tensor; N], Stop> {
@@ -99,14 +100,15 @@ impl Call<'_> {
         if !self.may_evaluate || !inputs.iter().all(is_constant) {
             return make();
         }
-        if self.node.kept.get().is_none() {
+        let cell = &self.node.kept[way as usize];
+        if cell.get().is_none() {
             let made = make()?;
             lazuli::compute(&made.each_ref())?;
-            self.node.kept.get_or_init(|| made.into());
+            cell.get_or_init(|| made.into());
         }
-        match self.node.kept.get().map(|kept| kept.clone().try_into()) {
+        match cell.get().map(|kept| kept.clone().try_into()) {
             Some(Ok(kept)) => Ok(kept),
-            _ => unreachable!("a row keeps as many tensors as it asks for"),
+            _ => unreachable!("each way keeps as many tensors as it asks for"),
         }
     }
 

@@ -22,9 +22,8 @@ fn bytes(name: &str, dims: &[usize], elem: ElemType, values: &[i64]) -> TensorPr
     }
 }
 
-/// Runs one node on `x`, with other inputs as constants of the model.
-fn run(node: NodeProto, constants: Vec<TensorProto>, x: (&[usize], ElemType, &[i64])) -> Vec<i64> {
-    let code = if x.1 == ElemType::I8 { 3 } else { 2 };
+/// A model of one node that reads `x`, of bytes, and constants.
+fn model(node: NodeProto, constants: Vec<TensorProto>, elem: ElemType) -> Model {
     let info = |name: &str, elem_type: i32| {
         let tensor = TensorTypeProto { elem_type, shape: None };
         ValueInfoProto { name: name.into(), r#type: Some(TypeProto { value: Some(TypeKind::Tensor(tensor)) }) }
@@ -35,21 +34,29 @@ fn run(node: NodeProto, constants: Vec<TensorProto>, x: (&[usize], ElemType, &[i
         graph: Some(GraphProto {
             node: vec![node],
             initializer: constants,
-            input: vec![info("x", code)],
+            input: vec![info("x", if elem == ElemType::I8 { 3 } else { 2 })],
             output: vec![info("y", 6)],
             ..GraphProto::default()
         }),
         opset_import: vec![opset("", 17), opset("com.microsoft", 1)],
         ..ModelProto::default()
     };
-    let cpu = Device::cpu();
-    let model = Model::from_bytes(&model.encode_to_vec(), &cpu).unwrap();
-    let host: Value = crate::host::Host::ints(x.1, x.0.to_vec(), x.2.to_vec()).into();
-    let x = Value(Kind::Device(host.to_tensor(&cpu).unwrap(), x.1));
-    let run = || model.run_values(&[("x", x.clone())]).unwrap().value("y").unwrap().to_i64s().unwrap();
-    let first = run();
+    Model::from_bytes(&model.encode_to_vec(), &Device::cpu()).unwrap()
+}
+
+/// Runs it on an `x` of this shape.
+fn outcome(model: &Model, (shape, elem, x): (&[usize], ElemType, &[i64])) -> crate::Result<Vec<i64>> {
+    let host: Value = crate::host::Host::ints(elem, shape.to_vec(), x.to_vec()).into();
+    let x = Value(Kind::Device(host.to_tensor(&Device::cpu())?, elem));
+    model.run_values(&[("x", x)])?.value("y")?.to_i64s()
+}
+
+/// Runs one node on `x`, with other inputs as constants of the model.
+fn run(node: NodeProto, constants: Vec<TensorProto>, x: (&[usize], ElemType, &[i64])) -> Vec<i64> {
+    let model = model(node, constants, x.1);
+    let first = outcome(&model, x).unwrap();
     // What was kept of the weights gives the same numbers.
-    assert_eq!(run(), first);
+    assert_eq!(outcome(&model, x).unwrap(), first);
     first
 }
 
@@ -172,4 +179,37 @@ fn convolutions_of_bytes_without_padding_are_exact() {
         terms.map(|(t, x)| (x + 9) * (w[o * channels * window + t] - zeros[o])).sum()
     };
     assert_eq!(y, (0..outputs * places).map(|at| sum(at / places, at % places)).collect::<Vec<i64>>());
+}
+
+/// Whether there is padding, and so which way is gone, hangs on the size of the image.
+#[test]
+fn images_of_several_sizes_may_be_padded_and_not() {
+    let (w, stride) = ([3, -5], 2);
+    let attrs = || {
+        let same =
+            AttributeProto { name: "auto_pad".into(), kind: 3, s: b"SAME_UPPER".to_vec(), ..AttributeProto::default() };
+        let strides =
+            AttributeProto { name: "strides".into(), kind: 7, ints: vec![stride as i64], ..AttributeProto::default() };
+        vec![same, strides]
+    };
+    for sizes in [[4, 5, 4], [5, 4, 5]] {
+        let constants = vec![bytes("w", &[1, 1, 2], ElemType::I8, &w)];
+        let model = model(node("ConvInteger", &["x", "w"], attrs()), constants, ElemType::U8);
+        for n in sizes {
+            let x = numbers(n, 17, 0, 255);
+            let y = outcome(&model, (&[1, 1, n], ElemType::U8, &x)).unwrap();
+            let at = |i: usize| x.get(i).copied().unwrap_or(0);
+            let expected: Vec<i64> = (0..n).step_by(stride).map(|i| w[0] * at(i) + w[1] * at(i + 1)).collect();
+            assert_eq!(y, expected, "{n} of {sizes:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_kept_of_weights_does_not_hang_on_an_input_that_does_not_fit() {
+    let constants = vec![bytes("b", &[2, 1], ElemType::I8, &[1, 1]), bytes("zero", &[], ElemType::U8, &[5])];
+    let model = model(node("MatMulInteger", &["x", "b", "zero"], Vec::new()), constants, ElemType::U8);
+    let error = outcome(&model, (&[1, 3], ElemType::U8, &[1, 2, 3])).unwrap_err().to_string();
+    assert!(error.contains("inner sizes differ"), "{error}");
+    assert_eq!(outcome(&model, (&[1, 2], ElemType::U8, &[7, 9])).unwrap(), [6]);
 }

@@ -43,10 +43,19 @@ pub struct Node {
     pub dead: Vec<Slot>,
     /// Per input, whether it is the same in every run. Filled in by [`Graph::mark_constants`].
     pub is_constant: Vec<bool>,
-    /// What the row has made of constants alone, once for all runs.
-    pub kept: OnceLock<Vec<Tensor>>,
+    /// What the row has made of constants alone, once for all runs: one for each [`KeptFor`].
+    pub kept: [OnceLock<Vec<Tensor>>; 2],
     /// What the node gives, once for all runs, where all it reads are constants (constant folding).
     pub folded: OnceLock<Vec<Value>>,
+}
+
+/// What a row keeps tensors for. Which way it goes may depend on the sizes of a run, and each keeps something else.
+#[derive(Clone, Copy, Debug)]
+pub enum KeptFor {
+    /// Products of floats.
+    Floats,
+    /// Products of bytes.
+    Bytes,
 }
 
 /// What a node does.

@@ -25,8 +25,9 @@ pub fn ask_for_large(start: *const u8, size_bytes: usize) {
 
 /// Bytes of a [`Slab`], and the fewest of a part of one. With the weights of a language model in slabs (210 matrices of 69 to 553 kB)
 /// a token took 11.0 ms instead of 11.9 on one thread of a Cascade Lake, and 7.4 instead of 8.7 on two, the best of 200.
+/// A slab is held as long as one of its parts is, so parts are not so small that a few could hold a thousand times their size.
 const SLAB: usize = 16 << 20;
-const LEAST_PART: usize = 4 << 10;
+const LEAST_PART: usize = 64 << 10;
 
 /// Pages as the system hands them out at least.
 const SMALL_PAGE: usize = 4 << 10;

@@ -146,11 +146,22 @@ impl Recording {
     #[track_caller]
     fn of(inputs: &[&Tensor], outputs: &[&Tensor], gives_up: bool) -> Result<Recording> {
         let RecordedNodes { device, given, made } = RecordedNodes::of(inputs, outputs)?;
+        for (i, node) in given.iter().enumerate() {
+            // What is no memory yet, or has a place already, would be read as it was recorded instead of as it is given.
+            let fault = match () {
+                () if !node.is_ready() => "is not computed yet; compute it first",
+                () if given[..i].iter().any(|before| Arc::ptr_eq(before, node)) => "is given twice",
+                () => continue,
+            };
+            return Err(Error::device("recording", format!("input {i}, {}{}, {fault}", node.dtype, node.shape)));
+        }
+        // Asked once: another thread may compute one meanwhile.
+        let is_made: Vec<bool> = made.iter().map(|node| node.is_ready()).collect();
         let leaf = |node: &NodeRef| {
             let place = given.iter().position(|given| Arc::ptr_eq(given, node));
             place.map_or_else(|| RecordedLeaf::Fixed(node.clone()), RecordedLeaf::Given)
         };
-        let output = |node: &&NodeRef| match node.is_ready() {
+        let output = |(node, is_made): (&&NodeRef, &bool)| match is_made {
             true => RecordedOutput::Leaf(leaf(node)),
             false => RecordedOutput::Computed(node.shape, node.dtype),
         };
@@ -158,7 +169,7 @@ impl Recording {
             leaves: Vec::new(),
             inputs: given.iter().map(|node| (node.shape, node.dtype)).collect(),
             gives_up,
-            outputs: made.iter().map(output).collect(),
+            outputs: made.iter().zip(&is_made).map(output).collect(),
             constants: Vec::new(),
             open: Vec::new(),
             sites: Vec::new(),
@@ -166,7 +177,8 @@ impl Recording {
             entry: None,
             device: device.clone(),
         };
-        let wanted: Vec<&NodeRef> = made.iter().filter(|node| !node.is_ready()).copied().collect();
+        let unmade = made.iter().zip(&is_made).filter(|(_, is_made)| !**is_made);
+        let wanted: Vec<&NodeRef> = unmade.map(|(node, _)| *node).collect();
         if wanted.is_empty() {
             return Ok(recording);
         }

@@ -10,7 +10,7 @@ use super::quantization::{SCALAR, range, saturated};
 use super::{Row, row};
 use crate::call::{Call, Outputs, Stop, give, invalid, refuse, size};
 use crate::elem::ElemType;
-use crate::graph::Node;
+use crate::graph::{KeptFor, Node};
 use crate::value::Kind;
 
 pub const ROWS: &[Row] = &[
@@ -64,7 +64,7 @@ fn factor(c: &Call, [i, zero]: [usize; 2], align: impl FnOnce(Tensor) -> Result<
 /// A factor that is kept with the node if it is a constant: weights.
 fn weights(c: &Call, inputs: [usize; 2], align: impl FnOnce(Tensor) -> Result<Tensor, Stop>) -> Result<Factor, Stop> {
     let made = factor(c, inputs, align)?;
-    let [x] = c.kept(&inputs, || Ok([made.x]))?;
+    let [x] = c.kept(KeptFor::Floats, &inputs, || Ok([made.x]))?;
     Ok(Factor { x, ..made })
 }
 
@@ -137,11 +137,12 @@ fn byte_product(c: &Call, a: [usize; 2], b: [usize; 2]) -> Result<Tensor, Stop> 
     if rank_x == 0 || rank_y == 0 {
         return invalid("a scalar has no axis to contract");
     }
-    let k = x.shape()?[rank_x - 1];
     // Vectors as a row and a column.
     let x = if rank_x == 1 { x.unsqueeze(0) } else { x };
-    let [y, rest] = c.kept(&b, || {
+    let [y, rest] = c.kept(KeptFor::Bytes, &b, || {
         let y = if rank_y == 1 { y.unsqueeze(1) } else { y };
+        // Not the other operand's size: whether both fit is found out below, and this is kept whatever comes of that.
+        let k = y.shape()?[y.shape()?.len() - 2];
         let sums = y.to_dtype(DType::I32).sum(keep(-2));
         let rest = match &q {
             Some(q) => sums.sub(&q.mul(k as i32)),
@@ -213,7 +214,7 @@ fn byte_conv(c: &Call, image: [usize; 2], weight: [usize; 2]) -> Result<Option<T
         return Ok(None);
     }
     let ((x, p), (w, q)) = (unsigned(c, image, |zero| zero.reshape(SCALAR))?, unsigned(c, weight, |zero| zero)?);
-    let [w, rest] = c.kept(&weight, || {
+    let [w, rest] = c.kept(KeptFor::Bytes, &weight, || {
         let window: Vec<i32> = (1..rank as i32).collect();
         let n_terms: usize = w.shape()?[1..].iter().product();
         let sums = w.to_dtype(DType::I32).sum(&window[..]);
@@ -291,7 +292,7 @@ fn matmul_nbits(c: &Call) -> Outputs {
     if c.elem(1)? != ElemType::U8 || c.shape(1)? != [n, n_blocks, n_bytes] {
         return invalid(format!("weights {:?}; [{n}, {n_blocks}, {n_bytes}] bytes are wanted", c.shape(1)?));
     }
-    let [weight] = c.kept(&[1, 2, 3], || {
+    let [weight] = c.kept(KeptFor::Floats, &[1, 2, 3], || {
         let q = unpacked(&c.tensor(1)?, bits).reshape([n, n_blocks, block]);
         let scale = c.tensor(2)?.to_dtype(DType::F32).reshape([n, n_blocks, 1]);
         let zero = match c.optional(3)? {

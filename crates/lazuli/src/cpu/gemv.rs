@@ -15,6 +15,11 @@ const MAX_ROWS: usize = 16;
 /// a twentieth less at 1536².
 #[cfg(target_arch = "x86_64")]
 const TOGETHER: usize = 8;
+/// Products that are added up one after another. Longer sums are made of such blocks, so that they do not lose a digit for every ten
+/// times as many terms.
+const DEPTH: usize = 512;
+/// Columns whose blocks are summed at a time, on the stack.
+const COLUMNS: usize = 2048;
 /// Rows of `a` that are multiplied with a column at a time.
 #[cfg(target_arch = "x86_64")]
 const ABREAST: usize = 4;
@@ -68,11 +73,32 @@ impl Skinny {
             // SAFETY: every part has sums of its own; the rest as promised by the caller.
             unsafe {
                 std::slice::from_raw_parts_mut(sums.at(part), m * n).fill(0.0);
-                self.rows(rows.start, rows.end, sums.at(part));
+                self.blocks_of_rows(rows.start, rows.end, sums.at(part));
             }
         });
         // SAFETY: all were computed.
         unsafe { sums.add_up(n_parts) };
+    }
+
+    /// As [`Skinny::rows`], with the sums of each block of rows made by themselves.
+    unsafe fn blocks_of_rows(&self, from: usize, to: usize, out: *mut f32) {
+        // SAFETY: columns of the block are those of the results that it is added to; the rest as promised by the caller.
+        unsafe {
+            if to - from <= DEPTH {
+                return self.rows(from, to, out);
+            }
+            let mut block = [0f32; COLUMNS];
+            for column in (0..self.n).step_by(COLUMNS) {
+                let n = COLUMNS.min(self.n - column);
+                let columns = Skinny { n, b: self.b.wrapping_add(column), ..*self };
+                let sums = std::slice::from_raw_parts_mut(out.add(column), n);
+                for first in (from..to).step_by(DEPTH) {
+                    block[..n].fill(0.0);
+                    columns.rows(first, to.min(first + DEPTH), block.as_mut_ptr());
+                    sums.iter_mut().zip(&block).for_each(|(sum, x)| *sum += x);
+                }
+            }
+        }
     }
 
     /// Adds the products with rows `from..to` of `b` to `out`.

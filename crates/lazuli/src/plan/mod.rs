@@ -316,6 +316,8 @@ impl PlanDraft {
         let plan = match outline.as_mut().and_then(|outline| outline.filled(&of, memos, target)) {
             Some(plan) => Plan { commits: self.commits, ..plan },
             None => {
+                // Its kernels are no longer those that the memos know, whether or not this makes a plan.
+                *outline = None;
                 let (plan, made) = self.outlined(&of, memos, target)?;
                 *outline = made;
                 plan

@@ -143,6 +143,12 @@ fn what_cannot_be_recorded_is_said() {
     let says = |outcome: lazuli::Result<Recording>| outcome.err().map(|error| error.to_string()).unwrap_or_default();
     assert!(says(Recording::new(&[&x], &[])).contains("nothing to compute"));
     assert!(says(Recording::new(&[&x], &[&x])).contains("computed already"));
+    // Runs would read what was recorded instead of what they are given.
+    let waiting = x.mul(2.0);
+    assert!(
+        says(Recording::reading(&[&x, &waiting], &[&waiting.exp()])).contains("input 1, f32[2, 2], is not computed")
+    );
+    assert!(says(Recording::reading(&[&x, &x], &[&x.add(&x)])).contains("input 1, f32[2, 2], is given twice"));
 }
 
 #[test]
