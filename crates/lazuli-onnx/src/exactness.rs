@@ -45,7 +45,7 @@ fn model(node: NodeProto, constants: Vec<TensorProto>, elem: ElemType) -> Model 
 }
 
 /// Runs it on an `x` of this shape.
-fn outcome(model: &Model, (shape, elem, x): (&[usize], ElemType, &[i64])) -> crate::Result<Vec<i64>> {
+fn outcome(model: &Model, (shape, elem, x): (&[usize], ElemType, &[i64])) -> lazuli::Result<Vec<i64>> {
     let host: Value = crate::host::Host::ints(elem, shape.to_vec(), x.to_vec()).into();
     let x = Value(Kind::Device(host.to_tensor(&Device::cpu())?, elem));
     model.run_values(&[("x", x)])?.value("y")?.to_i64s()
