@@ -30,6 +30,7 @@ const SLAB: usize = 16 << 20;
 const LEAST_PART: usize = 64 << 10;
 
 /// Pages as the system hands them out at least.
+#[cfg(target_os = "linux")]
 const SMALL_PAGE: usize = 4 << 10;
 
 /// A piece of memory on large pages, of which parts are taken one after another. It is freed with the last of them.
