@@ -8,46 +8,41 @@ use super::Pass;
 use super::context::Context;
 use super::eval::Eval;
 use super::index::{Accesses, Spot, split};
-use super::schedule::{self, MapSchedule, VecAxis};
+use super::schedule::{self, BLOCK_TILE, MapSchedule, VecAxis};
 use super::shader::Shader;
 use super::tree::{ShaderExpr, all, min, word};
 use crate::kernel::{AccessForm, Args, InstOp};
-
-/// Invocations of a workgroup.
-const GROUP: usize = 256;
-
-/// Blocks of four by four that a workgroup takes along either axis, so that what it reads along one and along the other
-/// shares cache lines.
-const TILE: usize = 8;
 
 /// The dispatches of a map.
 pub fn passes(context: &Context, args: &Args, shape: &MapSchedule) -> Vec<Pass> {
     let n: usize = args.outer.iter().product();
     let mut passes = Vec::new();
     match (shape.four, shape.block) {
-        (Some(four), Some(axis)) => return vec![block_pass(context, args, four, axis)],
-        (Some(four), None) => passes.push(pass(context, args, Some(four), shape.vecs_per_thread, 0..shape.n_by_four)),
+        (Some(four), Some(axis)) => return vec![block_pass(context, args, shape.group, (four, axis))],
+        (Some(four), None) => {
+            passes.push(pass(context, args, (shape.group, shape.vecs_per_thread), Some(four), 0..shape.n_by_four));
+        }
         (None, _) => {}
     }
     if shape.n_by_four < n {
-        passes.push(pass(context, args, None, 1, shape.n_by_four..n));
+        passes.push(pass(context, args, (shape.group, 1), None, shape.n_by_four..n));
     }
     passes
 }
 
-/// The dispatch over these positions of the index space; each invocation takes `vecs_per_thread` fours, or elements.
+/// The dispatch over these positions of the index space, in workgroups of `group` invocations, each of which takes
+/// `vecs_per_thread` fours, or elements.
 fn pass(
     context: &Context,
     args: &Args,
+    (group, vecs_per_thread): (usize, usize),
     four: Option<VecAxis>,
-    vecs_per_thread: usize,
     positions: Range<usize>,
 ) -> Pass {
     let modes = schedule::modes(context.body, args, four);
     let memory = context.memory(args, &[&modes]);
     let kept = context.kept();
     let accesses = Accesses { body: context.body, args, modes: &modes, kept: &kept };
-    let group = GROUP.min(context.target.max_invocations);
     let per = if four.is_some() { 4 } else { 1 };
     let mut shader = Shader::new(context.comment(), &args.consts, group);
     let (first, end) = (shader.param("start", positions.start), shader.param("end", positions.end));
@@ -78,18 +73,18 @@ fn pass(
 }
 
 /// The dispatch of a map whose invocations take blocks of four rows along `axis`, each four elements of the last one.
-fn block_pass(context: &Context, args: &Args, four: VecAxis, axis: usize) -> Pass {
+fn block_pass(context: &Context, args: &Args, group: usize, (four, axis): (VecAxis, usize)) -> Pass {
     let modes = schedule::turned(context.body, args, &schedule::modes(context.body, args, Some(four)), axis);
     let memory = context.memory(args, &[&modes]);
     let kept = context.kept();
     let accesses = Accesses { body: context.body, args, modes: &modes, kept: &kept };
-    let mut shader = Shader::new(context.comment(), &args.consts, TILE * TILE);
+    let mut shader = Shader::new(context.comment(), &args.consts, group);
     let n_axes = args.outer.len();
     let sizes: Vec<ShaderExpr> = (0..n_axes).map(|a| shader.param(&format!("outer{a}"), args.outer[a])).collect();
 
     // The workgroup's tile, then this invocation's block of it.
     let in_block = |a: usize| a == axis || a == four.axis;
-    let in_tiles = |a: usize| if in_block(a) { args.outer[a].div_ceil(4 * TILE) } else { args.outer[a] };
+    let in_tiles = |a: usize| if in_block(a) { args.outer[a].div_ceil(4 * BLOCK_TILE) } else { args.outer[a] };
     let tiles: Vec<ShaderExpr> = (0..n_axes).map(|a| shader.param(&format!("tiles{a}"), in_tiles(a))).collect();
     let names: Vec<String> = (0..n_axes).map(|a| format!("tile{a}")).collect();
     let group_idx = shader.count_groups();
@@ -97,8 +92,8 @@ fn block_pass(context: &Context, args: &Args, four: VecAxis, axis: usize) -> Pas
     let lane = word("lane");
     let mut wanted = Vec::new();
     for a in 0..n_axes {
-        let part = if a == axis { &lane / TILE } else { &lane % TILE };
-        let position = if in_block(a) { (&tiles[a] * TILE + part) * 4 } else { tiles[a].clone() };
+        let part = if a == axis { &lane / BLOCK_TILE } else { &lane % BLOCK_TILE };
+        let position = if in_block(a) { (&tiles[a] * BLOCK_TILE + part) * 4 } else { tiles[a].clone() };
         wanted.push(shader.define(format!("wanted{a}"), position));
     }
     // Those beyond the end do the last block again and store nothing.

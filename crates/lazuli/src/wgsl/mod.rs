@@ -121,8 +121,8 @@ pub fn print(launch: &Launch, schedule: &GpuSchedule, slots: &[Slot], target: &G
             let passes = match schedule {
                 GpuSchedule::Matmul(product) => return matmul::program(&context, args, product),
                 GpuSchedule::Map(map) => map::passes(&context, args, map),
-                GpuSchedule::Reduce(reduce) => vec![reduce::pass(&context, args, *reduce)],
-                GpuSchedule::Attention(_) | GpuSchedule::Grouped(_) | GpuSchedule::Routine => {
+                GpuSchedule::Reduce(reduce) => vec![reduce::pass(&context, args, reduce)],
+                GpuSchedule::Attention(_) | GpuSchedule::Grouped(_) | GpuSchedule::Routine(_) => {
                     unreachable!("bug: the schedule of another launch")
                 }
             };
@@ -136,7 +136,10 @@ pub fn print(launch: &Launch, schedule: &GpuSchedule, slots: &[Slot], target: &G
             let GpuSchedule::Attention(tiles) = schedule else { unreachable!("bug: the schedule of another launch") };
             attention::program(launch, kernel, *tiles, slots, target)
         }
-        Kernel::Routine(routine) => routines::program(launch, routine, target)
-            .unwrap_or_else(|| unreachable!("bug: no WGSL for the routine {}", routine.row.name)),
+        Kernel::Routine(routine) => {
+            let GpuSchedule::Routine(schedule) = schedule else { unreachable!("bug: the schedule of another launch") };
+            routines::program(launch, routine, *schedule, target)
+                .unwrap_or_else(|| unreachable!("bug: no WGSL for the routine {}", routine.row.name))
+        }
     }
 }

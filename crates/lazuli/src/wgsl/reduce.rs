@@ -12,7 +12,7 @@ use super::eval::{Eval, apply, kept_otherwise};
 use super::index::{Accesses, Spot, split};
 use super::map::{side_by_side, spot};
 use super::memory::LaunchMemory;
-use super::schedule::{self, BLOCK_ITERATIONS, OnlineSoftmax, ReduceSchedule, VecLoad};
+use super::schedule::{self, BLOCK_ITERATIONS, OnlineSoftmax, ReduceSchedule, RowStage, VecLoad};
 use super::shader::Shader;
 use super::tree::{
     ShaderExpr, ShaderFn, ShaderType, Statement, all, call, lane_name, literal, min, named, select, word,
@@ -23,7 +23,7 @@ use crate::ops::ReduceRow;
 use pairs::Pairs;
 
 /// The dispatch of a reduction.
-pub fn pass(context: &Context, args: &Args, shape: ReduceSchedule) -> Pass {
+pub fn pass(context: &Context, args: &Args, shape: &ReduceSchedule) -> Pass {
     let by_four = schedule::modes(context.body, args, shape.four);
     let by_one = schedule::modes(context.body, args, None);
     let modes: &[&[VecLoad]] = if shape.scalar_tail { &[&by_four, &by_one] } else { &[&by_four] };
@@ -48,7 +48,7 @@ pub fn pass(context: &Context, args: &Args, shape: ReduceSchedule) -> Pass {
 struct Reduction<'a> {
     context: &'a Context<'a>,
     args: &'a Args,
-    shape: ReduceSchedule,
+    shape: &'a ReduceSchedule,
     columns: bool,
     by_four: &'a [VecLoad],
     by_one: &'a [VecLoad],
@@ -100,28 +100,19 @@ impl<'a> Reduction<'a> {
         self.write_item(shader);
         self.write_length(shader);
         let mut rows: Vec<Row> = (0..self.shape.vecs_per_thread).map(|b| self.start_row(shader, b)).collect();
-        let stages = body.stages();
-        let is_reduce = |r: Reg| matches!(body.insts[r as usize].op, InstOp::Reduce(..));
-        let reduces: Vec<Reg> = (0..body.insts.len() as Reg).filter(|r| is_reduce(*r)).collect();
-        let n_stages = reduces.iter().map(|r| stages[*r as usize] + 1).max().unwrap_or(0);
-        let is_inner = |s: &&Store| rows[0].eval.accesses.is_inner(s.access);
-        let (inner, outer): (Vec<&Store>, Vec<&Store>) = body.stores.iter().partition(is_inner);
-        let stage_of = |s: &Store| (stages[s.value as usize] + is_reduce(s.value) as u16).min(n_stages);
-        let sweep_of = |stage: u16| ReduceSweep {
-            folds: reduces.iter().copied().filter(|r| stages[*r as usize] == stage).collect(),
-            stores: inner.iter().copied().filter(|s| stage_of(s) == stage).collect(),
-            shifted: None,
-        };
-        let mut sweeps = (0..=n_stages).map(sweep_of).peekable();
-        while let Some(mut sweep) = sweeps.next() {
-            if let Some(next) = sweeps.next_if(|next| self.shifted(&sweep, next).is_some()) {
-                sweep.shifted = self.shifted(&sweep, &next);
-                sweep.folds.extend(next.folds);
+        let mut stages = schedule::stages_of_rows(body, self.args).into_iter();
+        while let Some(RowStage { folds, stores }) = stages.next() {
+            let shifted = self.shape.online_softmax.iter().copied().find(|pair| folds == [pair.max]);
+            let mut sweep = ReduceSweep { folds, stores, shifted };
+            if shifted.is_some() {
+                sweep.folds.extend(stages.next().map(|next| next.folds).unwrap_or_default());
             }
             if !sweep.folds.is_empty() || !sweep.stores.is_empty() {
                 self.sweep(shader, &mut rows, &sweep);
             }
         }
+        let is_outer = |s: &&Store| !rows[0].eval.accesses.is_inner(s.access);
+        let outer: Vec<&Store> = body.stores.iter().filter(is_outer).collect();
         for row in rows.iter_mut().filter(|_| !outer.is_empty()) {
             row.eval.need(shader, outer.iter().map(|s| s.value));
             self.store(shader, &mut row.eval, &outer, self.guard(true));
@@ -171,7 +162,7 @@ impl<'a> Reduction<'a> {
 
     /// Which row (or first of four columns) this invocation works on, and which part of it.
     fn write_item(&self, shader: &mut Shader) {
-        let ReduceSchedule { items, lanes, .. } = self.shape;
+        let ReduceSchedule { items, lanes, .. } = *self.shape;
         let n_outer = shader.param("n_outer", self.args.outer.iter().product());
         let (group_idx, lane) = (shader.count_groups(), word("lane"));
         let (item, part) = match (items, lanes) {
@@ -269,14 +260,6 @@ impl<'a> Reduction<'a> {
                 row.eval.values[*fold as usize] = Some(value.clone());
                 row.steps.iter_mut().for_each(|step| step.values[*fold as usize] = Some(value.clone()));
             }
-        }
-    }
-
-    /// Whether two sweeps, each of one fold and nothing else, can be one.
-    fn shifted(&self, first: &ReduceSweep, then: &ReduceSweep) -> Option<OnlineSoftmax> {
-        match (&first.folds[..], &then.folds[..], first.stores.is_empty() && then.stores.is_empty()) {
-            ([max], [sum], true) => schedule::shifted(self.context.body, self.args, &self.shape, *max, *sum),
-            _ => None,
         }
     }
 

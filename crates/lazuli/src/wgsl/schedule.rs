@@ -4,8 +4,10 @@
 
 use std::fmt;
 
+use smallvec::SmallVec;
+
 use crate::dtype::Lane;
-use crate::kernel::{AccessForm, Args, Body, InstOp, Order, Reg};
+use crate::kernel::{AccessForm, Args, Body, InstOp, Order, Reg, Store};
 use crate::ops::{CombineStep, RegisterStep, UnaryRow};
 use crate::target::{GpuTarget, Threads};
 use crate::view::IndexMap;
@@ -101,18 +103,21 @@ pub struct MapSchedule {
     pub vecs_per_thread: usize,
     /// The axis along which it takes four rows of four instead: blocks whose turned accesses are read by fours, too.
     pub block: Option<usize>,
+    /// Invocations of a workgroup.
+    pub group: usize,
 }
 
 impl fmt::Display for MapSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.four, self.block) {
-            (None, _) => f.write_str("one element an invocation"),
-            (Some(four), Some(axis)) => write!(f, "blocks of 4×4 along axes {axis} and {}", four.axis),
+            (None, _) => f.write_str("one element an invocation")?,
+            (Some(four), Some(axis)) => write!(f, "blocks of 4×4 along axes {axis} and {}", four.axis)?,
             (Some(four), None) => {
                 let along = if four.aligned { format!(" along axis {}", four.axis) } else { String::new() };
-                write!(f, "{} × 4 elements an invocation{along}", self.vecs_per_thread)
+                write!(f, "{} × 4 elements an invocation{along}", self.vecs_per_thread)?;
             }
         }
+        write!(f, ", {} to a workgroup", self.group)
     }
 }
 
@@ -124,23 +129,31 @@ const LIGHT_INSTS: usize = 200;
 const LIGHT_FUNCTIONS: usize = 4;
 /// Blocks are written out four times.
 const BLOCK_INSTS: usize = 64;
+/// Invocations of a workgroup of a map.
+const MAP_GROUP: usize = 256;
+/// Blocks of four by four that a workgroup takes along either axis, so that what it reads along one and along the other
+/// shares cache lines.
+pub const BLOCK_TILE: usize = 8;
 
 /// The shape of a map.
 pub fn map_shape(body: &Body, args: &Args, target: &GpuTarget) -> MapSchedule {
     let n: usize = args.outer.iter().product();
     let last = args.outer.last().copied().unwrap_or(1);
     let four = VecAxis { axis: args.outer.len().saturating_sub(1), aligned: last.is_multiple_of(4) };
+    let group = MAP_GROUP.min(target.max_invocations);
     let too_short = n < 4 || (!n.is_multiple_of(4) && n < SHORT_MAP);
     let modes = modes(body, args, Some(four));
     // A block is sixteen elements, and fours side by side are eight.
     let too_long = body.function_iterations() > target.max_iterations / 16;
     // Where only some elements are stored, each is on its own.
     if too_short || too_long || args.index_range.is_some() || !any_run(body, &modes) {
-        return MapSchedule { four: None, n_by_four: 0, vecs_per_thread: 1, block: None };
+        return MapSchedule { four: None, n_by_four: 0, vecs_per_thread: 1, block: None, group };
     }
     let light = body.insts.len() <= LIGHT_INSTS && n_functions(body) <= LIGHT_FUNCTIONS && !has_gathers(body);
     let vecs_per_thread = if light && target.style == Threads::Independent { MAP_BESIDE } else { 1 };
-    MapSchedule { four: Some(four), n_by_four: n / 4 * 4, vecs_per_thread, block: block_axis(body, args, four, &modes) }
+    let block = block_axis(body, args, four, &modes);
+    let group = if block.is_some() { BLOCK_TILE * BLOCK_TILE } else { group };
+    MapSchedule { four: Some(four), n_by_four: n / 4 * 4, vecs_per_thread, block, group }
 }
 
 /// The axis along which most loads lie side by side that do not along the last one.
@@ -200,7 +213,7 @@ fn n_functions(body: &Body) -> usize {
 }
 
 /// How a reduction is shared out. An item is one outer index, or four side by side.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ReduceSchedule {
     /// Four inner elements at once, or four outer ones.
     pub four: Option<VecAxis>,
@@ -221,6 +234,8 @@ pub struct ReduceSchedule {
     /// Whether some inner elements are left over by the main loop, and then by fours.
     pub rest: bool,
     pub scalar_tail: bool,
+    /// The pairs of folds that one sweep over rows makes (online softmax); every other stage has a sweep of its own.
+    pub online_softmax: SmallVec<[OnlineSoftmax; 1]>,
 }
 
 impl fmt::Display for ReduceSchedule {
@@ -239,7 +254,10 @@ impl fmt::Display for ReduceSchedule {
             (false, 1) => {}
             (false, unroll) => write!(f, ", unrolled {unroll} times")?,
         }
-        if self.blocks { f.write_str(", in blocks") } else { Ok(()) }
+        if self.blocks {
+            f.write_str(", in blocks")?;
+        }
+        if self.online_softmax.is_empty() { Ok(()) } else { f.write_str(", online softmax") }
     }
 }
 
@@ -261,12 +279,15 @@ const BESIDE: [(usize, usize); 2] = [(8, 8), (4, 32)];
 pub fn reduce_shape(body: &Body, args: &Args, target: &GpuTarget) -> ReduceSchedule {
     let four = reduce_four(body, args, body.order == Order::OuterFast);
     let (shape, iterations) = reduce_shape_of(body, args, target, four, target.large_shaders);
-    if iterations <= target.max_iterations {
-        return shape;
-    }
-    // As little for each invocation as can be: then it makes no more iterations than kernels were cut for.
-    let four = four.filter(|_| body.function_iterations() == 0);
-    reduce_shape_of(body, args, target, four, false).0
+    let shape = match iterations <= target.max_iterations {
+        true => shape,
+        // As little for each invocation as can be: then it makes no more iterations than kernels were cut for.
+        false => {
+            let four = four.filter(|_| body.function_iterations() == 0);
+            reduce_shape_of(body, args, target, four, false).0
+        }
+    };
+    ReduceSchedule { online_softmax: online_softmax(body, args, &shape), ..shape }
 }
 
 /// The shape of a reduction by these fours, written out for many values or not, and about how many loop iterations an
@@ -323,6 +344,7 @@ fn reduce_shape_of(
         blocks,
         rest: body.ragged || !inner.is_multiple_of(lanes * by_four * unroll),
         scalar_tail: by_four == 4 && (!inner.is_multiple_of(4) || (body.ragged && !args.limit.is_multiple_of(4))),
+        online_softmax: SmallVec::new(),
     };
     (shape, iterations)
 }
@@ -340,15 +362,59 @@ fn subgroup_of_row(target: &GpuTarget, n_rows: usize, n_steps: usize) -> Option<
 }
 
 /// A row's largest element and the sum of exponentials less it, Σ exp(x − max x): one sweep can find both.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OnlineSoftmax {
     pub max: Reg,
     pub sum: Reg,
     pub exp: &'static UnaryRow,
 }
 
+/// The pairs of folds that one sweep makes: each all that its two stages do inside rows.
+fn online_softmax(body: &Body, args: &Args, shape: &ReduceSchedule) -> SmallVec<[OnlineSoftmax; 1]> {
+    let mut found = SmallVec::new();
+    let mut sweeps = stages_of_rows(body, args).into_iter().peekable();
+    while let Some(sweep) = sweeps.next() {
+        let with = |next: &RowStage| match (&sweep.folds[..], &next.folds[..]) {
+            ([max], [sum]) if sweep.stores.is_empty() && next.stores.is_empty() => {
+                shifted(body, args, shape, *max, *sum)
+            }
+            _ => None,
+        };
+        if let Some(pair) = sweeps.peek().and_then(with) {
+            sweeps.next();
+            found.push(pair);
+        }
+    }
+    found
+}
+
+/// What one stage of a reduction does inside rows: the reductions that it makes, by their registers, and what it stores.
+#[derive(Clone, Debug, Default)]
+pub struct RowStage<'a> {
+    pub folds: Vec<Reg>,
+    pub stores: Vec<&'a Store>,
+}
+
+/// The stages of a reduction in order; what is stored of rows after all of them is the last one's.
+pub fn stages_of_rows<'a>(body: &'a Body, args: &Args) -> Vec<RowStage<'a>> {
+    let stages = body.stages();
+    let is_reduce = |r: Reg| matches!(body.insts[r as usize].op, InstOp::Reduce(..));
+    let reduces: Vec<Reg> = (0..body.insts.len() as Reg).filter(|r| is_reduce(*r)).collect();
+    let n_stages = reduces.iter().map(|r| stages[*r as usize] + 1).max().unwrap_or(0);
+    let mut all = vec![RowStage::default(); n_stages as usize + 1];
+    for fold in reduces {
+        all[stages[fold as usize] as usize].folds.push(fold);
+    }
+    let is_inner = |s: &&Store| args.accesses[s.access as usize].shape().rank() > args.outer.len();
+    for store in body.stores.iter().filter(is_inner) {
+        let stage = (stages[store.value as usize] + is_reduce(store.value) as u16).min(n_stages);
+        all[stage as usize].stores.push(store);
+    }
+    all
+}
+
 /// Whether these two folds, one of a stage and one of the next, are found in one sweep over rows.
-pub fn shifted(body: &Body, args: &Args, shape: &ReduceSchedule, max: Reg, sum: Reg) -> Option<OnlineSoftmax> {
+fn shifted(body: &Body, args: &Args, shape: &ReduceSchedule, max: Reg, sum: Reg) -> Option<OnlineSoftmax> {
     let op = |reg: Reg| &body.insts[reg as usize].op;
     let (InstOp::Reduce(greatest, x), InstOp::Reduce(total, e)) = (op(max), op(sum)) else { return None };
     let InstOp::Unary(exp, difference) = op(*e) else { return None };

@@ -4,9 +4,9 @@
 use std::fmt;
 
 use super::matmul::GroupedSchedule;
-use super::matmul::shape::ProductSchedule;
+use super::matmul::shape::{ProductSchedule, TileRest};
+use super::routines::RoutineSchedule;
 use super::schedule::{MapSchedule, ReduceSchedule, VecAxis, map_shape, modes, reduce_shape, turned};
-use crate::blocks::Storage;
 use crate::kernel::{Args, AxisList, Body, Kernel, MatmulArgs, OperandArgs};
 use crate::plan::Launch;
 use crate::target::GpuTarget;
@@ -22,8 +22,7 @@ pub enum GpuSchedule {
     /// Products of one launch.
     Grouped(GroupedSchedule),
     Attention(AttentionTiles),
-    /// Routines share out their own passes.
-    Routine,
+    Routine(RoutineSchedule),
 }
 
 impl GpuSchedule {
@@ -33,19 +32,22 @@ impl GpuSchedule {
         if let (Kernel::Attention(kernel), Some(numbers)) = (&launch.kernel, &args.attention) {
             return GpuSchedule::Attention(AttentionTiles::choose(kernel, numbers, target));
         }
-        fn product(launch: &Launch) -> Option<(&MatmulArgs, [Storage; 2])> {
+        fn product(launch: &Launch) -> Option<(&MatmulArgs, &Body)> {
             let (Kernel::Matmul(body), Some(matmul)) = (&launch.kernel, &launch.args.matmul) else { return None };
-            Some((matmul, [body.inputs[0], body.inputs[1]]))
+            Some((matmul, body))
         }
         match (&launch.kernel, product(launch)) {
-            (_, Some((matmul, stored))) => GpuSchedule::Matmul(ProductSchedule::new(matmul, stored, target)),
+            (_, Some((matmul, body))) => GpuSchedule::Matmul(ProductSchedule::new(matmul, body, target)),
             (Kernel::Grouped(_), _) => {
                 let products = launch.parts.iter().filter_map(product).collect();
                 GpuSchedule::Grouped(GroupedSchedule::new(products, target))
             }
             (Kernel::Loop(body), _) if body.inner_rank > 0 => GpuSchedule::Reduce(reduce_shape(body, args, target)),
             (Kernel::Loop(body), _) => GpuSchedule::Map(map_shape(body, args, target)),
-            _ => GpuSchedule::Routine,
+            (Kernel::Routine(routine), _) => RoutineSchedule::new(launch, routine, target)
+                .map(GpuSchedule::Routine)
+                .unwrap_or_else(|| unreachable!("bug: no WGSL for the routine {}", routine.row.name)),
+            (Kernel::Matmul(_) | Kernel::Attention(_), _) => unreachable!("bug: a launch without its numbers"),
         }
     }
 
@@ -115,7 +117,7 @@ fn product_classes(product: &ProductSchedule, launch: &Launch) -> String {
         let step = if let Share::WorkgroupTile { k, .. } = shape.variant.team { k } else { shape.k_trip };
         let is_whole = |step: usize| matmul.k.is_multiple_of(step) && matmul.k_parts.len().is_multiple_of(step);
         classes += &format!(
-            "; {} reads {:?} × {:?}{}, sums {:?}{}{}, k in whole fours {}, in whole steps {}/{}, {modes:?}",
+            "; {} reads {:?} × {:?}{}, sums {:?}{}{}{}, k in whole fours {}, in whole steps {}/{}, {modes:?}",
             shape.variant.name,
             shape.a,
             shape.b,
@@ -123,6 +125,11 @@ fn product_classes(product: &ProductSchedule, launch: &Launch) -> String {
             shape.run,
             if !matmul.k_parts.is_whole() { ", k in parts" } else { "" },
             if shape.written_out { ", written out" } else { "" },
+            match shape.rest {
+                TileRest::WrittenOut => "",
+                TileRest::LoopOverShared => ", then a loop over workgroup memory",
+                TileRest::LoopOverArray => ", then a loop over an array",
+            },
             matmul.k.is_multiple_of(K_UNROLL),
             matmul.k.is_multiple_of(step),
             is_whole(step),
@@ -158,7 +165,7 @@ impl fmt::Display for GpuSchedule {
             GpuSchedule::Matmul(product) => write!(f, "{product}"),
             GpuSchedule::Grouped(products) => write!(f, "{products}"),
             GpuSchedule::Attention(tiles) => write!(f, "{tiles}"),
-            GpuSchedule::Routine => f.write_str("shares out its own lines"),
+            GpuSchedule::Routine(routine) => write!(f, "{routine}"),
         }
     }
 }

@@ -11,8 +11,7 @@ use super::super::tree::word;
 use super::super::{Pass, ShaderProgram};
 use super::shape::ProductSchedule;
 use super::{DispatchSums, MatmulShader, program};
-use crate::blocks::Storage;
-use crate::kernel::{Kernel, MatmulArgs};
+use crate::kernel::{Body, Kernel, MatmulArgs};
 use crate::plan::{Launch, Slot};
 use crate::target::{GpuTarget, Threads};
 
@@ -25,19 +24,19 @@ pub struct GroupedSchedule {
 }
 
 impl GroupedSchedule {
-    /// The schedule of these products, with how their operands are stored. One dispatch needs one variant for all, each product
+    /// The schedule of these products, each with what comes after its sums. One dispatch needs one variant for all, each product
     /// in one run over all of its columns, and workgroups that run as such: llvmpipe passes through every branch with all
     /// lanes masked, and compiles the text of each product anew (an encoder took 11.0 s of first use instead of 7.3, and 1.8
     /// times as long to run).
-    pub fn new(products: Vec<(&MatmulArgs, [Storage; 2])>, target: &GpuTarget) -> GroupedSchedule {
-        let lanes = products.iter().map(|(_, stored)| stored[0].dtype().is_float());
+    pub fn new(products: Vec<(&MatmulArgs, &Body)>, target: &GpuTarget) -> GroupedSchedule {
+        let lanes = products.iter().map(|(_, body)| body.inputs[0].dtype().is_float());
         let is_one_lane = lanes.clone().all(|is_float| is_float) || lanes.clone().all(|is_float| !is_float);
         // Loops over k are counted twice: to bring operands, and to multiply.
         let n_iterations: usize = products.iter().map(|(matmul, _)| 4 * matmul.k + 256).sum();
         // All of them fill the device together.
         let share = GpuTarget { full_groups: target.full_groups.div_ceil(products.len()), ..target.clone() };
         let schedules: Vec<ProductSchedule> =
-            products.iter().map(|(matmul, stored)| ProductSchedule::new(matmul, *stored, &share)).collect();
+            products.iter().map(|(matmul, body)| ProductSchedule::new(matmul, body, &share)).collect();
         let is_whole = products.iter().all(|(matmul, _)| matmul.k_parts.is_whole());
         let variant = |product: &ProductSchedule| match product.columns[..] {
             [(_, shape)] if is_whole => Some(shape.variant.name),

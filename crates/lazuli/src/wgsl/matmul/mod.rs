@@ -24,11 +24,7 @@ use crate::dtype::{DType, Lane};
 use crate::kernel::{Args, AxisList, InstOp, MatmulArgs, OperandArgs, Reg, Scope};
 use crate::target::variants::{Cols, K_UNROLL, Read, Share};
 pub use grouped::{GroupedSchedule, grouped};
-use shape::{MatmulShape, ProductSchedule};
-
-/// Operations up to which what follows the sums is written out for each value of a tile; beyond, it is a loop. With a GELU,
-/// 32 × 8 sums took llvmpipe 2.2 s to compile written out, 0.3 s as a loop.
-const WRITTEN_OUT: usize = 1024;
+use shape::{MatmulShape, ProductSchedule, TileRest};
 
 /// The passes of a matmul.
 pub fn program(context: &Context, args: &Args, schedule: &ProductSchedule) -> ShaderProgram {
@@ -375,8 +371,7 @@ impl<'a> MatmulShader<'a> {
         let (row, col) = (word("row"), word("col"));
         let is_row = |row: &ShaderExpr| row.less(self.number("m"));
         let is_col = |col: &ShaderExpr| col.less(self.number("col_end"));
-        let n_operations: usize = body.insts.iter().map(|inst| inst.op.cost().max(1)).sum();
-        if values.len() > 1 && self.sums != DispatchSums::Parts && values.len() * n_operations > WRITTEN_OUT {
+        if self.shape.rest != TileRest::WrittenOut && self.sums != DispatchSums::Parts {
             // In memory, to be counted through: what follows is long, and should be compiled once.
             let n = values.len();
             let value_at = self.keep_values(shader, values);
@@ -405,13 +400,10 @@ impl<'a> MatmulShader<'a> {
         }
     }
 
-    /// Puts the values of a tile into memory where a loop finds them: workgroup memory, of which each invocation has a part of
-    /// its own, if there is enough; else an array, through which llvmpipe takes long to compile a loop (of 32 × 8 sums and a bias
-    /// 3.0 s).
+    /// Puts the values of a tile into the memory where a loop finds them.
     fn keep_values(&self, shader: &mut Shader, values: Vec<ShaderExpr>) -> Box<dyn Fn(ShaderExpr) -> ShaderExpr> {
-        let (variant, target, n) = (self.shape.variant, self.context.target, values.len());
-        let group = variant.group(target);
-        if n * group * 16 + variant.shared_bytes(target) > target.max_shared_bytes {
+        let (n, group) = (values.len(), self.shape.variant.group(self.context.target));
+        if self.shape.rest == TileRest::LoopOverArray {
             let array = call(format!("array<{}, {n}>", self.value_type()), values, self.value_type());
             let values = shader.variable("all", array);
             return Box::new(move |v| values.at(v));

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::super::blocks::BlockSteps;
 use crate::blocks::Storage;
-use crate::kernel::MatmulArgs;
+use crate::kernel::{Body, MatmulArgs};
 use crate::target::products::{Why, a_read, b_read, eights_of_b, in_eights, runs_alone, variant_of};
 use crate::target::variants::*;
 use crate::target::{GpuTarget, Threads};
@@ -21,14 +21,16 @@ pub struct ProductSchedule {
 }
 
 impl ProductSchedule {
-    /// The schedule of a product of operands that are stored so.
-    pub fn new(matmul: &MatmulArgs, stored: [Storage; 2], target: &GpuTarget) -> ProductSchedule {
+    /// The schedule of a product, after whose sums comes this body: its first two inputs are the operands.
+    pub fn new(matmul: &MatmulArgs, body: &Body, target: &GpuTarget) -> ProductSchedule {
+        let stored = [body.inputs[0], body.inputs[1]];
         let by_four = matmul.n / 4 * 4;
         let mut schedule = ProductSchedule { columns: SmallVec::new(), why: Why::Default(target.style) };
         for columns in [(0, by_four), (by_four, matmul.n)].into_iter().filter(|(start, end)| start < end) {
             let n = columns.1 - columns.0;
             let (variant, why) = variant_of(matmul, n, stored, target, &|_| matmul.k_parts);
-            let shape = shape(variant, matmul, n, stored, target);
+            let rest = TileRest::new(variant, body, target);
+            let shape = MatmulShape { rest, ..shape(variant, matmul, n, stored, target) };
             if schedule.columns.is_empty() {
                 schedule.why = why;
             }
@@ -65,6 +67,38 @@ pub struct MatmulShape {
     /// Where several invocations share sums, how many of them hand each other theirs by subgroups, a power of two; None: all
     /// sums meet in workgroup memory.
     pub shuffle: Option<usize>,
+    /// How what follows the sums is done to all values of a tile.
+    pub rest: TileRest,
+}
+
+/// How what follows the sums is done to the values of a tile.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum TileRest {
+    /// Its text is written out for each of them.
+    WrittenOut,
+    /// By a loop, which finds them in workgroup memory, of which each invocation has a part of its own.
+    LoopOverShared,
+    /// By a loop, which finds them in an array of the invocation's: llvmpipe takes long to compile a loop through one (of
+    /// 32 × 8 sums and a bias 3.0 s).
+    LoopOverArray,
+}
+
+impl TileRest {
+    /// Operations up to which what follows the sums is written out for each value of a tile; beyond, it is a loop. With a GELU,
+    /// 32 × 8 sums took llvmpipe 2.2 s to compile written out, 0.3 s as a loop.
+    const WRITTEN_OUT: usize = 1024;
+
+    /// For the tiles of a variant, after whose sums comes this body.
+    fn new(variant: &Variant, body: &Body, target: &GpuTarget) -> TileRest {
+        let n_values = variant.rows * variant.cols.n_values();
+        let n_operations: usize = body.insts.iter().map(|inst| inst.op.cost().max(1)).sum();
+        let shared_bytes = n_values * variant.group(target) * 16 + variant.shared_bytes(target);
+        match n_values > 1 && n_values * n_operations > TileRest::WRITTEN_OUT {
+            false => TileRest::WrittenOut,
+            true if shared_bytes > target.max_shared_bytes => TileRest::LoopOverArray,
+            true => TileRest::LoopOverShared,
+        }
+    }
 }
 
 /// How many products are added up one after another.
@@ -82,7 +116,7 @@ impl MatmulShape {
     /// The same with the smallest tiles.
     pub fn smallest(self) -> MatmulShape {
         let variant = if self.variant.cols == Cols::One { &R1X1 } else { &R1X4 };
-        MatmulShape { variant, shuffle: None, ..self }
+        MatmulShape { variant, shuffle: None, rest: TileRest::WrittenOut, ..self }
     }
 }
 
@@ -134,5 +168,6 @@ fn shape(
     };
     let written_out = target.style == Threads::Cooperative;
     let shuffle = variant.lanes_of_subgroup(target);
-    MatmulShape { variant, a, b, run, eights, k_trip, written_out, shuffle }
+    let rest = TileRest::WrittenOut;
+    MatmulShape { variant, a, b, run, eights, k_trip, written_out, shuffle, rest }
 }

@@ -12,7 +12,7 @@ use crate::kernel::Reg;
 impl Reduction<'_> {
     /// Folds the values of a row's invocations through workgroup memory, half of them at a time.
     pub fn through_memory(&self, shader: &mut Shader, fold: Reg, suffix: &str, value: ShaderExpr) -> ShaderExpr {
-        let ReduceSchedule { items, lanes, .. } = self.shape;
+        let ReduceSchedule { items, lanes, .. } = *self.shape;
         let name = format!("sh_{}{}", lane_name(value.lane()), if value.is_four() { "x4" } else { "" });
         let shared = shader.shared(&name, items * lanes, value.ty());
         let (lane, part) = (word("lane"), word("part"));
@@ -46,7 +46,7 @@ impl Reduction<'_> {
         value: ShaderExpr,
         width: usize,
     ) -> ShaderExpr {
-        let ReduceSchedule { items, lanes, .. } = self.shape;
+        let ReduceSchedule { items, lanes, .. } = *self.shape;
         let all = shader.variable(format!("both{fold}{suffix}"), value);
         exchange(shader, &all, lanes.min(width), 1, |shader, x, y| self.combined(shader, fold, x, y));
         if lanes > width {

@@ -11,9 +11,6 @@ use crate::wgsl::memory::{LaunchMemory, StatusUse, Use};
 use crate::wgsl::shader::Shader;
 use crate::wgsl::tree::{ShaderExpr, ShaderFn, ShaderType, Statement, call, word};
 
-/// Invocations of a workgroup.
-const GROUP: usize = 64;
-
 /// An axis of a grid: what the coordinate is called, and its size.
 pub type GridAxis = (&'static str, usize);
 
@@ -142,7 +139,7 @@ impl RoutineLaunch<'_> {
     ) -> Vec<Pass> {
         let pass = |(part, memory): (GridPart, LaunchMemory)| {
             let name = self.routine.row.name;
-            let group = GROUP.min(self.target.max_invocations);
+            let group = self.schedule.group;
             let n = part.n_invocations();
             let mut shader = Shader::new(format!("{name}: {what}"), &[], group);
             let end = shader.param("n", n);

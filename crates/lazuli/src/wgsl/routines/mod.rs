@@ -2,6 +2,7 @@
 //! over scratch memory, each of one invocation per element or line, written with the same loads and stores as fused
 //! kernels. `grid` cuts passes that touch more memory than a kernel may bind.
 
+mod schedule;
 mod grid;
 mod radix;
 mod sum;
@@ -10,6 +11,8 @@ mod scatter;
 mod sort;
 #[cfg(test)]
 mod tests;
+
+use std::ops::Deref;
 
 use super::memory::Use;
 use super::shader::Shader;
@@ -22,26 +25,54 @@ use crate::plan::Launch;
 use crate::shape::Lines;
 use crate::target::GpuTarget;
 
+pub use schedule::{RoutineLines, RoutineSchedule, SortSchedule};
+
+/// Cuts the lines of one launch of a routine.
+type RoutineScheduler = fn(&RoutineOf) -> RoutineLines;
+
 /// Writes the passes of one launch of a routine.
 type RoutineWriter = fn(&RoutineLaunch) -> ShaderProgram;
 
 /// Every routine there is.
-static ROUTINES: [(&RoutineRow, RoutineWriter); 4] =
-    [(&CUMSUM, scan::cumsum), (&SORT, sort::sort), (&ARGSORT, sort::argsort), (&SCATTER_ADD, scatter::scatter_add)];
+static ROUTINES: [(&RoutineRow, RoutineScheduler, RoutineWriter); 4] = [
+    (&CUMSUM, scan::schedule, scan::cumsum),
+    (&SORT, sort::schedule, sort::sort),
+    (&ARGSORT, sort::schedule, sort::argsort),
+    (&SCATTER_ADD, scatter::schedule, scatter::scatter_add),
+];
 
-/// The passes of a routine's launch; None if there is no such routine.
-pub fn program(launch: &Launch, routine: &RoutineKernel, target: &GpuTarget) -> Option<ShaderProgram> {
-    let (_, write) = ROUTINES.iter().find(|r| r.0 == routine.row)?;
+/// The passes of a routine's launch by a schedule; None if there is no such routine.
+pub fn program(
+    launch: &Launch,
+    routine: &RoutineKernel,
+    schedule: RoutineSchedule,
+    target: &GpuTarget,
+) -> Option<ShaderProgram> {
+    let (.., write) = ROUTINES.iter().find(|r| r.0 == routine.row)?;
     let args = launch.args.routine.as_ref()?;
-    Some(write(&RoutineLaunch { launch, routine, args, target }))
+    Some(write(&RoutineLaunch { of: RoutineOf { launch, routine, args, target }, schedule }))
 }
 
 /// A launch of a routine.
-struct RoutineLaunch<'a> {
+struct RoutineOf<'a> {
     launch: &'a Launch,
     routine: &'a RoutineKernel,
     args: &'a RoutineArgs,
     target: &'a GpuTarget,
+}
+
+/// The same with its schedule: what its passes are written from.
+struct RoutineLaunch<'a> {
+    of: RoutineOf<'a>,
+    schedule: RoutineSchedule,
+}
+
+impl<'a> Deref for RoutineLaunch<'a> {
+    type Target = RoutineOf<'a>;
+
+    fn deref(&self) -> &RoutineOf<'a> {
+        &self.of
+    }
 }
 
 /// The element `at` of the line with this `outer` index and the first `inner` one.
@@ -50,7 +81,7 @@ fn element(lines: Lines, shader: &mut Shader, at: &ShaderExpr) -> ShaderExpr {
     (word("outer") * n + at) * step
 }
 
-impl RoutineLaunch<'_> {
+impl RoutineOf<'_> {
     fn axis(&self) -> usize {
         self.args.params[0] as usize
     }

@@ -3,11 +3,12 @@
 //! where each tile's pairs of each digit begin, and the invocation goes through its tile again and moves them there.
 //! The time is linear in the pairs, and nothing depends on which invocation runs first.
 
-use super::RoutineLaunch;
 use super::grid::{GridAccess, GridAxis, is_served};
 use super::scratch;
 use super::sort::{PingPong, SortBatch, key_of, place_of};
+use super::{RoutineLaunch, SortSchedule};
 use crate::dtype::Lane;
+use crate::target::GpuTarget;
 use crate::wgsl::Pass;
 use crate::wgsl::memory::{LaunchMemory, Use};
 use crate::wgsl::shader::Shader;
@@ -59,9 +60,7 @@ impl SortBatch {
 impl RadixTiles<'_> {
     fn of<'a>(batch: &'a SortBatch, job: &RoutineLaunch) -> RadixTiles<'a> {
         let many = (batch.n_pairs() / MANY_TILES).next_power_of_two();
-        // Each tile is gone through, then its digits.
-        let most = job.target.max_iterations.saturating_sub(2 * N_DIGITS).max(1);
-        let len = MIN_TILE.max(many).min(1 << most.ilog2());
+        let len = MIN_TILE.max(many).min(job.schedule.sorted().max_tile);
         RadixTiles { batch, len, n: batch.lines.n.div_ceil(len) }
     }
 
@@ -72,7 +71,7 @@ impl RadixTiles<'_> {
     /// Words of a line at a level of the scan: the counts of each digit in each tile, digit by digit, then the sums of
     /// blocks of them, until one block is left. Above that there are none.
     fn n_words(&self, job: &RoutineLaunch, level: usize) -> usize {
-        let block = scan_block(job);
+        let block = job.schedule.sorted().scan_block;
         let below = (0..level).try_fold(N_DIGITS * self.n, |n, _| (n > block).then(|| n.div_ceil(block)));
         below.unwrap_or(0)
     }
@@ -136,7 +135,7 @@ impl RadixTiles<'_> {
     /// Words of a level become sums of all words before them in their line.
     fn scan(&self, job: &RoutineLaunch, level: usize) -> Vec<Pass> {
         let n = self.n_words(job, level);
-        let block = scan_block(job);
+        let block = job.schedule.sorted().scan_block;
         if n <= block {
             return self.scan_blocks(job, level, false);
         }
@@ -159,7 +158,7 @@ impl RadixTiles<'_> {
     /// The last step of a scan: each block from where the level above says that it starts.
     fn scan_blocks(&self, job: &RoutineLaunch, level: usize, has_starts: bool) -> Vec<Pass> {
         let n = self.n_words(job, level);
-        let block = scan_block(job);
+        let block = job.schedule.sorted().scan_block;
         let axes = [("line", self.batch.n_lines()), ("block", n.div_ceil(block))];
         let mut reaches = vec![GridAccess::at(self.words(job, level, "counts", true), &[n, block]).run(block)];
         if has_starts {
@@ -205,9 +204,11 @@ impl RadixTiles<'_> {
     }
 }
 
-/// Words that an invocation of a scan goes through, as far as it may.
-fn scan_block(job: &RoutineLaunch) -> usize {
-    SCAN_BLOCK.min(job.target.max_iterations - 1).max(2)
+/// As much as an invocation may go through; the sums of so many terms follow.
+pub fn schedule(target: &GpuTarget, n_terms: usize) -> SortSchedule {
+    // Each tile is gone through, then its digits.
+    let most = target.max_iterations.saturating_sub(2 * N_DIGITS).max(1);
+    SortSchedule { max_tile: 1 << most.ilog2(), scan_block: SCAN_BLOCK.min(target.max_iterations - 1).max(2), n_terms }
 }
 
 /// Opens the loop over the words of `block` of `line`: gives the number of the word, and a sum that starts so.

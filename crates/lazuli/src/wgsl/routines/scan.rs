@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::grid::{GridAccess, GridAxis};
 use super::sum::Sum;
-use super::{RoutineLaunch, element, scratch};
+use super::{RoutineLaunch, RoutineLines, RoutineOf, element, scratch};
 use crate::shape::Lines;
 use crate::wgsl::memory::Use;
 use crate::wgsl::shader::Shader;
@@ -18,9 +18,28 @@ const BLOCK: usize = 256;
 /// Blocks of a line at most, so that what is kept of them is one window.
 const MAX_BLOCKS: usize = 1 << 16;
 
+/// Blocks that are not too many, and steps that touch no more windows than there may be.
+pub fn schedule(of: &RoutineOf) -> RoutineLines {
+    let lines = Lines::new(&of.args.output_shape, of.axis());
+    let max_iterations = of.target.max_iterations / 2;
+    let len = BLOCK.max(lines.n.div_ceil(MAX_BLOCKS.min(max_iterations)));
+    let mut step = len.min(max_iterations);
+    let window = of.target.max_binding_bytes;
+    let n_windows = |one: Use| one.size_bytes.div_ceil(window);
+    let kept = Scan::new(of, (len, step)).kept(true);
+    if n_windows(of.input(0, "x")) + n_windows(of.output()) + n_windows(kept) > of.target.max_bindings {
+        let size = of.routine.inputs[0].unit_bytes().max(of.routine.outputs[0].size());
+        step = step.min(window / (lines.inner * size).max(1)).max(1);
+    }
+    RoutineLines::Blocks { len, step }
+}
+
 /// `y[i] = Σ x[j]` for `j ≤ i` along an axis.
 pub fn cumsum(job: &RoutineLaunch) -> ShaderProgram {
-    let scan = Scan::new(job);
+    let RoutineLines::Blocks { len, step } = job.schedule.lines else {
+        unreachable!("bug: the schedule of another routine")
+    };
+    let scan = Scan::new(job, (len, step));
     let mut passes = Vec::new();
     if scan.n_blocks > 1 {
         passes.extend(scan.steps().into_iter().flat_map(|step| scan.totals(job, step)));
@@ -42,21 +61,9 @@ struct Scan {
 }
 
 impl Scan {
-    fn new(job: &RoutineLaunch) -> Scan {
-        let lines = Lines::new(&job.args.output_shape, job.axis());
-        let max_iterations = job.target.max_iterations / 2;
-        let block = BLOCK.max(lines.n.div_ceil(MAX_BLOCKS.min(max_iterations)));
-        let n_blocks = lines.n.div_ceil(block);
-        let words = Sum::words(job.routine.outputs[0]);
-        let mut scan = Scan { lines, block, n_blocks, step: block.min(max_iterations), words };
-        let window = job.target.max_binding_bytes;
-        let n_windows = |one: Use| one.size_bytes.div_ceil(window);
-        if n_windows(job.input(0, "x")) + n_windows(job.output()) + n_windows(scan.kept(true)) > job.target.max_bindings
-        {
-            let size = job.routine.inputs[0].unit_bytes().max(job.routine.outputs[0].size());
-            scan.step = scan.step.min(window / (lines.inner * size).max(1)).max(1);
-        }
-        scan
+    fn new(of: &RoutineOf, (block, step): (usize, usize)) -> Scan {
+        let lines = Lines::new(&of.args.output_shape, of.axis());
+        Scan { lines, block, n_blocks: lines.n.div_ceil(block), step, words: Sum::words(of.routine.outputs[0]) }
     }
 
     /// Positions within blocks.

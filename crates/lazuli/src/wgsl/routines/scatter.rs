@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::grid::{GridAccess, is_served};
 use super::sort::{PingPong, SortBatch, key_of, place_of};
 use super::sum::Sum;
-use super::{RoutineLaunch, scratch};
+use super::{RoutineLaunch, RoutineLines, RoutineOf, radix, scratch};
 use crate::dtype::Lane;
 use crate::shape::Lines;
 use crate::wgsl::eval::FAIL;
@@ -21,6 +21,11 @@ const BLOCK: usize = 64;
 
 /// The key of what adds to nothing.
 const NONE: u32 = u32::MAX;
+
+/// As many terms to an invocation as it may go through.
+pub fn schedule(of: &RoutineOf) -> RoutineLines {
+    RoutineLines::Sorted(radix::schedule(of.target, BLOCK.min(of.target.max_iterations - 1).max(4)))
+}
 
 /// `y = x`, then `y[…, index[…, i, …], …] += src[…, i, …]` along an axis.
 pub fn scatter_add(job: &RoutineLaunch) -> ShaderProgram {
@@ -43,11 +48,12 @@ pub fn scatter_add(job: &RoutineLaunch) -> ShaderProgram {
         let n_bits = (usize::BITS - bound.leading_zeros()).max(1) as usize;
         let (sorted, side) = batch.radix_sort(job, n_bits);
         passes.extend(sorted);
-        let sums = TreeSums { job, batch, terms: side.other(), block: block(job), n_sorting };
+        let sums = TreeSums { job, batch, terms: side.other(), block: job.schedule.sorted().n_terms, n_sorting };
         passes.extend(sums.look_up(side));
         passes.extend((0..sums.n_levels()).flat_map(|level| sums.add(level)));
     }
-    let first = TreeSums { job, batch: &batches[0], terms: PingPong::First, block: block(job), n_sorting };
+    let first =
+        TreeSums { job, batch: &batches[0], terms: PingPong::First, block: job.schedule.sorted().n_terms, n_sorting };
     scratch.extend((1..first.n_levels()).map(|level| first.terms(level, true).size_bytes));
     ShaderProgram { passes, scratch }
 }
@@ -74,11 +80,6 @@ fn check(job: &RoutineLaunch, from: Lines, bound: usize) -> Vec<Pass> {
         shader.add(Statement::Do(call("fail", [check, index], ShaderType::Nothing)));
         shader.close();
     })
-}
-
-/// Terms that an invocation adds up.
-fn block(job: &RoutineLaunch) -> usize {
-    BLOCK.min(job.target.max_iterations - 1).max(4)
 }
 
 /// The sums of a batch, a tree of blocks. A term is a key and a number. At the lowest level there is one for each pair. An

@@ -2,7 +2,7 @@
 //! it should, and its place in the line. Pairs start in the order of their places, and the sort is stable.
 
 use super::grid::{GridAccess, GridAxis, is_served};
-use super::{RoutineLaunch, element, scratch};
+use super::{RoutineLaunch, RoutineLines, RoutineOf, element, radix, scratch};
 use crate::dtype::{DType, Lane};
 use crate::shape::Lines;
 use crate::wgsl::memory::{LaunchMemory, Use};
@@ -12,6 +12,11 @@ use crate::wgsl::{Pass, ShaderProgram};
 
 /// Pairs that are sorted together; more lines than that are sorted in turn, in the same scratch memory.
 const BATCH: usize = 1 << 23;
+
+/// Nothing is added up.
+pub fn schedule(of: &RoutineOf) -> RoutineLines {
+    RoutineLines::Sorted(radix::schedule(of.target, 0))
+}
 
 /// Elements in order.
 pub fn sort(job: &RoutineLaunch) -> ShaderProgram {

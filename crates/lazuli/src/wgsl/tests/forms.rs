@@ -74,6 +74,26 @@ fn maps() {
 }
 
 #[test]
+fn maps_with_a_users_function() {
+    let hypot = crate::CustomOp {
+        name: "hypot".into(),
+        wgsl: "length(vec2($0, $1))".into(),
+        cpu: Arc::new(|x| x[0].hypot(x[1])),
+        grad: None,
+    };
+    check_form("map_custom", &[&Tensor::map_custom(&hypot, &[&f32s(&[64, 100]), &f32s(&[100])]).mul(2.0)]);
+}
+
+#[test]
+fn rows_at_a_position() {
+    let cache = f32s(&[64, 96]);
+    check_form("rows_at_a_position", &[&cache.rows_at(0, 3, 8).mul(2.0)]);
+    check_form("rows_written_at_a_position", &[&cache.add(1.0).write_rows(0, 3, &f32s(&[8, 96]).exp())]);
+    // Columns from any place on are not whole fours.
+    check_form("columns_at_a_position", &[&cache.rows_at(1, 5, 12).sum(0)]);
+}
+
+#[test]
 fn maps_that_commit() {
     let (x, at) = (f32s(&[8, 4]), data([3], DType::I32));
     check_form("map_committed", &[&x.index_select(0, &at).sum(..).add(&x).unless_failed(&x)]);
@@ -117,6 +137,49 @@ fn reductions() {
     check_form("logsumexp", &[&f32s(&[512, 6000]).logsumexp(-1)]);
     let (x, w, b) = (f32s(&[96, 384]), data([384], DType::F16), f32s(&[384]));
     check_form("layer_norm", &[&x.layer_norm(-1, Some(&w), Some(&b), 1e-5)]);
+}
+
+/// On hardware that hands values from invocation to invocation of a subgroup: whole rows of one, and parts of longer rows.
+#[test]
+fn reductions_by_subgroups() {
+    let subgroups = |style: Threads, sizes: [usize; 2]| GpuTarget { subgroup_sizes: Some(sizes), ..target(style) };
+    let devices = [
+        ("hardware", GpuTarget { full_groups: 8, ..subgroups(Threads::Cooperative, [32, 64]) }),
+        ("software", subgroups(Threads::Independent, [8, 8])),
+    ];
+    check_form_on("subgroup_rows", &[&f32s(&[4096, 256]).sum(-1)], &devices);
+    check_form_on("subgroup_long_rows", &[&f32s(&[4, 16_000]).max(-1)], &devices);
+    check_form_on("subgroup_softmax", &[&f32s(&[4096, 256]).softmax(-1)], &devices[..1]);
+}
+
+/// Operands that are lists of axes: windows of images are read in place, and so are heads inside rows.
+#[test]
+fn products_of_axis_lists() {
+    use crate::Conv;
+    let (x, w) = (f32s(&[2, 8, 12, 12]), f32s(&[16, 8, 3, 3]));
+    let conv = Conv { padding: 1.into(), ..Conv::default() };
+    check_form("convolution", &[&x.conv(&w, Some(&f32s(&[16])), conv).relu()]);
+    let strided = Conv { stride: 2.into(), ..Conv::default() };
+    check_form("convolution_strided", &[&f32s(&[1, 3, 17, 17]).conv(&f32s(&[8, 3, 5, 5]), None, strided)]);
+    let heads = f32s(&[4, 6, 8]).permute(&[1, 0, 2]).reshape([6, 32]);
+    check_form("matmul_of_axis_lists", &[&heads.matmul(&f32s(&[32, 20]))]);
+}
+
+/// Weights in blocks: of each kind of format, by a row and by many, in vectors.
+#[test]
+fn matmuls_of_blocks() {
+    use crate::BlockFormat;
+    let stored = |name: &str| {
+        let format = BlockFormat::named(name).expect("it is known");
+        let bytes = vec![0; 64 * 256 / format.block_len() * format.block_bytes()];
+        Tensor::from_blocks(format, &bytes, [64, 256], &Device::cpu())
+    };
+    for name in ["Q4_0", "Q8_0", "Q6_K"] {
+        let w = stored(name);
+        check_form(&format!("matmul_of_a_row_and_{name}"), &[&f32s(&[1, 256]).matmul(&w.t())]);
+        check_form(&format!("matmul_of_rows_and_{name}"), &[&f32s(&[32, 256]).matmul(&w.t())]);
+    }
+    check_form("rows_of_blocks_looked_up", &[&stored("Q4_0").index_select(0, &data([6], DType::I32))]);
 }
 
 #[test]
