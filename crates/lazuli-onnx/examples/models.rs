@@ -412,8 +412,8 @@ const SIZED: [Sized; 8] = [
         shape: |i, _| vec![1 + i, 3, 48, 192],
     },
     Sized { name: "sizes-magika", model: "data/magika/model.onnx", shape: |i, _| vec![1 + i, 2048] },
-    // Seconds of sound: ten batches, each of them five times, take long enough. Batches of Open NSFW are not here: one picture and
-    // several have plans that pack other weights, both packings stay, and the peak is 1.26 times what `explain` tells of one plan.
+    // Seconds of sound: ten batches, each of them five times, take long enough. Batches of Open NSFW are not here: their
+    // peak is 1.26 times what `explain` tells, perhaps because one picture and several pack other weights and both packings stay.
     Sized { name: "sizes-pitch", model: "data/basic-pitch/nmp.onnx", shape: |i, _| vec![1 + i % 10, 43_844, 1] },
 ];
 
