@@ -112,7 +112,8 @@ fn tests() -> Result<(), String> {
 /// Unit tests that run on every GPU: of gradients, and of every form of kernel. They are few, so that a driver that compiles
 /// slowly is done in good time.
 const ON_EVERY_GPU: [&str; 2] = ["autograd", "every_form_agrees_with_the_oracle"];
-/// Those that look at every GPU by themselves, which running all tests does for the system's driver: every variant of a product.
+/// Unit tests that open every GPU by themselves and run every variant of a product on it. Running all tests does so for the
+/// system's driver; other drivers need a run of their own.
 const ON_EVERY_DRIVER: &str = "gpu::tune::trial";
 
 /// What only GPUs promise, per driver; the engine's promises, random graphs, gradients, every form of kernel and training on

@@ -195,7 +195,7 @@ fn stepped(model: &mut Sequential, many: &mut Distributed) -> Result<(), lazuli:
 fn parameters_that_differ_are_found_at_the_first_step() {
     let why = "the parameters: the ranks differ: rank 1 has `layers.2.weight with hash ";
     refused("parameters_that_differ_are_found_at_the_first_step", why, |world| {
-        // Of the same seed but for the last layer, and nobody broadcasts.
+        // The last layer's weights are drawn from another seed on each rank, and no rank broadcasts its model.
         let (cpu, seed) = (Device::cpu(), world.rank() as u64);
         let (first, last) = (Linear::new(20, 32, 3, &cpu), Linear::new(32, 5, seed, &cpu));
         let mut model = Sequential::new().push(first).push(Relu).push(last);
@@ -233,7 +233,7 @@ fn learning_rates_that_differ_are_found_at_any_step() {
             let before = flat(&parameters(&mut model).into_iter().map(|(_, w)| w).collect::<Vec<_>>())?;
             let outcome = stepped(&mut model, &mut many);
             let after = flat(&parameters(&mut model).into_iter().map(|(_, w)| w).collect::<Vec<_>>())?;
-            // Both ranks find it, and neither makes the step.
+            // Both ranks find that their learning rates differ, and neither updates its parameters.
             assert_eq!((outcome.is_ok(), before != after), (lr[0] == lr[1], lr[0] == lr[1]));
             outcome?;
         }

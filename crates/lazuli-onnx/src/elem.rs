@@ -18,7 +18,7 @@ use lazuli::DType;
 pub enum ElemType {
     /// 32-bit float.
     F32,
-    /// 64-bit float, stored as f32: it rounds, and a constant that overflows is an error.
+    /// 64-bit float, stored as f32: values are rounded to it, and a constant of the model beyond f32's range is an error.
     F64,
     /// IEEE half.
     F16,

@@ -43,7 +43,8 @@ pub struct Node {
     pub dead: Vec<Slot>,
     /// Per input, whether it is the same in every run. Filled in by [`Graph::mark_constants`].
     pub is_constant: Vec<bool>,
-    /// What the row has made of constants alone, once for all runs: one for each [`KeptFor`].
+    /// Tensors that the row has computed from the model's constants alone and that all runs share, such as packed weights: one list
+    /// for each [`KeptFor`].
     pub kept: [OnceLock<Vec<Tensor>>; 2],
     /// What the node gives, once for all runs, where all it reads are constants (constant folding).
     pub folded: OnceLock<Vec<Value>>,

@@ -157,7 +157,7 @@ fn commit() -> Result<String, String> {
     Ok(format!("{commit}{}", if is_changed { "-dirty" } else { "" }))
 }
 
-/// Keeps what was seen of a kind of fault, with this commit and seed, in place of what was seen of it before.
+/// Writes the tally of one kind of fault, with commit and seed, to the kept measurements, in place of that kind's last tally.
 fn keep(kind: &str, tried: &str, tally: &Tally) -> Result<(), String> {
     let Tally { n, longest, n_loaded, n_launchers_hung } = tally;
     let date = said("date", &["--utc", "+%F"])?;

@@ -1,6 +1,6 @@
 //! Takes out of texts that others wrote (drivers, errors) who is asked: where files are, and with that names of users and hosts.
 
-/// What separates a path from the words around it.
+/// Characters at which a path in a sentence may begin or end.
 const DELIMITERS: [char; 9] = [' ', '\n', '\t', '(', ')', '"', '\'', ',', ';'];
 const QUOTES: [char; 2] = ['"', '\''];
 /// Folders that hold those of users.

@@ -333,7 +333,8 @@ mod tests {
             "   Speed: the fastest kernels reach 10.0 GB/s and 2000.0 GFLOP/s; the smallest takes 0.015 ms\n",
             "     96 workgroups of 64 invocations keep it busy; products that start fewer are cut further\n",
             "     work                                                ms   GFLOP/s     GB/s  of peak\n",
-            // A quarter of the operations that the peak does in 2 ms; a fifth of the bytes.
+            // Shares of the measured peaks: in 2 ms the product makes a quarter of the peak's FLOPs, the softmax moves a fifth of the
+            // peak's bytes.
             "     product                                          2.000     500.0      0.5      25%  8x4\n",
             "     softmax                                          2.000                2.0      20%  \n",
         ] {

@@ -53,8 +53,9 @@ fn damaged_copy(whole: &[u8], random: &mut impl FnMut(usize) -> usize) -> Vec<u8
     bytes
 }
 
-/// Loads and runs damaged copies of every model, `n` of each test's, a tenth as many of each real one, on the CPU: all may fail,
-/// none may panic, take longer than it may three times over, or take more memory than it may.
+/// Loads and runs damaged copies of every model on the CPU: `n` copies of each test's model, a tenth as many of each real one. Any
+/// copy may be refused, but none may panic or exceed the bound of memory, and one that exceeds the bound of time is tried again and
+/// may not exceed it three times.
 pub fn run(data: &Path, only: Option<&str>, n: usize, is_bounded: bool) -> Result<bool, String> {
     let (mut n_files, mut n_loaded, mut panics) = (0, 0, Vec::new());
     let (mut slowest, mut slow) = (0.0f64, Vec::new());

@@ -37,7 +37,7 @@ fn with(c: &Call, name: &str, default: f32, f: fn(&Tensor, f32) -> Tensor) -> Ou
 }
 
 /// `x / (1 + |x|)`.
-/// The exact function or its approximation.
+/// GELU by erf, or its approximation by tanh, as the attribute `approximate` says.
 fn gelu(node: &Node) -> Result<fn(&Tensor) -> Tensor, Stop> {
     let known: [(&str, fn(&Tensor) -> Tensor); 2] = [("none", Tensor::gelu), ("tanh", Tensor::gelu_tanh)];
     node.choice("approximate", "none", &known)

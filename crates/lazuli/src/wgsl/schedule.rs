@@ -395,7 +395,8 @@ pub struct RowStage<'a> {
     pub stores: Vec<&'a Store>,
 }
 
-/// The stages of a reduction in order; what is stored of rows after all of them is the last one's.
+/// The stages of a reduction in order, each with its folds and with the elements that are stored before the next one's folds;
+/// elements that are stored after all folds are those of the last stage, which has no fold.
 pub fn stages_of_rows<'a>(body: &'a Body, args: &Args) -> Vec<RowStage<'a>> {
     let stages = body.stages();
     let is_reduce = |r: Reg| matches!(body.insts[r as usize].op, InstOp::Reduce(..));

@@ -139,7 +139,7 @@ fn reductions() {
     check_form("layer_norm", &[&x.layer_norm(-1, Some(&w), Some(&b), 1e-5)]);
 }
 
-/// On hardware that hands values from invocation to invocation of a subgroup: whole rows of one, and parts of longer rows.
+/// Reductions on hardware with subgroup shuffles: rows that one subgroup reduces, and longer rows that several share.
 #[test]
 fn reductions_by_subgroups() {
     let subgroups = |style: Threads, sizes: [usize; 2]| GpuTarget { subgroup_sizes: Some(sizes), ..target(style) };
