@@ -10,7 +10,7 @@ use super::super::tree::{ShaderExpr, call, word};
 use super::scores::exponential;
 use super::{ChainedMap, ChainedShader, FLOAT, batch_names, four, least, one};
 use crate::dtype::Lane;
-use crate::kernel::{InstOp, ROW_MAX, ROW_PRODUCT, ROW_SHIFT, ROW_SUM};
+use crate::kernel::{Body, Inst, InstOp, ROW_MAX, ROW_PRODUCT, ROW_SHIFT, ROW_SUM};
 use crate::plan::Slot;
 
 /// Invocations of a workgroup that puts parts together.
@@ -49,6 +49,10 @@ impl ChainedShader<'_> {
                 false => RowValues { shift: FLOAT.zero(), max: FLOAT.zero(), sum: FLOAT.zero() },
             };
             let row_idx = shader.define(format!("row_idx{r}"), word("batch") * word("params.n_rows") + &row);
+            let of_row = match self.args.column_parts.count() {
+                1 => self.values_of_row(shader, memory, &row_idx, &values, &format!("_o{r}")),
+                _ => Vec::new(),
+            };
             for c in 0..self.tiles.value_fours {
                 let value = word(format!("value{c}"));
                 let product = four("out", r, c);
@@ -59,7 +63,7 @@ impl ChainedShader<'_> {
                         memory,
                         [&row, &row_idx, &value],
                         product,
-                        &values,
+                        of_row.clone(),
                         &format!("_o{r}_{c}"),
                     );
                     shader.close();
@@ -70,7 +74,10 @@ impl ChainedShader<'_> {
                     shader.open_if(value.less(word("params.n_values")));
                     let (product, suffix) = (product.component(k), format!("_o{r}_{c}_{k}"));
                     match self.args.column_parts.count() {
-                        1 => self.write_result(shader, memory, [&row, &row_idx, &value], product, &values, &suffix),
+                        1 => {
+                            let at = [&row, &row_idx, &value];
+                            self.write_result(shader, memory, at, product, of_row.clone(), &suffix);
+                        }
                         _ => {
                             let at = self.part_at(shader, &word("part"), &row_idx) * word("params.n_values") + value;
                             memory.store(shader, self.scratch_idx(), at, product);
@@ -78,6 +85,11 @@ impl ChainedShader<'_> {
                     }
                     shader.close();
                 }
+            }
+            // Most chained products leave nothing of a row but its products: then there is nothing to branch for.
+            if self.args.column_parts.is_whole() && self.rows.body.stores.is_empty() {
+                shader.close();
+                continue;
             }
             shader.open_if(is_first.clone());
             match self.args.column_parts.count() {
@@ -107,21 +119,45 @@ impl ChainedShader<'_> {
         [shader.param("maxima_start", first), shader.param("sums_start", first + n_rows)]
     }
 
-    /// What becomes of a value, or of four, of a row.
+    /// The registers of the map over results that are the same for all values of a row, written once for it. Every value is
+    /// stored in a block of its own, where an exponential and a reciprocal took drivers as long to compile as the products did.
+    fn values_of_row(
+        &self,
+        shader: &mut Shader,
+        memory: &LaunchMemory,
+        row_idx: &ShaderExpr,
+        values: &RowValues,
+        suffix: &str,
+    ) -> Vec<Option<ShaderExpr>> {
+        let mut eval = self.result.eval(memory, Spot::new(row_idx.clone(), suffix));
+        eval.values = given(&self.result.body, values);
+        let body = &self.result.body;
+        let is_of_row = of_rows(body);
+        let needed = eval.missing(body.stores.iter().map(|store| store.value));
+        eval.need(shader, needed.into_iter().filter(|reg| is_of_row[*reg as usize]));
+        eval.values
+    }
+
+    /// What becomes of a value, or of four, of a row, of which some registers are known.
     fn write_result(
         &self,
         shader: &mut Shader,
         memory: &LaunchMemory,
         [row, row_idx, value]: [&ShaderExpr; 3],
         product: ShaderExpr,
-        values: &RowValues,
+        mut known: Vec<Option<ShaderExpr>>,
         suffix: &str,
     ) {
         let at = shader.define(format!("i{suffix}"), row_idx * word("params.n_values") + value);
         let along = product.is_four().then_some(self.args.batch.len() + 1);
         let coordinates = side_by_side(self.coordinates(&[row, value]), along);
         let spot = Spot { coordinates, ..Spot::new(at, suffix) };
-        write_map(&self.result, shader, memory, spot, Some(product), values);
+        for (value, inst) in known.iter_mut().zip(&self.result.body.insts) {
+            if inst.op == InstOp::Acc(ROW_PRODUCT) {
+                *value = Some(product.clone());
+            }
+        }
+        write_map(&self.result, shader, memory, spot, known);
     }
 
     /// What becomes of a row.
@@ -134,7 +170,7 @@ impl ChainedShader<'_> {
         suffix: &str,
     ) {
         let spot = Spot { coordinates: vec![self.coordinates(&[row])], ..Spot::new(row_idx.clone(), suffix) };
-        write_map(&self.rows, shader, memory, spot, None, values);
+        write_map(&self.rows, shader, memory, spot, given(&self.rows.body, values));
     }
 
     fn coordinates(&self, last: &[&ShaderExpr]) -> Vec<ShaderExpr> {
@@ -196,7 +232,8 @@ impl ChainedShader<'_> {
             None => shader.add_to(&all, product),
         }
         shader.close();
-        self.write_result(&mut shader, &memory, [&row, &row_idx, &value], all, &values, "_o");
+        let of_row = given(&self.result.body, &values);
+        self.write_result(&mut shader, &memory, [&row, &row_idx, &value], all, of_row, "_o");
         shader.open_if(value.equals(0));
         self.write_row(&mut shader, &memory, [&row, &row_idx], &values, "_w");
         shader.close();
@@ -204,26 +241,45 @@ impl ChainedShader<'_> {
     }
 }
 
-/// Evaluates a map over results or rows at a spot, and stores.
+/// What is known of a map's registers when a row is done: its greatest score, what is subtracted from scores, the sum.
+fn given(body: &Body, values: &RowValues) -> Vec<Option<ShaderExpr>> {
+    let value = |inst: &Inst| match inst.op {
+        InstOp::Acc(ROW_SHIFT) => Some(values.shift.clone()),
+        InstOp::Acc(ROW_MAX) => Some(values.max.clone()),
+        InstOp::Acc(ROW_SUM) => Some(values.sum.clone()),
+        _ => None,
+    };
+    body.insts.iter().map(value).collect()
+}
+
+/// Which registers follow from numbers of the launch and of a row alone.
+fn of_rows(body: &Body) -> Vec<bool> {
+    let mut of_rows: Vec<bool> = Vec::with_capacity(body.insts.len());
+    for inst in &body.insts {
+        let own = match inst.op {
+            InstOp::Acc(number) => number != ROW_PRODUCT,
+            InstOp::Load { .. } | InstOp::Valid { .. } | InstOp::Index { .. } | InstOp::Gather { .. } => false,
+            InstOp::Failed | InstOp::Reduce(..) => false,
+            InstOp::Const(_) | InstOp::Unary(..) | InstOp::Binary(..) => true,
+            InstOp::Select(..) | InstOp::Cast(_) | InstOp::Custom(..) => true,
+        };
+        let mut all = own;
+        inst.op.for_each_reg(|reg| all &= of_rows[reg as usize]);
+        of_rows.push(all);
+    }
+    of_rows
+}
+
+/// Evaluates a map over results or rows at a spot, of which these registers are known, and stores.
 fn write_map(
     map: &ChainedMap,
     shader: &mut Shader,
     memory: &LaunchMemory,
     spot: Spot,
-    product: Option<ShaderExpr>,
-    values: &RowValues,
+    known: Vec<Option<ShaderExpr>>,
 ) {
     let mut eval = map.eval(memory, spot);
-    for (reg, inst) in map.body.insts.iter().enumerate() {
-        let InstOp::Acc(number) = inst.op else { continue };
-        eval.values[reg] = match number {
-            ROW_PRODUCT => product.clone(),
-            ROW_SHIFT => Some(values.shift.clone()),
-            ROW_MAX => Some(values.max.clone()),
-            ROW_SUM => Some(values.sum.clone()),
-            other => unreachable!("bug: a chained product has no sum {other}"),
-        };
-    }
+    eval.values = known;
     eval.need(shader, map.body.stores.iter().map(|store| store.value));
     map.body.stores.iter().for_each(|store| eval.store(shader, store));
 }

@@ -303,20 +303,21 @@ impl ChainedShader<'_> {
     /// Combines a variable of each row over all invocations that share rows, `max` or `+`: all of them get it.
     pub fn write_across(&self, shader: &mut Shader, name: &str, how: &str, n_times: usize) {
         let tiles = &self.tiles;
-        if let Share::SubgroupBroadcast(_) = tiles.share {
-            let function = if how == "max" { "subgroupMax" } else { "subgroupAdd" };
-            for r in 0..tiles.rows {
-                shader.assign(&one(name, r), call(function, [one(name, r)], FLOAT));
-            }
-            return;
-        }
         let both = |x: &ShaderExpr, y: &ShaderExpr| match how {
-            "max" => call("max", [x.clone(), y.clone()], FLOATS),
+            "max" => call("max", [x.clone(), y.clone()], x.ty()),
             _ => x + y,
         };
+        // Where a subgroup is a driver's vector, its own reductions (`subgroupMax`) are loops over invocations: without 64 of them
+        // llvmpipe compiles attention of 32 rows in a thirteenth less.
+        let near = match tiles.share {
+            Share::SubgroupBroadcast(n) => n,
+            _ => tiles.shuffle.unwrap_or(1),
+        };
+        for r in tiles.rows / 4 * 4..tiles.rows {
+            exchange(shader, &one(name, r), near, 1, |_, x, y| both(x, y));
+        }
         let fours = tiles.rows / 4;
         let rows_of = |q: usize| FLOATS.make((0..4).map(|j| one(name, 4 * q + j)));
-        let near = tiles.shuffle.unwrap_or(1);
         let folded = |shader: &mut Shader, q: usize| {
             let all = shader.variable(format!("all_{name}{q}"), rows_of(q));
             exchange(shader, &all, near, 1, |_, x, y| both(x, y));
