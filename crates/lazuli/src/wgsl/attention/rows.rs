@@ -271,13 +271,7 @@ fn of_rows(body: &Body) -> Vec<bool> {
 }
 
 /// Evaluates a map over results or rows at a spot, of which these registers are known, and stores.
-fn write_map(
-    map: &ChainedMap,
-    shader: &mut Shader,
-    memory: &LaunchMemory,
-    spot: Spot,
-    known: Vec<Option<ShaderExpr>>,
-) {
+fn write_map(map: &ChainedMap, shader: &mut Shader, memory: &LaunchMemory, spot: Spot, known: Vec<Option<ShaderExpr>>) {
     let mut eval = map.eval(memory, spot);
     eval.values = known;
     eval.need(shader, map.body.stores.iter().map(|store| store.value));
