@@ -56,11 +56,50 @@ impl DigitForm {
         }
     }
 
+    /// A chunk is two vectors. Digits leave them as bytes, which are added up eight at a time.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")]
     unsafe fn row_avx512(self, x: *const f32, n_chunks: usize, out: *mut DigitChunk) -> bool {
-        // SAFETY: as promised by the caller.
-        unsafe { self.chunks(x, n_chunks, out) }
+        use std::arch::x86_64::*;
+        const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+        let magnitude = _mm512_set1_epi32(0x7fff_ffff);
+        for at in 0..n_chunks {
+            // SAFETY: the chunk is within the row, and there is room for its digits.
+            let (x, out) = unsafe {
+                let x = x.add(at * CHUNK);
+                ([_mm512_loadu_ps(x), _mm512_loadu_ps(x.add(CHUNK / 2))], &mut *out.add(at))
+            };
+            let bits = x.map(|x| _mm512_and_si512(_mm512_castps_si512(x), magnitude));
+            let largest = _mm512_reduce_max_epi32(_mm512_max_epi32(bits[0], bits[1]));
+            let Some(Units { unit, per_unit }) = self.units(largest as u32) else { return false };
+            let per_unit = _mm512_set1_ps(per_unit);
+            let mut whole = x.map(|x| _mm512_cvt_roundps_epi32::<NEAREST>(_mm512_mul_ps(x, per_unit)));
+            let mut sums = [[0; MAX_DIGITS]; 2];
+            for digit in 0..MAX_DIGITS {
+                if digit >= self.n_digits {
+                    out.quads[digit] = [0; CHUNK / 4];
+                    continue;
+                }
+                let bytes = whole.map(|whole| _mm512_cvtepi32_epi8(whole));
+                for half in 0..2 {
+                    let rest = _mm512_sub_epi32(whole[half], _mm512_cvtepi8_epi32(bytes[half]));
+                    whole[half] = _mm512_srai_epi32::<8>(rest);
+                    // Without signs: each byte is 128 more.
+                    let positive = _mm_xor_si128(bytes[half], _mm_set1_epi8(-128));
+                    let eights = _mm_sad_epu8(positive, _mm_setzero_si128());
+                    let sum = _mm_cvtsi128_si32(eights) + _mm_extract_epi32::<2>(eights);
+                    sums[half][digit] = sum - 128 * (CHUNK / 2) as i32;
+                }
+                // SAFETY: a digit has 32 bytes, 16 of each half.
+                unsafe {
+                    let to: *mut __m128i = out.quads[digit].as_mut_ptr().cast();
+                    _mm_storeu_si128(to, bytes[0]);
+                    _mm_storeu_si128(to.add(1), bytes[1]);
+                }
+            }
+            self.finish(unit, sums, out);
+        }
+        true
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -92,14 +131,7 @@ impl DigitForm {
         for i in 0..CHUNK {
             largest = largest.max(x[i].to_bits() & 0x7fff_ffff);
         }
-        let largest = f32::from_bits(largest);
-        if largest.is_nan() || largest > 1e38 {
-            return false;
-        }
-        // Digits reach 127 where the next power of two would be 128: the largest is taken for a little more than it is.
-        let exponent = ((largest * 1.01).to_bits() >> 23) as i32 - 127;
-        let exponent = (exponent - (8 * self.n_digits as i32 - 2)).max(-126);
-        let (unit, per_unit) = (power_of_two(exponent), power_of_two(-exponent.max(-127)));
+        let Some(Units { unit, per_unit }) = self.units(largest) else { return false };
         let mut whole = [0i32; CHUNK];
         for i in 0..CHUNK {
             // Adding and subtracting 1.5 · 2²³ would round as well, but not this large a number.
@@ -107,39 +139,117 @@ impl DigitForm {
             // SAFETY: finite, and by the choice of the unit below 2²³.
             whole[i] = unsafe { rounded.to_int_unchecked() };
         }
-        // Below 2²⁸ each.
-        let mut sums = [0i32; 2];
-        for i in 0..CHUNK / 2 {
-            sums[0] += whole[i];
-            sums[1] += whole[CHUNK / 2 + i];
-        }
-        let number = |sum: i32| (sum as f64 * unit as f64) as f32;
-        *out = DigitChunk { quads: [[0; 8]; 3], start: [[0; 3]; 2], sum: sums.map(number), unit };
+        let mut sums = [[0; MAX_DIGITS]; 2];
+        out.quads = [[0; CHUNK / 4]; MAX_DIGITS];
         for digit in 0..self.n_digits {
             let mut bytes = [0i8; CHUNK];
-            let mut sums = [0i32; 2];
             for i in 0..CHUNK {
                 bytes[i] = whole[i] as i8;
                 whole[i] = (whole[i] - bytes[i] as i32) >> 8;
             }
             for i in 0..CHUNK / 2 {
-                sums[0] += bytes[i] as i32;
-                sums[1] += bytes[CHUNK / 2 + i] as i32;
+                sums[0][digit] += bytes[i] as i32;
+                sums[1][digit] += bytes[CHUNK / 2 + i] as i32;
             }
             for quad in 0..CHUNK / 4 {
                 let bytes = [bytes[4 * quad], bytes[4 * quad + 1], bytes[4 * quad + 2], bytes[4 * quad + 3]];
                 out.quads[digit][quad] = u32::from_le_bytes(bytes.map(|byte| byte as u8));
             }
-            for half in 0..2 {
-                out.start[half][digit] = -self.bias * sums[half];
-            }
         }
+        self.finish(unit, sums, out);
+        true
+    }
+
+    /// The unit of a chunk, by the bits of its largest number without its sign. None if that is not finite, or too large for a power
+    /// of two above it.
+    #[inline(always)]
+    fn units(self, largest: u32) -> Option<Units> {
+        let largest = f32::from_bits(largest);
+        if largest.is_nan() || largest > 1e38 {
+            return None;
+        }
+        // Digits reach 127 where the next power of two would be 128: the largest is taken for a little more than it is.
+        let exponent = ((largest * 1.01).to_bits() >> 23) as i32 - 127;
+        let exponent = (exponent - (8 * self.n_digits as i32 - 2)).max(-126);
+        Some(Units { unit: power_of_two(exponent), per_unit: power_of_two(-exponent.max(-127)) })
+    }
+
+    /// Writes all but the digits themselves, from the sums of digits of each half: numbers are made of their digits exactly.
+    #[inline(always)]
+    fn finish(self, unit: f32, sums: [[i32; MAX_DIGITS]; 2], out: &mut DigitChunk) {
+        // Below 2²⁸ each.
+        let whole = sums.map(|digits| digits[0] + (digits[1] << 8) + (digits[2] << 16));
+        let number = |sum: i32| (sum as f64 * unit as f64) as f32;
+        out.unit = unit;
+        out.start = sums.map(|digits| digits.map(|sum| -self.bias * sum));
+        out.sum = whole.map(number);
         if self.sub_len == CHUNK {
-            out.sum[0] = number(sums[0] + sums[1]);
+            out.sum[0] = number(whole[0] + whole[1]);
             for digit in 0..MAX_DIGITS {
                 out.start[0][digit] += out.start[1][digit];
             }
         }
-        true
+    }
+}
+
+/// What a digit of a chunk counts, and by what its numbers are multiplied to be counted so.
+struct Units {
+    unit: f32,
+    per_unit: f32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Chunks as plain loops make them, or None.
+    fn plainly(form: DigitForm, x: &[f32]) -> Option<Vec<DigitChunk>> {
+        made(x, |from, n, to| unsafe { form.chunks(from, n, to) })
+    }
+
+    fn made(x: &[f32], row: impl FnOnce(*const f32, usize, *mut DigitChunk) -> bool) -> Option<Vec<DigitChunk>> {
+        // What was there before must not be seen afterwards.
+        let garbage = DigitChunk { quads: [[7; CHUNK / 4]; MAX_DIGITS], start: [[7; 3]; 2], sum: [7.0; 2], unit: 7.0 };
+        let mut out = vec![garbage; x.len() / CHUNK];
+        row(x.as_ptr(), x.len() / CHUNK, out.as_mut_ptr()).then_some(out)
+    }
+
+    #[test]
+    fn vector_code_makes_the_digits_that_plain_loops_make() {
+        let mut state = 1u64;
+        let mut random = || {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+        };
+        let mut rows: Vec<Vec<f32>> = Vec::new();
+        for scale in [0.0, 1e-45, 1e-39, 1e-30, 1.0, 127.5, 3e7, 9e37] {
+            rows.push((0..4 * CHUNK).map(|_| random() * scale).collect());
+            // The largest digits there are, of both signs, and halves of a unit.
+            rows.push((0..2 * CHUNK).map(|i| if i % 3 == 0 { -scale } else { scale }).collect());
+            rows.push((0..2 * CHUNK).map(|i| scale * (0.5 + i as f32) / 64.0).collect());
+        }
+        for spoilt in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 2e38] {
+            let mut row = rows[0].clone();
+            row[3 * CHUNK + 5] = spoilt;
+            rows.push(row);
+        }
+        for (n_digits, bias, sub_len) in [(1, 0, 32), (2, 8, 16), (3, 8, 32), (3, 0, 16), (3, 32, 16), (2, 16, 32)] {
+            let form = DigitForm { n_digits, bias, sub_len };
+            for row in &rows {
+                let expect = plainly(form, row).map(words);
+                let found = made(row, |from, n, to| unsafe { form.row(crate::ops::isa(), from, n, to) }).map(words);
+                assert_eq!(found, expect, "{n_digits} digits, bias {bias}, {sub_len} codes a scale: {row:?}");
+            }
+        }
+    }
+
+    /// All that chunks hold, as bits.
+    fn words(chunks: Vec<DigitChunk>) -> Vec<u32> {
+        let words = |chunk: &DigitChunk| {
+            let start = chunk.start.as_flattened().iter().map(|start| *start as u32);
+            let floats = chunk.sum.iter().chain([&chunk.unit]).map(|x| x.to_bits());
+            chunk.quads.as_flattened().iter().copied().chain(start).chain(floats).collect::<Vec<u32>>()
+        };
+        chunks.iter().flat_map(words).collect()
     }
 }
