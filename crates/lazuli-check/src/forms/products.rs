@@ -34,6 +34,11 @@ pub fn forms() -> Vec<Form> {
         }),
         Form::new("product, batches", || vec![batches(&[7, 33, 65, 17]), batches(&[130, 9, 64, 8])]),
         Form::new("product with bias and activation", || FLOATS.map(layer).to_vec()),
+        Form::new("product of a map", || {
+            let sizes = [[1, 1001, 333], [1, 5000, 40], [257, 96, 1], [5, 300, 515]];
+            sizes.into_iter().flat_map(|size| [false, true].map(|right| product_of_a_map(size, right))).collect()
+        }),
+        Form::new("gated layer", || [1, 3].into_iter().flat_map(gated_layers).collect()),
         Form::new("weights in blocks", || BlockFormat::all().iter().map(quantised).collect()),
         Form::new("convolution", || FLOATS.iter().flat_map(|d| convolutions(*d)).collect()),
         Form::new("attention", || FLOATS.iter().flat_map(|d| attention(*d)).collect()),
@@ -77,6 +82,44 @@ fn batches(sizes: &[usize; 4]) -> Program {
     draft.op(Contract::Matmul, &[a, b]);
     draft.op(Contract::Matmul, &[a, shared]);
     draft.done()
+}
+
+/// One operand is a map that nobody else reads, the other is stored: a row or a column may be made by the product.
+fn product_of_a_map([m, k, n]: [usize; 3], right: bool) -> Program {
+    let mut draft = Draft::default();
+    let shape = if right { [k, n] } else { [m, k] };
+    let (x, y) = (draft.noise(&shape, DType::F32, 2), draft.noise(&[shape[1]], DType::F32, 2));
+    let stored = draft.noise(&if right { [m, k] } else { [k, n] }, DType::F32, 2);
+    let map = draft.op(Map::Unary("sqrt"), &[x]);
+    let map = draft.op(Map::Binary("mul"), &[map, y]);
+    draft.op(Contract::Matmul, &if right { [stored, map] } else { [map, stored] });
+    draft.done()
+}
+
+/// `(σ(x·G) ∘ (x·U))·D + x`, with weights of floats, and with weights in blocks: the products by `G` and `U` share a launch, and
+/// that by `D` makes its left operand.
+fn gated_layers(n_rows: usize) -> [Program; 2] {
+    [false, true].map(|in_blocks| {
+        let mut draft = Draft::default();
+        // Of shorter sums all of it would be a chained product.
+        let x = draft.noise(&[n_rows, 544], DType::F32, 2);
+        let weight = |draft: &mut Draft, shape: [usize; 2], seed: u32| {
+            let w = match in_blocks {
+                true => draft.op(Model::Blocks { format: &BlockFormat::all()[0], shape, seed }, &[]),
+                false => draft.noise(&shape, DType::F32, 2),
+            };
+            draft.op(Move::T, &[w])
+        };
+        let (gate, up) = (weight(&mut draft, [96, 544], 1), weight(&mut draft, [96, 544], 2));
+        let down = weight(&mut draft, [544, 96], 3);
+        let gate = draft.op(Contract::Matmul, &[x, gate]);
+        let gate = draft.op(Map::Unary("sigmoid"), &[gate]);
+        let up = draft.op(Contract::Matmul, &[x, up]);
+        let hidden = draft.op(Map::Binary("mul"), &[gate, up]);
+        let y = draft.op(Contract::Matmul, &[hidden, down]);
+        draft.op(Map::Binary("add"), &[y, x]);
+        draft.done()
+    })
 }
 
 fn layer(dtype: DType) -> Program {

@@ -212,8 +212,8 @@ fn work_of(
             let nanos = nest.nanos;
             (LaunchSchedule::Loop(vec![nest]), nanos)
         }
-        CpuProgram::Matmul(code) => {
-            let matmul = Matmul::new(code.clone(), &launch.args, aliased, target);
+        CpuProgram::Matmul(code, made) => {
+            let matmul = Matmul::new((code.clone(), made), &launch.args, aliased, target);
             let nanos = matmul.nanos;
             (LaunchSchedule::Matmul(Box::new(matmul)), nanos)
         }
@@ -256,7 +256,7 @@ impl ScheduledLaunch {
     fn frame(&self) -> usize {
         let own = match &self.work {
             LaunchSchedule::Loop(nests) => nests.iter().map(|nest| nest.scratch.n_lanes()).max().unwrap_or(0),
-            LaunchSchedule::Matmul(matmul) => matmul.nest.scratch.n_lanes(),
+            LaunchSchedule::Matmul(matmul) => matmul.frame(),
             LaunchSchedule::Attention(attention) => attention.frame(),
             LaunchSchedule::Grouped(parts) => parts.iter().map(ScheduledLaunch::frame).max().unwrap_or(0),
             LaunchSchedule::Routine { .. } => 0,

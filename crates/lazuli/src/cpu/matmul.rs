@@ -5,6 +5,7 @@ mod block_products;
 mod byte_products;
 mod epilogue;
 mod implicit;
+mod operands;
 mod packable;
 mod windows;
 
@@ -15,13 +16,13 @@ use smallvec::{SmallVec, smallvec};
 
 use self::byte_products::multiplies_bytes;
 use self::epilogue::{Epilogue, EpilogueTiles};
+use self::operands::LaneOperand;
 use self::packable::PackableOperand;
 use self::windows::WindowProduct;
 use super::blocks::BlockGemv;
 use super::byte_gemm::ByteGemm;
 use super::gemm::{Gemm, GemmLists, ImplicitGemm, ListedMatrix, PackBuffers, Winograd};
 use super::gemv::{self, Skinny};
-use super::load;
 use super::program::{Code, CodeInst};
 use super::runs::ElementRuns;
 use super::schedule::Nest;
@@ -51,8 +52,10 @@ pub struct Matmul {
     bare: bool,
     epilogue: EpilogueTiles,
     sums: ProductMethod,
-    /// What of the left and of the right operand is widened first, if it is narrow.
-    wide: [Option<WideOperand>; 2],
+    /// What of the left and of the right operand is brought to lanes first.
+    lanes: [Option<LaneOperand>; 2],
+    /// The maps that make operands.
+    pub made: [Option<Box<Nest>>; 2],
     /// Values that each thread needs room for, to pack operands.
     room: usize,
     /// The operand that is kept packed if it does not change.
@@ -62,9 +65,21 @@ pub struct Matmul {
 }
 
 impl Matmul {
-    /// Binds a program to the numbers of a launch.
-    pub fn new(code: Arc<Code>, args: &Args, aliased: &[bool], target: &CpuTarget) -> Matmul {
+    /// Binds the program of what follows, and those of the maps that make operands, to the numbers of a launch.
+    pub fn new(
+        (code, made): (Arc<Code>, &[Option<Arc<Code>>; 2]),
+        args: &Args,
+        aliased: &[bool],
+        target: &CpuTarget,
+    ) -> Matmul {
         let matmul = args.matmul.as_deref().cloned().expect("a matmul's launch has its numbers");
+        let made = [0, 1].map(|operand: usize| {
+            let (code, args) = made[operand].as_ref().zip(matmul.made[operand].as_ref())?;
+            let mut nest = Nest::new(code.clone(), args, &[false], target);
+            // The product reads it at once.
+            nest.streams.fill(false);
+            Some(Box::new(nest))
+        });
         let acc = code.insts.iter().position(|i| matches!(i, CodeInst::Acc(_)));
         let lane = acc.map_or(Lane::F32, |i| code.body.insts[i].dtype.lane());
         // Sums go where the result will be, unless what is there is still needed.
@@ -89,9 +104,9 @@ impl Matmul {
         let bare = in_output.is_some() && alone && is_sum(&code.body.stores[0]);
         let batch: usize = matmul.batch.iter().product();
         let products = batch as f64 * matmul.m as f64 * matmul.k as f64 * matmul.n as f64;
-        let nanos = products * 0.03 + nest.nanos;
+        let nanos = products * 0.03 + nest.nanos + made.iter().flatten().map(|made| made.nanos).sum::<f64>();
         let sums = match lane {
-            Lane::F32 => ProductMethod::of_floats(&matmul, code.body.inputs[1], target),
+            Lane::F32 => ProductMethod::of_floats(&matmul, code.body.operand_storage(1), target),
             _ if multiplies_bytes(lane, &code.body.inputs) => ProductMethod::Bytes(ByteGemm::new(&matmul, target)),
             _ => ProductMethod::Integers,
         };
@@ -112,19 +127,26 @@ impl Matmul {
             ProductMethod::Bytes(gemm) => gemm.room(),
             _ => 0,
         };
-        let (wide, epilogue) = ([None; 2], EpilogueTiles::new(&nest, matmul.n, bare));
-        let mut made =
-            Matmul { nest, args: matmul, in_output, bare, epilogue, sums, wide, room, packable: None, nanos };
-        made.packable = made.packable_operand().map(Box::new);
-        made.wide = made.wide_operands();
-        made
+        let (lanes, epilogue) = ([None; 2], EpilogueTiles::new(&nest, matmul.n, bare));
+        let mut matmul =
+            Matmul { nest, args: matmul, in_output, bare, epilogue, sums, lanes, made, room, packable: None, nanos };
+        matmul.packable = matmul.packable_operand().map(Box::new);
+        matmul.lanes = matmul.lane_operands();
+        matmul
+    }
+
+    /// Lanes that each thread needs for tiles.
+    pub fn frame(&self) -> usize {
+        let made = self.made.iter().flatten().map(|made| made.scratch.n_lanes()).max();
+        self.nest.scratch.n_lanes().max(made.unwrap_or(0))
     }
 
     /// About how many bytes it occupies, without its program.
     pub fn size_bytes(&self) -> usize {
         let packable =
             self.packable.as_ref().map_or(0, |operand| size_of::<PackableOperand>() + operand.key.size_bytes());
-        size_of::<Matmul>() + self.nest.size_bytes() + self.args.size_bytes() + packable
+        let made = self.made.iter().flatten().map(|made| size_of::<Nest>() + made.size_bytes()).sum::<usize>();
+        size_of::<Matmul>() + self.nest.size_bytes() + self.args.size_bytes() + packable + made
     }
 
     /// Bytes for sums that have no place in an output.
@@ -177,7 +199,7 @@ impl Matmul {
     /// Bytes of the scratch memory that it needs on so many threads, in the order of [`MatmulScratch`]; 0 for what it does
     /// without.
     pub fn scratch_bytes(&self, n_workers: usize) -> [usize; 6] {
-        let [a, b] = self.wide.map(|wide| wide.map_or(0, |wide| wide.n * 4));
+        let [a, b] = self.lanes.map(|lanes| lanes.map_or(0, LaneOperand::size_bytes));
         let n_side_by_side = if self.by_batch() { self.n_batch() } else { 1 };
         let parts = n_side_by_side * (self.n_parts() - 1) * self.args.m * self.args.n * 4;
         let packed = match &self.sums {
@@ -191,29 +213,11 @@ impl Matmul {
         [a, b, parts, self.sums_bytes(), packed, n_workers * self.room * 4]
     }
 
-    fn wide_operands(&self) -> [Option<WideOperand>; 2] {
-        let MatmulArgs { m, k, n, ref batch, ref a, ref b, .. } = self.args;
-        if let ProductMethod::Bytes(_) = self.sums {
-            return [None; 2];
-        }
-        let wide = |idx: usize, lies: &OperandArgs, rows: usize, cols: usize| {
-            let is_narrow = !self.nest.code.body.inputs[idx].is_lane();
-            let (low, high) = is_narrow.then(|| lies.extent(batch, rows, cols)).flatten()?;
-            Some(WideOperand { low, n: (high - low + 1) as usize })
-        };
-        let b = match &self.sums {
-            // What is read by steps is widened where it is multiplied.
-            ProductMethod::Gemm(gemm) if gemm.b_steps.is_some() => None,
-            ProductMethod::Blocks(_) => None,
-            _ => wide(1, b, k, n),
-        };
-        [wide(0, a, m, k), b]
-    }
-
     /// Runs it on the threads this is called in. `packed` is the operand that is kept packed, or null.
     ///
     /// # Safety
-    /// The memory is as large as the plan says, and the scratch memory as [`scratch_bytes`](Matmul::scratch_bytes) does.
+    /// The memory is as large as the plan says, and the scratch memory as [`scratch_bytes`](Matmul::scratch_bytes) does. Operands
+    /// that are made are in it: see [`Matmul::make_operand`].
     pub unsafe fn run(&self, bound: &BoundNest, scratch: MatmulScratch, packed: *const f32) {
         let MatmulArgs { m, n, .. } = self.args;
         let n_batch = self.n_batch();
@@ -226,8 +230,8 @@ impl Matmul {
             if let ProductMethod::Bytes(gemm) = &self.sums {
                 return self.run_bytes(gemm, bound, SharedPtr(sums), &scratch, packed);
             }
-            let a = self.operand(bound, 0, &self.args.a, self.wide[0], scratch.a);
-            let b = self.operand(bound, 1, &self.args.b, self.wide[1], scratch.b);
+            let a = self.operand(bound, 0, &self.args.a, scratch.a);
+            let b = self.operand(bound, 1, &self.args.b, scratch.b);
             let rooms = PackBuffers { first: scratch.rooms.cast(), size: self.room };
             if self.maps_blocks() {
                 return self.run_implicit(bound, [a, b], SharedPtr(sums), &scratch, packed);
@@ -269,33 +273,6 @@ impl Matmul {
             None => scratch.sums.cast(),
         }
     }
-
-    /// An operand as it is stored, or as 32-bit lanes if there is memory for those.
-    unsafe fn operand<'s>(
-        &self,
-        bound: &BoundNest,
-        idx: usize,
-        lies: &'s OperandArgs,
-        wide: Option<WideOperand>,
-        lanes: *mut u8,
-    ) -> StridedOperand<'s> {
-        let storage = self.nest.code.body.inputs[idx];
-        let Some(wide) = wide else {
-            let size = storage.unit_bytes();
-            return StridedOperand { ptr: SharedPtr(bound.inputs[idx] as *mut u32), size, lies };
-        };
-        let (from, to) = (SharedPtr(bound.inputs[idx] as *mut u32), SharedPtr(lanes.cast::<u32>()));
-        const PIECE: usize = 64 * 1024;
-        threads::for_each(wide.n.div_ceil(PIECE), &|i| {
-            let len = PIECE.min(wide.n - i * PIECE);
-            // SAFETY: the elements between the lowest and the highest are in the operand's memory.
-            unsafe {
-                let lanes = std::slice::from_raw_parts_mut(to.get().add(i * PIECE), len);
-                load::fill(&ElementRuns::Flat(wide.low), from.get().cast(), storage, i * PIECE, lanes);
-            }
-        });
-        StridedOperand { ptr: SharedPtr(to.get().wrapping_offset(-wide.low)), size: 4, lies }
-    }
 }
 
 /// Where the scratch memory of a run is.
@@ -324,13 +301,6 @@ impl MatmulScratch {
     }
 }
 
-/// An operand as 32-bit lanes: its elements from `low` on.
-#[derive(Clone, Copy)]
-struct WideOperand {
-    low: isize,
-    n: usize,
-}
-
 /// How it is shared out, in one line.
 impl fmt::Display for Matmul {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -349,8 +319,11 @@ impl fmt::Display for Matmul {
             write!(f, ", whole matrices a task")?;
         }
         let [a, b, _, sums, whole, packed] = self.scratch_bytes(1);
+        let how = |side: &str, operand: usize| {
+            format!("{side} operand {}", if self.made[operand].is_some() { "made" } else { "widened" })
+        };
         for (bytes, what) in
-            [(a, "left operand widened"), (b, "right operand widened"), (sums, "sums apart"), (whole, "packed")]
+            [(a, how("left", 0)), (b, how("right", 1)), (sums, "sums apart".into()), (whole, "packed".into())]
         {
             if bytes > 0 {
                 write!(f, ", {what}: {bytes} B")?;
@@ -515,8 +488,8 @@ impl Product<'_> {
         let a: *const f32 = self.a.matrix(batch, batch_idx, row_step).cast();
         let b = self.b.matrix(batch, batch_idx, 0);
         // Of blocks, elements have no address: they are counted from the first.
-        let storage = self.matmul.nest.code.body.inputs[1];
-        let blocks = storage.blocks().filter(|_| self.matmul.wide[1].is_none());
+        let storage = self.matmul.nest.code.body.operand_storage(1);
+        let blocks = storage.blocks().filter(|_| self.matmul.lanes[1].is_none());
         let b_first = blocks.map_or(0, |_| self.b.lies.matrix(batch, batch_idx));
         let b = if blocks.is_some() { self.b.ptr.get().cast_const().cast() } else { b };
         let start = (batch_idx * m + row) * n;

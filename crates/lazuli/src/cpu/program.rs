@@ -14,7 +14,8 @@ use crate::ops::{BinaryLoop, CombineStep, ReduceLoops, RegisterStep, UnaryLoop, 
 /// What a kernel compiles to.
 pub enum CpuProgram {
     Loop(Arc<Code>),
-    Matmul(Arc<Code>),
+    /// What follows the product, and the maps that make its operands.
+    Matmul(Arc<Code>, [Option<Arc<Code>>; 2]),
     Attention(Box<AttentionCode>),
     Routine(RoutineKernel),
 }
@@ -165,7 +166,10 @@ impl CpuProgram {
     pub fn new(kernel: &Kernel) -> CpuProgram {
         match kernel {
             Kernel::Loop(body) => CpuProgram::Loop(Arc::new(Code::new(body))),
-            Kernel::Matmul(body) => CpuProgram::Matmul(Arc::new(Code::new(body))),
+            Kernel::Matmul(body) => {
+                let code = |body: &Body| Arc::new(Code::new(body));
+                CpuProgram::Matmul(code(body), body.made.each_ref().map(|made| made.as_deref().map(code)))
+            }
             Kernel::Attention(kernel) => CpuProgram::Attention(Box::new(AttentionCode::new(kernel))),
             Kernel::Routine(routine) => CpuProgram::Routine(routine.clone()),
             Kernel::Grouped(_) => unreachable!("its parts have programs"),
@@ -185,7 +189,10 @@ impl CpuProgram {
         };
         size_of::<CpuProgram>()
             + match self {
-                CpuProgram::Loop(body) | CpuProgram::Matmul(body) => code(body),
+                CpuProgram::Loop(body) => code(body),
+                CpuProgram::Matmul(body, made) => {
+                    code(body) + made.iter().flatten().map(|made| code(made)).sum::<usize>()
+                }
                 CpuProgram::Attention(all) => {
                     let codes = [&all.scores, &all.unmasked, &all.result, &all.rows];
                     size_of::<AttentionCode>() + codes.map(|c| code(c)).iter().sum::<usize>()

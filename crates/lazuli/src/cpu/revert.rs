@@ -27,10 +27,11 @@ pub fn reverted(launch: &Launch) -> Option<Launch> {
     let stores = kept.iter().enumerate().map(|(i, s)| Store { output: i as u16, ..Store::clone(s) }).collect();
     let outputs = kept.iter().map(|s| body.outputs[s.output as usize]).collect();
     let mut args = launch.args.clone();
-    // What follows a product is a map over its result: no sum is needed for what was there before.
+    // What follows a product is a map over its result: neither sum nor operand is needed for what was there before.
     args.matmul = None;
+    let made = [None, None];
     let structure = LaunchStructure {
-        kernel: Kernel::Loop(Arc::new(Body { insts, stores, outputs, ..Body::clone(body) })),
+        kernel: Kernel::Loop(Arc::new(Body { insts, stores, outputs, made, ..Body::clone(body) })),
         writes: kept.iter().map(|s| launch.writes[s.output as usize]).collect(),
         write_values: kept.iter().filter_map(|s| launch.write_values.get(s.output as usize).copied()).collect(),
         ..LaunchStructure::clone(launch)

@@ -210,6 +210,9 @@ impl CpuPlan {
         let mut bound = running.bind(&matmul.nest);
         // SAFETY: slots have the sizes the plan and its schedule give them, and accesses stay within.
         unsafe {
+            for (made, to) in matmul.made.iter().zip([scratch.a, scratch.b]) {
+                made.iter().for_each(|nest| Matmul::make_operand(running.bind(nest), to));
+            }
             bound.evaluate_uniforms();
             let kept = self.packed(matmul, running);
             let kept = kept.as_ref().map_or(std::ptr::null(), |kept| kept.ptr().cast_const());

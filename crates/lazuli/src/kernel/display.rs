@@ -42,11 +42,19 @@ impl Kernel {
                 let parts = parts.map_or(String::new(), |parts| format!(" with k in {parts}"));
                 let panels = args.matmul.as_ref().and_then(|m| m.panels);
                 let panels = panels.map_or(String::new(), |panels| format!(" in panels of {}", panels.width));
+                let name = |operand: usize| match body.made[operand] {
+                    Some(_) => ["a", "b"][operand],
+                    None => ["in0", "in1"][operand],
+                };
                 let lists = args
                     .matmul
                     .as_ref()
-                    .map_or(String::new(), |m| format!("{}{}", lists("in0", &m.a), lists("in1", &m.b)));
-                format!("matmul {sizes}{parts}{panels}{lists}: {}", body.stores_text())
+                    .map_or(String::new(), |m| format!("{}{}", lists(name(0), &m.a), lists(name(1), &m.b)));
+                let made = |operand: usize| {
+                    let made = body.made[operand].as_ref();
+                    made.map_or(String::new(), |made| format!(", {} = {{{}}}", name(operand), made.made_text()))
+                };
+                format!("matmul {sizes}{parts}{panels}{}{}{lists}: {}", made(0), made(1), body.stores_text())
             }
             Kernel::Attention(a) => {
                 let sizes = args.attention.as_ref().map_or(String::new(), |x| {
@@ -126,6 +134,11 @@ impl Body {
         lines.join("; ")
     }
 
+    /// `mul(in0, in2)`: what a map that makes an operand stores; before it, what it uses more than once.
+    fn made_text(&self) -> String {
+        self.stores_text().replacen("out0 = ", "", 1)
+    }
+
     /// `[c0..]`, where the place of an access is a constant of the plan.
     fn moved_text(&self, access: u16) -> String {
         let offset = self.offset_of(access).map(|idx| self.offsets[idx].constant);
@@ -136,6 +149,9 @@ impl Body {
 /// The whole structure, one instruction a line.
 impl fmt::Display for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, made) in ["left", "right"].iter().zip(&self.made) {
+            made.iter().try_for_each(|made| write!(f, "  {name} operand:\n{made}"))?;
+        }
         for (i, inst) in self.insts.iter().enumerate() {
             writeln!(f, "  r{i}: {} {:?} = {:?}", inst.dtype, inst.scope, inst.op)?;
         }

@@ -13,6 +13,7 @@ impl Kernel {
     /// chained product and a routine are not looked into.
     pub fn touched(&self, args: &Args) -> Vec<Vec<ElementRange>> {
         let (Kernel::Loop(body) | Kernel::Matmul(body)) = self else { return Vec::new() };
+        debug_assert!(!body.makes_operands(), "only devices whose memory is never cut have made operands");
         let n_inputs = body.inputs.len();
         let mut ranges: Vec<Vec<ElementRange>> = vec![Vec::new(); n_inputs + body.outputs.len()];
         // How far the positions that are served move an access.

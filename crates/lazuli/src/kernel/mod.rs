@@ -25,7 +25,8 @@ use crate::view::{IndexMap, View};
 pub enum Kernel {
     /// Map and Reduce: one loop nest over an index space (Map has no inner axes).
     Loop(Arc<Body>),
-    /// A contraction, then `body` over its result. Inputs 0 and 1 of the body are the operands.
+    /// A contraction, then `body` over its result. Inputs 0 and 1 of the body are the operands; in the place of one that is
+    /// made ([`Body::made`]) is something that its map loads.
     Matmul(Arc<Body>),
     /// Products, a map over their results, perhaps a softmax, and a product of that: no score is stored.
     Attention(Arc<AttentionKernel>),
@@ -112,6 +113,10 @@ pub struct Body {
     pub stores: Vec<Store>,
     /// The accesses whose place is only known when the kernel runs. All accesses to one input or output are moved alike.
     pub offsets: Vec<RuntimeOffset>,
+    /// Of a product, the maps that make its left and its right operand where they are not stored ("made operands"): each is
+    /// evaluated, once for each element, before the product reads it, and stored as f32 to no value of the plan. Its numbers are
+    /// in [`MatmulArgs::made`]; its inputs are the first of this body's, as far as it needs them. Other forms have none.
+    pub made: [Option<Arc<Body>>; 2],
 }
 
 /// Moves an access by a constant of the plan times a stride, which is in [`Args::offsets`].
@@ -483,11 +488,28 @@ impl Body {
             + self.insts.iter().map(custom).sum::<usize>()
             + self.stores.capacity() * size_of::<Store>()
             + self.offsets.capacity() * size_of::<RuntimeOffset>()
+            + self.made.iter().flatten().map(|made| size_of::<Body>() + made.size_bytes()).sum::<usize>()
     }
 
     /// The number of an access's run-time offset, if it has one.
     pub fn offset_of(&self, access: u16) -> Option<usize> {
         self.offsets.iter().position(|offset| offset.access == access)
+    }
+
+    /// How an operand of the product that it follows is stored when it is multiplied: what is made is f32.
+    pub fn operand_storage(&self, operand: usize) -> Storage {
+        if self.made[operand].is_some() { DType::F32.into() } else { self.inputs[operand] }
+    }
+
+    /// Whether any operand of the product that it follows is made.
+    pub fn makes_operands(&self) -> bool {
+        self.made.iter().any(Option::is_some)
+    }
+
+    /// Whether a map that makes an operand of the product loads an input.
+    pub fn makes_operands_of(&self, input: usize) -> bool {
+        let loads = |inst: &Inst| matches!(inst.op, InstOp::Load { input: i, .. } if i as usize == input);
+        self.made.iter().flatten().any(|made| made.insts.iter().any(loads))
     }
 
     /// Whether what it stores depends on whether a check of an earlier launch has failed.

@@ -5,7 +5,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::AxisParts;
+use super::{Args, AxisParts};
 
 /// Sizes of a contraction and how its operands lie. The body's outer axes are `[batch…, m, n]`, not merged.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,6 +17,9 @@ pub struct MatmulArgs {
     /// Lists over the batch axes, then over m (or k) and k (or n); offset.
     pub a: OperandArgs,
     pub b: OperandArgs,
+    /// The numbers of the maps that make operands ([`Body::made`](super::Body::made)). `a` and `b` say how such an operand lies
+    /// in what its map makes, which is dense and row-major.
+    pub made: [Option<Box<Args>>; 2],
     /// Where `b` lies in panels. Only for devices whose limits allow it.
     pub panels: Option<Panels>,
     /// The parts of `k` whose sums are made side by side and added up before what follows is done to them (split-k).
@@ -274,6 +277,11 @@ impl OperandArgs {
 }
 
 impl MatmulArgs {
+    /// How many elements the map makes that an operand is made by, if it is made.
+    pub fn n_made(&self, operand: usize) -> Option<usize> {
+        self.made[operand].as_ref().map(|made| made.outer.iter().product())
+    }
+
     /// Leaves `len` products of each sum, from `start` on.
     pub fn narrow_k(&mut self, start: usize, len: usize) {
         (self.k, self.k_parts) = (len, AxisParts::whole(len));
@@ -283,7 +291,8 @@ impl MatmulArgs {
 
     /// About how many bytes it occupies beside itself.
     pub fn size_bytes(&self) -> usize {
-        self.batch.capacity() * size_of::<usize>() + self.a.size_bytes() + self.b.size_bytes()
+        let made = self.made.iter().flatten().map(|made| size_of::<Args>() + made.size_bytes()).sum::<usize>();
+        self.batch.capacity() * size_of::<usize>() + self.a.size_bytes() + self.b.size_bytes() + made
     }
 }
 

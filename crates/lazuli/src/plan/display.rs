@@ -39,7 +39,7 @@ impl fmt::Display for Groups {
             *group.map_or(&mut others, |group| &mut members[group as usize]) += &format!(" #{idx}");
         }
         for (number, group) in self.groups.iter().enumerate() {
-            let Group { form, domain, level, stage, stores } = group;
+            let Group { form, domain, level, stage, stores, made } = group;
             write!(f, "g{number}: ")?;
             match form {
                 Form::Map => write!(f, "map over #{domain}")?,
@@ -49,6 +49,9 @@ impl fmt::Display for Groups {
                 Form::Matmul(product) => write!(f, "matmul #{product}")?,
                 Form::Attention(chained) => write!(f, "attention {chained} over #{domain}")?,
                 Form::Routine(node) => write!(f, "routine #{node}")?,
+            }
+            for (name, node) in ["left", "right"].iter().zip(made) {
+                node.iter().try_for_each(|node| write!(f, ", makes its {name} operand of #{node}"))?;
             }
             write!(f, ", level {level}")?;
             if *stage > 0 {

@@ -44,6 +44,8 @@ pub enum Edge {
     Strided { node: NodeIdx, source: NodeIdx },
     /// Whether a product can read an operand where its source lies.
     Operand { node: NodeIdx, source: NodeIdx, side: OperandOf },
+    /// Whether a row or column has so few elements that a product which reads it may make it.
+    FewToMake(NodeIdx),
     /// Whether what may be chained products in the graph has this fingerprint.
     Chained(u64),
 }
@@ -107,6 +109,7 @@ impl Edge {
                 let map = seen_from(graph, node, source);
                 map.strided().is_some() || operand_args(&map, n_elems(source), forms).is_some()
             }
+            Edge::FewToMake(node) => n_elems(node) <= limits.max_made_elems,
             Edge::Chained(known) => attention::fingerprint(chained.of(graph, limits)) == known,
         }
     }
@@ -289,6 +292,7 @@ impl fmt::Display for ToldEdge<'_> {
             Edge::Whole { node: a, source } => write!(f, "{} is all of {} in the same order", node(a), node(source)),
             Edge::Strided { node: a, source } => write!(f, "{} is {} by strides", node(a), node(source)),
             Edge::Operand { node: a, source, .. } => write!(f, "{} is read where {} lies", node(a), node(source)),
+            Edge::FewToMake(a) => write!(f, "{} has few elements for a product to make", node(a)),
             Edge::Chained(_) => write!(f, "the chained products are the same"),
         }?;
         write!(f, ": {}", if self.answer { "yes" } else { "no" })

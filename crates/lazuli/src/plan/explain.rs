@@ -298,7 +298,8 @@ fn kernel_info(plan: &Plan, launch: &Launch) -> KernelInfo {
         Kernel::Loop(body) => body_flops(body, &args.outer, &args.inner),
         Kernel::Matmul(body) => {
             let k = args.matmul.as_ref().map_or(0, |m| m.k);
-            shape.iter().product::<usize>() * 2 * k + body_flops(body, &args.outer, &args.inner)
+            let made: usize = made_operands(body, args).map(|(made, args)| body_flops(made, &args.outer, &[])).sum();
+            shape.iter().product::<usize>() * 2 * k + made + body_flops(body, &args.outer, &args.inner)
         }
         Kernel::Attention(kernel) => args.attention.as_ref().map_or(0, |args| attention_flops(kernel, args)),
         Kernel::Routine(_) => shape.iter().product(),
@@ -331,6 +332,12 @@ fn attention_flops(kernel: &AttentionKernel, args: &AttentionArgs) -> usize {
     n_scores * (2 * depth + softmax) + maps.map(|(body, args)| body_flops(body, &args.outer, &[])).iter().sum::<usize>()
 }
 
+/// The maps that make operands of a product, with their numbers.
+fn made_operands<'a>(body: &'a Body, args: &'a Args) -> impl Iterator<Item = (&'a Body, &'a Args)> {
+    let numbers = args.matmul.iter().flat_map(|matmul| &matmul.made);
+    body.made.iter().zip(numbers).filter_map(|(made, args)| Some((made.as_deref()?, args.as_deref()?)))
+}
+
 fn body_flops(body: &Body, outer: &[usize], inner: &[usize]) -> usize {
     let (n_outer, n_inner): (usize, usize) = (outer.iter().product(), inner.iter().product());
     let cost = |op: &InstOp| match op {
@@ -351,7 +358,10 @@ fn read_bytes(plan: &Plan, launch: &Launch, input: usize) -> usize {
     let whole = plan.value_elems[launch.read_values[input] as usize] * storage.unit_bytes();
     let touched = match (&launch.kernel, &launch.args.attention) {
         (Kernel::Loop(body), _) => touched(body, &launch.args, input),
-        (Kernel::Matmul(body), _) if input >= 2 => touched(body, &launch.args, input),
+        (Kernel::Matmul(body), _) if input >= 2 || body.made[input].is_some() => {
+            let made: usize = made_operands(body, &launch.args).map(|(made, args)| touched(made, args, input)).sum();
+            made + touched(body, &launch.args, input)
+        }
         (Kernel::Attention(kernel), Some(args)) if input > 2 * kernel.n_inner as usize => {
             let maps = [(&kernel.scores, &args.scores), (&kernel.result, &args.result), (&kernel.rows, &args.rows)];
             maps.iter().map(|(body, args)| touched(body, args, input)).sum()

@@ -47,13 +47,15 @@ pub fn may_share(step: &LaunchDraft, values: &[PlanValue], limits: &Limits) -> b
     limits.fuse && is_small_product(step) && bound.all(is_bound_once)
 }
 
-/// Whether a kernel is a product that may share a launch: whole, small, and neither checking nor committing anything.
+/// Whether a kernel is a product that may share a launch: whole, small, of operands that are stored, and neither checking nor
+/// committing anything.
 fn is_small_product(step: &LaunchDraft) -> bool {
     let (Kernel::Matmul(body), Some(matmul)) = (&step.kernel, &step.args.matmul) else { return false };
     let sizes = matmul.batch.iter().chain([&matmul.m, &matmul.k, &matmul.n]);
     let n_multiplications = sizes.fold(1, |all: usize, size| all.saturating_mul(*size));
     let is_placed = |op: &InstOp| matches!(op, InstOp::Gather { .. } | InstOp::Failed | InstOp::Custom(..));
     step.level.is_some()
+        && !body.makes_operands()
         && step.part_of.is_none()
         && !step.first
         && n_multiplications <= MAX_MULTIPLICATIONS

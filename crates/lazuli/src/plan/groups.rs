@@ -33,6 +33,8 @@ pub struct Group {
     pub stage: u32,
     /// What leaves the kernel.
     pub stores: Vec<StoredNode>,
+    /// Of a matmul, the nodes that its left and its right operand are views of, where the kernel makes what it multiplies.
+    pub made: [Option<NodeIdx>; 2],
 }
 
 /// A value that leaves a kernel: as itself, or into its part of a concatenation or of what rows are written into.

@@ -2,6 +2,7 @@
 //! shares a kernel (that is `fuse`) nor where values are kept (that is `memory`).
 
 mod attention;
+mod matmul;
 mod memo;
 
 use std::borrow::Cow;
@@ -13,14 +14,13 @@ use smallvec::SmallVec;
 use super::attention::ChainedProduct;
 use super::body::{BodyBuilder, BodyLists, BuiltKernel, Differs, GroupRecording, MovedBy};
 use super::checks::Checks;
-use super::groups::{Form, Group, Groups, StoredNode, memory_of, operand_source};
-use super::operand::OperandForms;
+use super::groups::{Form, Group, Groups, StoredNode, memory_of};
 use super::repeated::Evaluation;
 use super::{Limits, ValueId};
 use crate::blocks::{BlockStorage, Storage};
 use crate::dtype::DType;
 use crate::graph::{Graph, NodeIdx, Op};
-use crate::kernel::{Args, AxisList, AxisParts, Kernel, MatmulArgs, Reg, RoutineArgs, RoutineKernel};
+use crate::kernel::{Args, Kernel, Reg, RoutineArgs, RoutineKernel};
 use crate::shape::{AxisSet, MAX_RANK, Shape};
 use crate::view::{IndexMap, View};
 
@@ -478,51 +478,6 @@ impl Lowering<'_> {
         let n_rows = rows.n_elems();
         self.store_all(&mut body, &group.stores, |n| if n == n_rows { row_map } else { full_map })?;
         self.finish_loop(body)
-    }
-
-    fn matmul(&mut self, number: u32, group: &Group, idx: NodeIdx) -> Result<(), Differs> {
-        let node = &self.graph.nodes[idx as usize];
-        let map = View::contiguous(node.shape);
-        let mut body = BodyBuilder::new(self, number, (&node.shape, &[]), None);
-        let operand = |this: &mut Self, input: NodeIdx, forms: OperandForms| {
-            let is_stored = |i| this.groups.is_memory_for(number, i);
-            let (source, lies, panels) = operand_source(this.graph, is_stored, input, forms).expect("fusing saw to it");
-            (this.source(number, source), lies, panels)
-        };
-        let [a_forms, b_forms] = self.limits.operand_forms(node.dtype);
-        let (a_source, a, _) = operand(self, node.inputs[0], a_forms);
-        let (b_source, b, panels) = operand(self, node.inputs[1], b_forms);
-        body.bind(a_source);
-        body.bind(b_source);
-        self.store_all(&mut body, &group.stores, |_| map)?;
-
-        let rank = node.shape.rank();
-        let k = self.graph.nodes[node.inputs[0] as usize].shape[rank - 1];
-        let (batch, m, n) = (node.shape[..rank - 2].to_vec(), node.shape[rank - 2], node.shape[rank - 1]);
-        let mut args = MatmulArgs { batch, m, k, n, a, b, panels, k_parts: AxisParts::whole(k) };
-        // One matrix for the whole batch: x[b, m, k] · w[k, n] is one product of b·m rows.
-        while let Some(&size) = args.batch.last() {
-            let axis = args.batch.len() - 1;
-            let (Some(by), Some(row)) = (args.a.batch[axis].stride(), args.a.rows.stride()) else { break };
-            let runs_on = by == args.m as isize * row;
-            if args.b.batch[axis].stride() != Some(0) || !runs_on || !body.merge_axes(axis) {
-                break;
-            }
-            args.batch.pop();
-            args.a.batch.pop();
-            args.b.batch.pop();
-            args.m *= size;
-            args.a.rows = AxisList::single(args.m, row);
-        }
-        let built = body.finish_unmerged(self)?;
-        if !built.makes_elems {
-            return Ok(());
-        }
-        let BuiltKernel { body, args: numbers, is_known, reads, writes, bases, may_fail, first, ops, .. } = built;
-        let numbers = Args { matmul: Some(Box::new(args)), ..numbers };
-        let level = Some((group.stage, group.level));
-        let rest = || LaunchDraft { own_bases: bases, may_fail, first, ops, level, ..LaunchDraft::default() };
-        self.add(is_known, numbers, || LaunchDraft { kernel: Kernel::Matmul(body), reads, writes, ..rest() })
     }
 
     fn routine(&mut self, idx: NodeIdx) -> Result<(), Differs> {

@@ -6,7 +6,7 @@ use smallvec::{SmallVec, smallvec};
 use super::lower::{LaunchDraft, Lowered, PlanValue};
 use super::order::Makers;
 use super::{Launch, LaunchStructure, Plan, Slot, SlotId, SlotKind, ValueId};
-use crate::kernel::{AccessForm, InstOp, Kernel};
+use crate::kernel::{AccessForm, Body, InstOp, Kernel};
 
 /// Which values share memory. It depends on sizes only through which value is larger, so it mostly holds for other sizes, too.
 #[derive(Debug)]
@@ -258,12 +258,17 @@ pub fn starts_at_zero(step: &LaunchDraft) -> impl Iterator<Item = bool> + '_ {
     })
 }
 
+/// Whether a product makes operands of a value: it is read like an operand, for many results.
+fn makes_operands_of(body: &Body, reads: &[ValueId], read: ValueId) -> bool {
+    (0..).zip(reads).any(|(input, value)| *value == read && body.makes_operands_of(input))
+}
+
 /// Whether a kernel reads each element of a value only to write the same element of another.
 fn reads_then_writes(step: &LaunchDraft, read: ValueId, written: ValueId) -> bool {
     let body = match &step.kernel {
         Kernel::Loop(body) => body,
         // Operands are read for many elements; what follows the product is a map.
-        Kernel::Matmul(body) if !step.reads[..2].contains(&read) => body,
+        Kernel::Matmul(body) if !step.reads[..2].contains(&read) && !makes_operands_of(body, &step.reads, read) => body,
         // Parts run at once: what one of them overwrites, no other may read.
         Kernel::Grouped(_) => {
             let mut readers = step.parts.iter().filter(|part| part.reads.contains(&read));

@@ -1,6 +1,7 @@
 //! Plans as text, and a verifier that is shown to find what is wrong.
 
 mod filled;
+mod made;
 mod texts;
 
 use super::*;
@@ -19,6 +20,7 @@ fn limits() -> Limits {
         panels: None,
         max_list_elems: 0,
         products_of_bytes: false,
+        max_made_elems: 0,
         max_chained_depth: 512,
         max_chained_elems: usize::MAX,
         max_binding_bytes: usize::MAX,

@@ -11,10 +11,10 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::{Launch, Limits, Plan, SlotKind, ValueId};
 use crate::graph::{Graph, Op};
-use crate::kernel::{AccessForm, InstOp, Kernel};
+use crate::kernel::{AccessForm, Body, InstOp, Kernel};
 use crate::view::IndexMap;
 pub use bounds::verify_bounds;
-use bounds::{inside_slots, n_bindings};
+use bounds::{inside_slots, makes_few, n_bindings};
 pub use groups::verify_groups;
 pub use kernels::verify_kernels;
 
@@ -246,6 +246,7 @@ fn step(
         }
     }
     inside_slots(plan, launch)?;
+    makes_few(launch, limits)?;
     if let Kernel::Grouped(_) = launch.kernel {
         return grouped(plan, launch, limits, holds, (written, ranges));
     }
@@ -442,6 +443,15 @@ fn in_place(launch: &Launch, input: usize, output: usize) -> Result<(), String> 
     };
     if launch.reads[..n_operands].contains(&launch.writes[output]) {
         return Err(format!("output {output} lies over an operand of the product"));
+    }
+    let makes_of = |made: &Body| {
+        made.insts.iter().any(|inst| match inst.op {
+            InstOp::Load { input, .. } => launch.reads.get(input as usize) == Some(&launch.writes[output]),
+            _ => false,
+        })
+    };
+    if body.made.iter().flatten().any(|made| makes_of(made)) {
+        return Err(format!("output {output} lies over what an operand of the product is made of"));
     }
     let form = |access: u16| body.accesses[access as usize];
     let stored = body.stores[output].access;

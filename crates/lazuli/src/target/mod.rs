@@ -92,6 +92,10 @@ pub struct Limits {
     pub max_list_elems: usize,
     /// Whether products of integers read bytes as they are stored: others read them as large integers.
     pub products_of_bytes: bool,
+    /// An operand of a product that is a row or a column of at most this many elements may be made by the product's kernel, from
+    /// what its map loads; 0: the device's kernels read operands that are stored. Only for devices whose memory is never cut for
+    /// bindings.
+    pub max_made_elems: usize,
     /// How long the sums and the results of a chained product may be, so that what is packed of it stays in a second-level
     /// cache; 0: the device has no such kernel.
     pub max_chained_depth: usize,
@@ -123,6 +127,10 @@ pub struct PanelWidths {
 #[cfg(feature = "gpu")]
 const MIN_CHAINED_ITERATIONS: usize = 4096;
 
+/// Elements of an operand that a processor makes for one product: 256 KiB of f32, so that the product finds them in a
+/// second-level cache.
+const MAX_MADE_ELEMS: usize = 1 << 16;
+
 impl Target {
     /// A processor of which this is known.
     pub fn cpu(cpu: CpuTarget) -> Target {
@@ -136,6 +144,7 @@ impl Target {
             panels: Some(PanelWidths::of_isa(cpu.isa)),
             max_list_elems: usize::MAX,
             products_of_bytes: true,
+            max_made_elems: MAX_MADE_ELEMS,
             max_chained_depth: 512,
             max_chained_elems: usize::MAX,
             max_binding_bytes: usize::MAX,
@@ -168,6 +177,7 @@ impl Target {
             // What fits into a binding is never cut.
             max_list_elems: gpu.max_binding_bytes / 4,
             products_of_bytes: false,
+            max_made_elems: 0,
             max_chained_depth: if has_chained { 512 } else { 0 },
             // What fits into a binding is never cut.
             max_chained_elems: gpu.max_binding_bytes / 4,

@@ -256,6 +256,7 @@ impl Class {
             b: lies(k, n, b.transposed),
             panels: None,
             k_parts: AxisParts::whole(k),
+            made: [None, None],
         }
     }
 }

@@ -19,6 +19,7 @@ mod gradients;
 mod grouped;
 mod halves;
 mod lines;
+mod made;
 mod packed;
 mod recordings;
 mod regressions;

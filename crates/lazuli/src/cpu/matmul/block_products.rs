@@ -61,7 +61,7 @@ impl Matmul {
         };
         // SAFETY: as promised by the caller.
         unsafe {
-            let a = self.operand(bound, 0, &self.args.a, self.wide[0], scratch.a);
+            let a = self.operand(bound, 0, &self.args.a, scratch.a);
             let a_pitch = a.lies.steps().map_or(0, |steps| steps.0);
             let (a, out) = (a.matrix(&self.args.batch, 0, 0).cast(), self.sums_at(bound, scratch).cast());
             BlockProduct { gemv, memory: GemvMemory { a, a_pitch, b, out, digits: scratch.packed } }

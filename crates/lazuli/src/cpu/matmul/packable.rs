@@ -42,7 +42,8 @@ impl Matmul {
         let (low, high) = if idx == 0 { lies.extent(&[], n, k) } else { lies.extent(&[], k, n) }?;
         let is_dense = (high - low + 1) as usize >= k.saturating_mul(n);
         let is_worth_it = n_uses.saturating_mul(self.n_batch()) <= max_uses;
-        let is_whole = self.nest.code.body.inputs[idx] == storage && lies.is_shared(batch);
+        let is_stored = self.made[idx].is_none() && self.nest.code.body.inputs[idx] == storage;
+        let is_whole = is_stored && lies.is_shared(batch);
         (is_whole && is_dense && is_worth_it).then(|| PackableOperand {
             idx,
             key: PackedKey { k, n, rows: rows.clone(), cols: cols.clone(), offset: lies.offset, layout },

@@ -54,8 +54,17 @@ fn product(batch: &[usize], [m, k, n]: [usize; 3], dtype: DType, lies: [Lies; 2]
     let (b, b_len) = operand(batch, k, n, lies[1], b_shared);
     case.numbers(dtype, a_len, 1);
     case.numbers(dtype, b_len, 2);
-    case.args.matmul =
-        Some(Box::new(MatmulArgs { batch: batch.into(), m, k, n, a, b, panels: None, k_parts: AxisParts::whole(k) }));
+    case.args.matmul = Some(Box::new(MatmulArgs {
+        batch: batch.into(),
+        m,
+        k,
+        n,
+        a,
+        b,
+        panels: None,
+        k_parts: AxisParts::whole(k),
+        made: [None, None],
+    }));
     let acc = case.push(InstOp::Acc(0), if dtype == DType::U8 { DType::U32 } else { dtype }, Scope::Outer);
     (case, acc)
 }
@@ -333,6 +342,7 @@ fn operands_are_read_by_lists_of_axes() {
                     b,
                     panels: None,
                     k_parts: AxisParts::whole(k),
+                    made: [None, None],
                 }));
                 let acc = if dtype.is_float() { DType::F32 } else { dtype };
                 let acc = case.push(InstOp::Acc(0), acc, Scope::Outer);
@@ -355,6 +365,7 @@ fn operands_are_read_by_lists_of_axes() {
                     b,
                     panels: None,
                     k_parts: AxisParts::whole(k),
+                    made: [None, None],
                 }));
                 let acc = if dtype.is_float() { DType::F32 } else { dtype };
                 let acc = case.push(InstOp::Acc(0), acc, Scope::Outer);
@@ -375,8 +386,17 @@ fn winograd([images, c, h, w, m]: [usize; 5], follow: bool) -> Case {
     case.numbers(DType::F32, n_elems, 2);
     let direct = gemm::ImplicitGemm { isa: isa(), m, k, n, n_images: images };
     assert!(direct.fits() && gemm::Winograd::new(direct, &b).is_some(), "{images} images of {c} × {h} × {w}, {m}");
-    case.args.matmul =
-        Some(Box::new(MatmulArgs { batch: vec![images], m, k, n, a, b, panels: None, k_parts: AxisParts::whole(k) }));
+    case.args.matmul = Some(Box::new(MatmulArgs {
+        batch: vec![images],
+        m,
+        k,
+        n,
+        a,
+        b,
+        panels: None,
+        k_parts: AxisParts::whole(k),
+        made: [None, None],
+    }));
     let acc = case.push(InstOp::Acc(0), DType::F32, Scope::Outer);
     let y = if follow { epilogue(&mut case, acc, DType::F32) } else { acc };
     case.store_all(y);
@@ -501,6 +521,7 @@ fn windows_of_channels_by_themselves_are_right_at_every_width() {
                     b,
                     panels: None,
                     k_parts: AxisParts::whole(k),
+                    made: [None, None],
                 }));
                 let acc = case.push(InstOp::Acc(0), DType::F32, Scope::Outer);
                 let y = if follows { epilogue(&mut case, acc, DType::F32) } else { acc };
@@ -531,6 +552,7 @@ fn windows_may_be_the_transposed_operand() {
                 b: b.clone(),
                 panels: None,
                 k_parts: AxisParts::whole(k),
+                made: [None, None],
             }));
             let acc = case.push(InstOp::Acc(0), DType::F32, Scope::Outer);
             case.store_all(acc);

@@ -172,6 +172,7 @@ impl BodyBuilder {
             insts: own_insts,
             stores: stores.iter().enumerate().map(store).collect(),
             offsets,
+            made: [None, None],
         }
     }
 

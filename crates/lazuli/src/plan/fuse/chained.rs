@@ -38,6 +38,7 @@ impl Fuser<'_> {
             may_fail: false,
             place: self.place_of(root),
             stores: Vec::new(),
+            made: [None; 2],
             merged_into: None,
         });
         let state = Availability::Member(self.drafts.len() as u32 - 1);

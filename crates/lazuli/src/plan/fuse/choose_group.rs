@@ -144,13 +144,15 @@ impl Fuser<'_> {
         }
     }
 
-    fn merge(&mut self, group: u32, other: u32) {
+    /// Makes all of another group part of one.
+    pub fn merge(&mut self, group: u32, other: u32) {
         let taken = &mut self.drafts[other as usize];
         taken.merged_into = Some(group);
         let (loads, stores) = (std::mem::take(&mut taken.loads), std::mem::take(&mut taken.stores));
         let (level, level_is_fixed, n_insts, n_pending) =
             (taken.level, taken.level_is_fixed, taken.n_insts, taken.n_pending);
         let (form, domain, may_fail, place) = (taken.form, taken.domain, taken.may_fail, taken.place);
+        let made = taken.made;
         let group = &mut self.drafts[group as usize];
         let (mut more, fewer) = if group.loads.len() < loads.len() {
             (loads, std::mem::take(&mut group.loads))
@@ -167,7 +169,7 @@ impl Fuser<'_> {
         group.may_fail |= may_fail;
         group.place = group.place.and(place);
         if group.form == Form::Map && form != Form::Map {
-            (group.form, group.domain) = (form, domain);
+            (group.form, group.domain, group.made) = (form, domain, made);
         }
     }
 

@@ -5,6 +5,14 @@ use super::super::groups::{Form, StoredNode};
 use super::{Availability, Fuser};
 use crate::graph::{NodeIdx, Op};
 
+/// Where a kernel finds an operand that it sees through strides.
+pub enum OperandSource {
+    /// In blocks, which are widened while they are read.
+    Blocks { level: u32 },
+    /// In this node, which is to be memory.
+    Whole(NodeIdx),
+}
+
 impl Fuser<'_> {
     /// Gives a member memory of its own, for those outside its group. Returns the level from which it can be loaded.
     pub fn store(&mut self, idx: NodeIdx, why: &'static str) -> u32 {
@@ -35,15 +43,19 @@ impl Fuser<'_> {
     /// another way, what is stored is the last view on the way to it that strides can look at: others may share it, such
     /// as the transpose of the same matrix.
     pub fn load_strided(&mut self, idx: NodeIdx) -> u32 {
-        self.load_through(idx, OperandOf::Gather)
+        self.load_operand(idx, OperandOf::Gather)
     }
 
     /// The same for an operand of a product: small floats are read as they are stored, and so are panels and lists of axes.
     pub fn load_operand(&mut self, idx: NodeIdx, side: OperandOf) -> u32 {
-        self.load_through(idx, side)
+        match self.operand_source(idx, side) {
+            OperandSource::Blocks { level } => level,
+            OperandSource::Whole(source) => self.load_whole(source),
+        }
     }
 
-    fn load_through(&mut self, idx: NodeIdx, side: OperandOf) -> u32 {
+    /// Where an operand is found.
+    pub fn operand_source(&self, idx: NodeIdx, side: OperandOf) -> OperandSource {
         let (mut source, mut stored) = (idx, idx);
         while !self.stored[source as usize] {
             let is_free = matches!(self.states[source as usize], Availability::Inline { .. });
@@ -72,9 +84,9 @@ impl Fuser<'_> {
             && is_blocks
             && reads_blocks
         {
-            return level;
+            return OperandSource::Blocks { level };
         }
-        self.load_whole(if in_place { source } else { stored })
+        OperandSource::Whole(if in_place { source } else { stored })
     }
 
     /// The memory a node is as it stands, if it is some: itself, or what it is only a reshape of.

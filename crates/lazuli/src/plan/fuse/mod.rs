@@ -11,6 +11,7 @@
 mod choose_group;
 mod load;
 mod chained;
+mod made;
 
 use super::Limits;
 use super::attention::ChainedProduct;
@@ -85,6 +86,8 @@ struct Draft {
     may_fail: bool,
     place: DraftPlace,
     stores: Vec<StoredNode>,
+    /// The operands that the kernel of a product makes: see [`Group::made`].
+    made: [Option<NodeIdx>; 2],
     /// Another draft this one became part of.
     merged_into: Option<u32>,
 }
@@ -122,6 +125,7 @@ pub fn fuse(graph: &AskedGraph, limits: &Limits, checks: &Checks, stages: &NodeS
         checks,
         stages,
         commits,
+        only_reader: made::only_readers(graph, &uses),
         uses,
         wanted,
         states: vec![nothing; n_nodes],
@@ -161,6 +165,8 @@ struct Fuser<'a> {
     stages: &'a NodeStages,
     commits: Commits,
     uses: Vec<usize>,
+    /// Per node, who reads it, if it is read once and not wanted itself.
+    only_reader: Vec<Option<NodeIdx>>,
     wanted: Vec<bool>,
     states: Vec<Availability>,
     stored: Vec<bool>,
@@ -209,12 +215,7 @@ impl Fuser<'_> {
             Op::Widen(_) => Availability::Inline { cost: 0, n_loads: 1, level: 0 },
             Op::View(_) => self.place_view(idx),
             Op::Reduce(..) => self.place_reduce(idx),
-            Op::Matmul => {
-                let dtype = self.graph.dtype(idx);
-                let left = self.load_operand(inputs[0], OperandOf::Left(dtype));
-                let level = left.max(self.load_operand(inputs[1], OperandOf::Right(dtype)));
-                self.open(idx, Form::Matmul(idx), level)
-            }
+            Op::Matmul => self.place_matmul(idx),
             Op::Routine(..) => {
                 let level = inputs.iter().map(|i| self.load_whole(*i)).max().unwrap_or(0);
                 self.open(idx, Form::Routine(idx), level)
@@ -245,6 +246,7 @@ impl Fuser<'_> {
             may_fail: matches!(self.graph.op(idx), Op::Gather(..) | Op::Custom(_)),
             place: self.place_of(idx),
             stores: Vec::new(),
+            made: [None; 2],
             merged_into: None,
         });
         Availability::Member(self.drafts.len() as u32 - 1)
@@ -392,12 +394,18 @@ impl Fuser<'_> {
         if let Op::Pad(_) = op {
             return self.place_pad(idx, drafts[0], level);
         }
-        match self.choose_group(idx, inputs, &drafts, level) {
+        let is_left = self.is_left_to_product(idx, &drafts);
+        let group = if is_left { None } else { self.choose_group(idx, inputs, &drafts, level) };
+        match group {
             Some(group) => self.join(idx, group, 1),
             None => {
+                let otherwise = match is_left {
+                    true => "the product that reads what follows makes that itself",
+                    false => "the kernel that makes it cannot take in what follows",
+                };
                 for input in inputs {
                     if self.draft_of(*input).is_some() {
-                        let why = self.why_apart(*input, idx, "the kernel that makes it cannot take in what follows");
+                        let why = self.why_apart(*input, idx, otherwise);
                         level = level.max(self.store(*input, why));
                     }
                 }
@@ -551,6 +559,7 @@ impl Fuser<'_> {
                     level: draft.level,
                     stage: draft.place.stage,
                     stores: std::mem::take(&mut draft.stores),
+                    made: draft.made,
                 });
             }
         }

@@ -95,8 +95,14 @@ impl SplitSteps<'_> {
         step.writes.iter().any(|value| size_bytes(value) > most)
     }
 
-    /// Adds a kernel, in as many parts as it takes. Chained products and routines share out their own memory.
+    /// Adds a kernel, in as many parts as it takes. Chained products and routines share out their own memory, and a device that
+    /// has made operands needs no parts.
     fn fit(&mut self, step: LaunchDraft) {
+        if let Kernel::Matmul(body) = &step.kernel
+            && body.makes_operands()
+        {
+            return self.steps.push(step);
+        }
         if let Kernel::Attention(_) | Kernel::Routine(_) | Kernel::Grouped(_) = step.kernel {
             return self.steps.push(step);
         }

@@ -58,7 +58,7 @@ pub fn split_k(step: &mut LaunchDraft, n_grouped: usize, machine: &Machine) {
     let (Kernel::Matmul(body), Some(matmul)) = (&step.kernel, &mut step.args.matmul) else { return };
     let sum = body.insts.iter().find(|inst| matches!(inst.op, InstOp::Acc(_)));
     let lane = sum.map_or(Lane::F32, |inst| inst.dtype.lane());
-    matmul.k_parts = k_parts(matmul, [body.inputs[0], body.inputs[1]], (lane, n_grouped), machine);
+    matmul.k_parts = k_parts(matmul, [0, 1].map(|operand| body.operand_storage(operand)), (lane, n_grouped), machine);
 }
 
 /// The parts in which a machine makes the sums of a product: of operands that are stored so, in such a lane, one of so many

@@ -24,8 +24,19 @@ pub fn verify_bounds(plan: &Plan, limits: &Limits) -> Result<(), String> {
             }
         }
         inside_slots(plan, launch)?;
+        makes_few(launch, limits)?;
     }
     Ok(())
+}
+
+/// No launch makes an operand that is larger than the device takes.
+pub fn makes_few(launch: &Launch, limits: &Limits) -> Result<(), String> {
+    let products = launch.each().iter().filter_map(|part| part.args.matmul.as_deref());
+    let most = products.flat_map(|matmul| [0, 1].map(|operand| matmul.n_made(operand))).flatten().max();
+    match most.filter(|most| *most > limits.max_made_elems) {
+        Some(most) => Err(format!("makes an operand of {most} elements, above the limit of {}", limits.max_made_elems)),
+        None => Ok(()),
+    }
 }
 
 /// Slots that a launch is bound to; where parts of it share some, each counts once.
@@ -54,7 +65,17 @@ pub fn inside_slots(plan: &Plan, launch: &Launch) -> Result<(), String> {
 /// Every map of a launch stays inside what it reads and writes.
 fn maps(plan: &Plan, launch: &Launch) -> Result<(), String> {
     match &launch.kernel {
-        Kernel::Loop(body) | Kernel::Matmul(body) => inside(plan, launch, (body, &launch.args), (&body.stores, 0)),
+        Kernel::Loop(body) => inside(plan, launch, (body, &launch.args), (&body.stores, 0)),
+        Kernel::Matmul(body) => {
+            // What is stored of made operands is no value.
+            let numbers = launch.args.matmul.iter().flat_map(|matmul| &matmul.made);
+            for (made, numbers) in body.made.iter().zip(numbers) {
+                if let (Some(made), Some(numbers)) = (made, numbers) {
+                    inside(plan, launch, (made, numbers), (&[], 0))?;
+                }
+            }
+            inside(plan, launch, (body, &launch.args), (&body.stores, 0))
+        }
         Kernel::Attention(kernel) => {
             let args = launch.args.attention.as_deref().ok_or("a chained product without its numbers")?;
             chained(plan, launch, kernel, args)
@@ -186,7 +207,7 @@ fn chained(plan: &Plan, launch: &Launch, kernel: &AttentionKernel, args: &Attent
 
 /// Every element of a product's operands is inside what it reads.
 fn operands(plan: &Plan, launch: &Launch, matmul: &MatmulArgs) -> Result<(), String> {
-    let &MatmulArgs { ref batch, m, k, n, ref a, ref b, panels, k_parts } = matmul;
+    let &MatmulArgs { ref batch, m, k, n, ref a, ref b, panels, k_parts, ref made } = matmul;
     if !k_parts.cover(k) {
         return Err(format!("a sum of {k} products is made in {k_parts}"));
     }
@@ -225,7 +246,10 @@ fn operands(plan: &Plan, launch: &Launch, matmul: &MatmulArgs) -> Result<(), Str
             low += (stride * (size as isize - 1)).min(0);
             high += (stride * (size as isize - 1)).max(0);
         }
-        let n_elems = n_elems(plan, launch, input);
+        let n_elems = match &made[input] {
+            Some(made) => made.outer.iter().product(),
+            None => n_elems(plan, launch, input),
+        };
         if low < 0 || high >= n_elems as isize {
             return Err(format!("operand {input} reaches elements {low} to {high} of {n_elems}"));
         }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::super::attention::ChainedProduct;
 use super::super::checks::Checks;
 use super::super::groups::{Form, Group, Groups, StoredPart};
+use crate::dtype::DType;
 use crate::graph::{Graph, NodeIdx, Op};
 
 /// Says what is wrong with the groups of a graph, if anything.
@@ -229,6 +230,27 @@ impl GroupReader<'_> {
         Ok(())
     }
 
+    /// What is made of an operand: a node that it is a view of, of f32, whose bits no store would change, and in memory for nobody.
+    fn makes(&self, operand: NodeIdx, made: NodeIdx) -> Result<NodeIdx, String> {
+        let proof = self.proof;
+        let mut at = operand;
+        while at != made {
+            match proof.op(at) {
+                op if is_view(op) => at = proof.inputs(at)[0],
+                op => {
+                    return Err(format!(
+                        "makes operand {operand} of node {made}, and node {at} ({}) is no view",
+                        op.name()
+                    ));
+                }
+            }
+        }
+        match proof.graph.nodes[made as usize].dtype == DType::F32 && !proof.groups.stored[made as usize] {
+            true => Ok(made),
+            false => Err(format!("makes operand {operand} of node {made}, which is stored or no f32")),
+        }
+    }
+
     /// What a node that the group computes is computed from.
     fn open(&mut self, idx: NodeIdx, is_member: bool, stack: &mut Vec<NodeIdx>) -> Result<(), String> {
         let (proof, op, inputs) = (self.proof, self.proof.op(idx), self.proof.inputs(idx));
@@ -252,7 +274,12 @@ impl GroupReader<'_> {
                 stack.push(inputs[0]);
             }
             (Op::Matmul, Form::Matmul(product)) if product == idx => {
-                inputs.iter().try_for_each(|operand| self.read_through(*operand, is_view_or_cast))?;
+                for (operand, made) in inputs.iter().zip(self.group.made) {
+                    match made {
+                        None => self.read_through(*operand, is_view_or_cast)?,
+                        Some(made) => stack.push(self.makes(*operand, made)?),
+                    }
+                }
             }
             (Op::Routine(..), Form::Routine(node)) if node == idx => {
                 inputs.iter().try_for_each(|input| self.read_through(*input, is_view))?;

@@ -2,11 +2,14 @@
 //! read what is there, values are used as what they are stored as, accesses have the shape of the index space, all elements of
 //! a value are stored, and no kernel waits for itself.
 
+use std::sync::Arc;
+
 use super::super::ValueId;
 use super::super::lower::{LaunchDraft, Lowered, PlanValue};
 use crate::blocks::Storage;
 use crate::dtype::DType;
 use crate::kernel::{Args, Body, Inst, InstOp, Kernel, Reg, Scope};
+use crate::view::View;
 
 /// Says what is wrong with kernels, if anything.
 pub fn verify_kernels(lowered: &Lowered) -> Result<(), String> {
@@ -63,9 +66,15 @@ fn kernel(values: &[PlanValue], step: &LaunchDraft) -> Result<(), String> {
     }
     let args = &step.args;
     match &step.kernel {
+        Kernel::Loop(loop_body) if loop_body.makes_operands() => Err("a loop multiplies nothing".into()),
         Kernel::Loop(loop_body) => body(loop_body, args, 0),
-        Kernel::Matmul(rest) if args.matmul.is_some() => body(rest, args, 1),
-        Kernel::Matmul(_) => Err("a product without its numbers".into()),
+        Kernel::Matmul(rest) => {
+            let numbers = args.matmul.as_ref().ok_or("a product without its numbers")?;
+            for (operand, (made, numbers)) in rest.made.iter().zip(&numbers.made).enumerate() {
+                makes_operand(rest, made, numbers).map_err(|fault| format!("operand {operand}: {fault}"))?;
+            }
+            body(rest, args, 1)
+        }
         Kernel::Attention(chained) => {
             let numbers = args.attention.as_ref().ok_or("a chained product without its numbers")?;
             body(&chained.scores, &numbers.scores, chained.n_inner)?;
@@ -75,6 +84,26 @@ fn kernel(values: &[PlanValue], step: &LaunchDraft) -> Result<(), String> {
         Kernel::Routine(_) if args.routine.is_some() => Ok(()),
         Kernel::Routine(_) => Err("a routine without its numbers".into()),
         Kernel::Grouped(_) => step.parts.iter().try_for_each(|part| kernel(values, part)),
+    }
+}
+
+/// What makes an operand, if anything does, is a map of the product's inputs, over the dense elements of the operand's source: it
+/// stores each once, in order, as f32.
+fn makes_operand(rest: &Body, made: &Option<Arc<Body>>, numbers: &Option<Box<Args>>) -> Result<(), String> {
+    let (made, numbers) = match (made, numbers) {
+        (Some(made), Some(numbers)) => (made, numbers),
+        (None, None) => return Ok(()),
+        _ => return Err("has a map without numbers, or numbers without a map".into()),
+    };
+    body(made, numbers, 0)?;
+    let is_dense = |access: u16| numbers.accesses[access as usize].strided().is_some_and(View::is_linear);
+    let stores_all = matches!(&made.stores[..], [store] if is_dense(store.access));
+    if !stores_all || made.outputs != [DType::F32] || made.inner_rank > 0 || made.makes_operands() {
+        return Err("is made by no map of f32 that stores every element in order".into());
+    }
+    match rest.inputs.starts_with(&made.inputs) && made.offsets.is_empty() && !made.commits() {
+        true => Ok(()),
+        false => Err("is made of other inputs than the product has, or moves, or commits".into()),
     }
 }
 

@@ -118,6 +118,7 @@ impl<'a> ChainedShader<'a> {
                 insts: body.insts.iter().map(of_all).collect(),
                 stores: body.stores.clone(),
                 offsets: body.offsets.clone(),
+                made: [None, None],
                 ..**body
             };
             for offset in &mut joined.offsets {

@@ -55,6 +55,7 @@ fn limits() -> Limits {
         panels: None,
         max_list_elems: 32 << 20,
         products_of_bytes: false,
+        max_made_elems: 0,
         max_chained_depth: 512,
         max_chained_elems: 32 << 20,
         max_binding_bytes: usize::MAX,

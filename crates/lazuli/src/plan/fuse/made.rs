@@ -1,0 +1,150 @@
+//! Made operands: a map over a single row or column that only one product reads is computed by that product's kernel, before it
+//! multiplies, and has neither a kernel nor memory of its own. That an operand has one axis is structure, so that matrices whose
+//! sizes vary have no more plans because of this. On devices that take made operands ([`Limits::max_made_elems`]) each element is
+//! computed once, so that nothing is repeated; what is saved is a launch, its fork-join, and a value of the plan.
+//!
+//! [`Limits::max_made_elems`]: crate::target::Limits::max_made_elems
+
+use super::super::edges::{AskedGraph, Edge, OperandOf};
+use super::super::groups::Form;
+use super::load::OperandSource;
+use super::{Availability, Fuser};
+use crate::dtype::DType;
+use crate::graph::{NodeIdx, Op};
+
+/// Nodes that the map of a made operand may have: looking for what it loads must stay cheap.
+const MAX_NODES: usize = 64;
+
+impl Fuser<'_> {
+    /// A product: its operands are memory, or maps that become part of its group.
+    pub fn place_matmul(&mut self, idx: NodeIdx) -> Availability {
+        let (inputs, dtype) = (self.graph.inputs(idx), self.graph.dtype(idx));
+        let (mut level, mut made) = (0, [None; 2]);
+        for (operand, side) in [OperandOf::Left(dtype), OperandOf::Right(dtype)].into_iter().enumerate() {
+            level = level.max(match self.operand_source(inputs[operand], side) {
+                OperandSource::Blocks { level } => level,
+                OperandSource::Whole(source) => match self.level_to_make(idx, inputs[operand], source) {
+                    Some(level) => {
+                        made[operand] = Some(source);
+                        level
+                    }
+                    None => self.load_whole(source),
+                },
+            });
+        }
+        let state = self.open(idx, Form::Matmul(idx), level);
+        let Availability::Member(group) = state else { unreachable!("a group was opened") };
+        for source in made.into_iter().flatten() {
+            if let Some(draft) = self.draft_of(source) {
+                self.merge(group, draft);
+                // The edge by which the product reads it.
+                self.drafts[group as usize].n_pending -= 1;
+            }
+        }
+        self.drafts[group as usize].made = made;
+        state
+    }
+
+    /// If a product may make what one of its operands is a view of: the level from which on it can.
+    fn level_to_make(&mut self, product: NodeIdx, operand: NodeIdx, source: NodeIdx) -> Option<u32> {
+        // What other floats are rounded to when they are stored must not be lost.
+        let are_f32 = [product, source].iter().all(|idx| self.graph.dtype(*idx) == DType::F32);
+        let may_be = self.makes_operands() && self.graph.n_axes(source) <= 1 && are_f32;
+        if !may_be || !self.is_read_once(operand, source) || self.memory_of(source).is_some() || !self.is_map(source) {
+            return None;
+        }
+        let level = match self.states[source as usize] {
+            Availability::Inline { level, .. } => level,
+            Availability::Member(draft) => {
+                let draft = self.find(draft);
+                let d = &self.drafts[draft as usize];
+                let is_all = d.form == Form::Map && d.stores.is_empty() && !d.level_is_fixed && d.n_pending == 1;
+                (is_all && self.is_same_stage(draft, product)).then_some(d.level)?
+            }
+        };
+        self.graph.ask(Edge::FewToMake(source)).then_some(level)
+    }
+
+    /// Whether any product may make operands.
+    fn makes_operands(&self) -> bool {
+        self.limits.fuse && self.limits.max_made_elems > 0 && !self.checks.any_commits
+    }
+
+    /// Whether nobody reads a source but through one operand, and nobody else that either.
+    fn is_read_once(&self, operand: NodeIdx, source: NodeIdx) -> bool {
+        let mut at = operand;
+        while at != source && self.uses[at as usize] == 1 {
+            at = self.graph.inputs(at)[0];
+        }
+        at == source && self.uses[at as usize] == 1
+    }
+
+    /// Whether a node is an elementwise map of something in memory, and can neither fail nor be moved.
+    fn is_map(&self, goal: NodeIdx) -> bool {
+        let (mut stack, mut seen, mut n_loads) = (vec![goal], Vec::new(), 0);
+        while let Some(idx) = stack.pop() {
+            if seen.contains(&idx) {
+                continue;
+            }
+            seen.push(idx);
+            let op = self.graph.op(idx);
+            match op {
+                _ if self.stored[idx as usize] || matches!(op, Op::Data | Op::Widen(_)) => n_loads += 1,
+                Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast | Op::Const(_) | Op::Index => {
+                    stack.extend(self.graph.inputs(idx));
+                }
+                Op::View(_) | Op::Pad(_) => stack.extend(self.graph.inputs(idx)),
+                _ => return false,
+            }
+            if seen.len() > MAX_NODES {
+                return false;
+            }
+        }
+        n_loads > 0
+    }
+
+    /// Whether an elementwise node is better made by the product that reads it than in a kernel that makes one of its inputs:
+    /// where these are two products of one left operand, one of them would have to wait for the other. Apart, they share a
+    /// launch. So it is with the gate of a gated layer: `(silu(x·G) ∘ (x·U))·D`.
+    pub fn is_left_to_product(&self, idx: NodeIdx, drafts: &[u32]) -> bool {
+        let [a, b] = drafts else { return false };
+        let [a, b] = [a, b].map(|draft| &self.drafts[*draft as usize]);
+        let (Form::Matmul(p), Form::Matmul(q)) = (a.form, b.form) else { return false };
+        let share_a_launch = self.graph.inputs(p)[0] == self.graph.inputs(q)[0]
+            && (a.level, a.place.stage) == (b.level, b.place.stage)
+            && [a, b].iter().all(|draft| draft.made == [None; 2]);
+        self.makes_operands()
+            && self.graph.n_axes(idx) <= 1
+            && share_a_launch
+            && matches!(self.graph.op(idx), Op::Binary(_))
+            && self.graph.dtype(idx) == DType::F32
+            && self.is_only_for_a_product(idx)
+            && self.graph.ask(Edge::FewToMake(idx))
+    }
+
+    /// Whether nobody reads a node but one product, reshaped or as it is.
+    fn is_only_for_a_product(&self, idx: NodeIdx) -> bool {
+        let mut at = idx;
+        while let Some(reader) = self.only_reader[at as usize] {
+            match self.graph.op(reader) {
+                Op::View(_) if self.graph.ask(Edge::Reshape(reader)) => at = reader,
+                op => {
+                    let is_product = matches!(op, Op::Matmul) && self.part_of[reader as usize].is_none();
+                    let is_same_stage = self.stages.stage(reader) == self.stages.stage(idx);
+                    return is_product && is_same_stage && self.graph.dtype(reader) == DType::F32;
+                }
+            }
+        }
+        false
+    }
+}
+
+/// Per node, who reads it, if it is read once and not wanted itself.
+pub fn only_readers(graph: &AskedGraph, uses: &[usize]) -> Vec<Option<NodeIdx>> {
+    let mut readers = vec![None; uses.len()];
+    for idx in 0..uses.len() as NodeIdx {
+        let once = graph.inputs(idx).iter().filter(|input| uses[**input as usize] == 1);
+        once.for_each(|input| readers[*input as usize] = Some(idx));
+    }
+    readers
+}
