@@ -94,7 +94,7 @@ pub struct Start {
 /// `out[i]` = all steps applied to `start[i]`.
 ///
 /// # Safety
-/// Every operand, and `start`, points to a single lane or to as many as `out` has, and none overlaps `out`.
+/// Every operand, and `start`, points to a single lane if it says so, else to as many as `out` has, and none overlaps `out`.
 pub unsafe fn run(start: Start, steps: &[ChainOperand], out: &mut [u32], write: ChainWrite) {
     // SAFETY: the instruction set is there; the rest as promised by the caller.
     unsafe {
@@ -109,6 +109,9 @@ pub unsafe fn run(start: Start, steps: &[ChainOperand], out: &mut [u32], write: 
 }
 
 /// Steps over blocks of lanes, of which the first is `first` of the operands.
+///
+/// # Safety
+/// Every operand, and `start`, points to a single lane if it says so, else to `first + out.len()`; none overlaps `out`.
 #[inline(always)]
 pub unsafe fn plain<L: Level>(start: Start, steps: &[ChainOperand], first: usize, out: &mut [u32]) {
     const BLOCK: usize = 32;
@@ -164,6 +167,9 @@ fn misaligned(lanes: *const u32, align: usize) -> usize {
 }
 
 /// Blocks of many vectors in flight. They may overlap: what is written twice is the same, since `out` is no operand.
+///
+/// # Safety
+/// As for [`run`]; the processor has the instructions of `V`, for which the caller is compiled.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn run_vectors<V: Vector, const FLIGHT: usize, const FUNCTIONS: bool>(
@@ -227,6 +233,10 @@ unsafe fn run_vectors<V: Vector, const FLIGHT: usize, const FUNCTIONS: bool>(
 }
 
 /// Vectors one after another; past the caches if they lie on a boundary and should.
+///
+/// # Safety
+/// `to` is valid for writing `FLIGHT` vectors, and on a boundary of them if it `streams`; the processor has the
+/// instructions of `V`, for which the caller is compiled.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub unsafe fn store<V: Vector, const FLIGHT: usize>(v: [V; FLIGHT], to: *mut f32, streams: bool) {
@@ -257,6 +267,9 @@ macro_rules! in_groups {
 }
 
 /// Every lane divided by the same number: the bits of a division, which takes as long as a dozen multiplications.
+///
+/// # Safety
+/// As for the methods of [`Vector`].
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn divided<V: Vector, const FLIGHT: usize>(mut v: [V; FLIGHT], by: f32) -> [V; FLIGHT] {
@@ -290,6 +303,10 @@ unsafe fn divided<V: Vector, const FLIGHT: usize>(mut v: [V; FLIGHT], by: f32) -
 }
 
 /// All steps over `FLIGHT` vectors from lane `at` on.
+///
+/// # Safety
+/// Every operand, and `start`, points to a single lane if it says so, else to `at` and `FLIGHT` vectors more; the
+/// processor has the instructions of `V`, for which the caller is compiled.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub unsafe fn values<V: Vector, const FLIGHT: usize, const FUNCTIONS: bool>(
@@ -371,6 +388,8 @@ pub unsafe fn values<V: Vector, const FLIGHT: usize, const FUNCTIONS: bool>(
 /// The loops above, compiled for one instruction set.
 macro_rules! compiled {
     ($run:ident, $features:literal, $vector:ty, $flight:literal) => {
+        /// # Safety
+        /// As for [`run`]; the processor has these features.
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $features)]
         unsafe fn $run(start: Start, steps: &[ChainOperand], out: &mut [u32], write: ChainWrite) {

@@ -22,7 +22,7 @@ pub trait StoredElem: Copy {
     /// Every second element from an address on, to lanes.
     ///
     /// # Safety
-    /// As many are there as there are lanes.
+    /// `2 · to.len() − 1` elements are there from `from` on, aligned, if `to` is not empty.
     unsafe fn every_second(from: *const Self, to: &mut [u32]) {
         // SAFETY: as promised by the caller.
         to.iter_mut().enumerate().for_each(|(i, lane)| *lane = unsafe { *from.add(2 * i) }.lane());
@@ -71,6 +71,10 @@ impl StoredElem for u32 {
 }
 
 /// Every second of some 32-bit elements, moved as floats, which keeps their bits.
+///
+/// # Safety
+/// The processor has the instructions of `V`, for which the caller is compiled; `2 · to.len() − 1` elements are there
+/// from `from` on, if `to` is not empty.
 #[inline(always)]
 unsafe fn every_second<V: Floats>(from: *const f32, to: &mut [u32]) {
     let n_vectors = to.len() / V::LANES;
@@ -88,6 +92,8 @@ unsafe fn every_second<V: Floats>(from: *const f32, to: &mut [u32]) {
 /// The loop above, compiled for one instruction set.
 macro_rules! every_second_on {
     ($name:ident, $features:literal, $vector:ty) => {
+        /// # Safety
+        /// As for [`every_second`]; the processor has these features.
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $features)]
         unsafe fn $name(from: *const f32, to: &mut [u32]) {

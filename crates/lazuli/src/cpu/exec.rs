@@ -100,6 +100,11 @@ impl Frame<'_> {
         self.set(line.reg, val);
     }
 
+    /// Runs the instruction of a register over a tile.
+    ///
+    /// # Safety
+    /// As for [`Frame::run`]; `out` has room for the tile, or for a lane a row where the value is no more than that,
+    /// and is no operand.
     unsafe fn inst(&mut self, reg: Reg, out: Out, tile: &Tile) -> Val {
         let nest = self.bound.nest;
         // SAFETY: as for `line`.
@@ -157,6 +162,9 @@ impl Frame<'_> {
     }
 
     /// Calls `f` with the lanes of the operands; each is as long as the output or a single lane.
+    ///
+    /// # Safety
+    /// Operands are registers that hold lanes of this tile; `out` has room for it and is none of them.
     unsafe fn apply<const N: usize>(
         &self,
         operands: [Reg; N],
@@ -188,6 +196,9 @@ impl Frame<'_> {
     }
 
     /// A load that is not in place: copied and converted.
+    ///
+    /// # Safety
+    /// As for [`Frame::run`]; `out` has room for the tile.
     unsafe fn load(&self, input: u16, access: u16, out: Out, tile: &Tile) -> Val {
         let nest = self.bound.nest;
         let walk = &nest.walks[access as usize];
@@ -221,6 +232,10 @@ impl Frame<'_> {
         out.full()
     }
 
+    /// Elements at places that are read.
+    ///
+    /// # Safety
+    /// As for [`Frame::run`]; `out` has room for the tile and is not the index.
     unsafe fn gather(&mut self, reg: Reg, out: Out, tile: &Tile) -> Val {
         let nest = self.bound.nest;
         let CodeInst::Gather { input, access, index, gather, signed } = nest.code.insts[reg as usize] else {
@@ -250,6 +265,10 @@ impl Frame<'_> {
         out.full()
     }
 
+    /// A user's function of single lanes.
+    ///
+    /// # Safety
+    /// As for [`Frame::run`]; `out` has room for the tile and is no argument.
     unsafe fn custom(&mut self, reg: Reg, out: Out, tile: &Tile) -> Val {
         let CodeInst::Custom { op, args } = &self.bound.nest.code.insts[reg as usize] else {
             unreachable!("called for custom ops")
@@ -282,6 +301,10 @@ impl Frame<'_> {
     }
 
     /// Several steps of arithmetic at once, and into a reduction if the line feeds one.
+    ///
+    /// # Safety
+    /// As for [`Frame::run`]; `out` has room for the tile, or is null where nothing but a reduction sees the results,
+    /// and is no operand.
     unsafe fn chain(
         &mut self,
         line: &SweepStep,

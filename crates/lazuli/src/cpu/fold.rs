@@ -11,7 +11,8 @@ use crate::ops::{CombineStep, Isa, ReduceLoops, isa, max_f32, min_f32};
 /// All `len` results combined by a reduction of floats; also written to `out` unless that is null.
 ///
 /// # Safety
-/// As for [`run`], with `out` as long as `len` if it is not null.
+/// [`folds`] is true. Every operand, and `start`, points to a single lane if it says so, else to `len`; `out` is null or has room for
+/// `len` lanes, and overlaps no operand. The loops are those of this machine.
 pub unsafe fn fold(
     start: Start,
     steps: &[ChainOperand],
@@ -38,7 +39,7 @@ pub const ABREAST: usize = 8;
 /// `out` has one lane for each. What a row gives depends on nothing but its lanes.
 ///
 /// # Safety
-/// The rows are there, `len` lanes each.
+/// [`folds`] is true; the rows are there, `len` lanes each; the loops are those of this machine.
 pub unsafe fn fold_rows(rows: (*const u32, isize), len: usize, out: &mut [u32], by: (CombineStep, &ReduceLoops)) {
     let mut first = rows.0;
     for out in out.chunks_mut(ABREAST) {
@@ -59,7 +60,7 @@ pub unsafe fn fold_rows(rows: (*const u32, isize), len: usize, out: &mut [u32], 
 /// Rows of lanes, one after another, into `acc`: `n_rows` as long as that, from the first on a step apart.
 ///
 /// # Safety
-/// The rows are there and none overlaps `acc`.
+/// [`folds`] is true; the rows are there, and none overlaps `acc`.
 pub unsafe fn accumulate(acc: &mut [u32], rows: (*const u32, isize), n_rows: usize, by: CombineStep) {
     // SAFETY: the instruction set is there; the rest as promised by the caller.
     unsafe {
@@ -87,6 +88,9 @@ const WAYS: usize = 8;
 const DEPTH: usize = 16;
 
 /// Blocks one after another, none twice, into accumulators.
+///
+/// # Safety
+/// As for [`fold`]; the processor has the instructions of `V`, for which the caller is compiled.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn fold_vectors<V: Vector, const FLIGHT: usize>(
@@ -148,6 +152,10 @@ unsafe fn fold_vectors<V: Vector, const FLIGHT: usize>(
 }
 
 /// An accumulator for each of `N` rows.
+///
+/// # Safety
+/// As for [`fold_rows`], with `N` rows or more and as many lanes in `out`; the processor has the instructions of `V`,
+/// for which the caller is compiled.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn fold_rows_vectors<V: Vector, const N: usize>(
@@ -209,6 +217,9 @@ fn combine_two(by: CombineStep, x: f32, y: f32) -> f32 {
 }
 
 /// Columns by vectors; what is left, one by one.
+///
+/// # Safety
+/// As for [`accumulate`]; the processor has the instructions of `V`, for which the caller is compiled.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn accumulate_vectors<V: Vector>(acc: &mut [u32], rows: (*const u32, isize), n_rows: usize, by: CombineStep) {
@@ -242,6 +253,9 @@ unsafe fn accumulate_vectors<V: Vector>(acc: &mut [u32], rows: (*const u32, isiz
 }
 
 /// Vectors into accumulators, in turn.
+///
+/// # Safety
+/// As for the methods of [`Vector`].
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn combine<V: Vector, const M: usize, const N: usize>(by: CombineStep, acc: &mut [V; M], v: &[V; N]) {
@@ -266,6 +280,8 @@ unsafe fn combine<V: Vector, const M: usize, const N: usize>(by: CombineStep, ac
 /// The loops above, compiled for one instruction set.
 macro_rules! compiled {
     ($fold:ident, $fold_rows:ident, $accumulate:ident, $features:literal, $vector:ty) => {
+        /// # Safety
+        /// As for [`fold`]; the processor has these features.
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $features)]
         unsafe fn $fold(
@@ -279,6 +295,8 @@ macro_rules! compiled {
             unsafe { fold_vectors::<$vector, 8>(start, steps, out, len, by) }
         }
 
+        /// # Safety
+        /// As for [`fold_rows`], with as many rows as `out` is long; the processor has these features.
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $features)]
         unsafe fn $fold_rows(rows: (*const u32, isize), len: usize, out: &mut [u32], by: (CombineStep, &ReduceLoops)) {
@@ -296,6 +314,8 @@ macro_rules! compiled {
             }
         }
 
+        /// # Safety
+        /// As for [`accumulate`]; the processor has these features.
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $features)]
         unsafe fn $accumulate(acc: &mut [u32], rows: (*const u32, isize), n_rows: usize, by: CombineStep) {

@@ -26,7 +26,11 @@ const ABREAST: usize = 4;
 /// Bytes of `b` that are worth a task.
 const TASK_BYTES: usize = 256 << 10;
 
-/// A product of floats `out[m, n] = a[m, k] · b[k, n]`, all within their memory.
+/// A product of floats `out[m, n] = a[m, k] · b[k, n]`.
+///
+/// Who runs one, or a part of one, promises that [`fits`] has allowed it on this machine; that all elements of `a` and `b` that these
+/// sizes and pitches reach are there and not written meanwhile; and that the results are there, apart from both, and no two
+/// threads write the same.
 #[derive(Clone, Copy)]
 pub struct Skinny {
     pub m: usize,
@@ -57,7 +61,7 @@ impl Skinny {
     /// Computes it; rows of `b` by the parts of k, whose sums there is room for at `sums` but for the first.
     ///
     /// # Safety
-    /// Operands and results are within their memory and do not overlap.
+    /// The memory is as [`Skinny`] says; `sums` has `m · n` values for every part of k but the first, used by nobody else.
     pub unsafe fn run(&self, k_parts: AxisParts, sums: *mut f32) {
         let Skinny { m, k, n, .. } = *self;
         if self.by_columns {
@@ -81,6 +85,9 @@ impl Skinny {
     }
 
     /// As [`Skinny::rows`], with the sums of each block of rows made by themselves.
+    ///
+    /// # Safety
+    /// As for [`Skinny::rows`].
     unsafe fn blocks_of_rows(&self, from: usize, to: usize, out: *mut f32) {
         // SAFETY: columns of the block are those of the results that it is added to; the rest as promised by the caller.
         unsafe {
@@ -102,6 +109,10 @@ impl Skinny {
     }
 
     /// Adds the products with rows `from..to` of `b` to `out`.
+    ///
+    /// # Safety
+    /// The memory is as [`Skinny`] says, with `b` by rows and `m` = 1; `from..to` are rows of `b`, and `out` has `n`
+    /// values that were written.
     unsafe fn rows(&self, from: usize, to: usize, out: *mut f32) {
         // SAFETY: the instruction set is there; the rest as promised by the caller.
         unsafe {
@@ -116,6 +127,9 @@ impl Skinny {
     }
 
     /// The results of columns `from..to` of `b`.
+    ///
+    /// # Safety
+    /// The memory is as [`Skinny`] says, with `b` by columns; `from..to` are some of them.
     unsafe fn columns(&self, from: usize, to: usize) {
         // SAFETY: the instruction set is there; the rest as promised by the caller.
         unsafe {
@@ -131,6 +145,9 @@ impl Skinny {
 }
 
 /// `b` row by row: a few rows at a time, scaled and added to the one row of results, `W` vectors at a time.
+///
+/// # Safety
+/// As for [`Skinny::rows`]; the processor has the instructions of `V`, for which the caller is compiled.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn rows<V: Floats, const W: usize>(x: &Skinny, from: usize, to: usize, out: *mut f32) {
@@ -166,6 +183,9 @@ unsafe fn rows<V: Floats, const W: usize>(x: &Skinny, from: usize, to: usize, ou
 }
 
 /// `b` column by column: each a dot product with every row of `a`, several columns at a time.
+///
+/// # Safety
+/// As for [`Skinny::columns`]; the processor has the instructions of `V`, for which the caller is compiled.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn columns<V: Floats>(x: &Skinny, from: usize, to: usize) {
@@ -195,6 +215,10 @@ unsafe fn columns<V: Floats>(x: &Skinny, from: usize, to: usize) {
 }
 
 /// `M` rows of `a` from `i` on times `N` columns of `b` from `j` on, with `U` sums each.
+///
+/// # Safety
+/// As for [`Skinny::columns`]: there are `M` rows from `i` on and `N` columns from `j` on; the processor has the
+/// instructions of `V`, for which the caller is compiled.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn dots<V: Floats, const M: usize, const N: usize, const U: usize>(x: &Skinny, i: usize, j: usize) {
@@ -247,6 +271,8 @@ unsafe fn dots<V: Floats, const M: usize, const N: usize, const U: usize>(x: &Sk
 /// The loops above, compiled for one instruction set.
 macro_rules! compiled {
     ($rows:ident, $columns:ident, $features:literal, $vector:ty) => {
+        /// # Safety
+        /// As for [`Skinny::rows`]; the processor has these features.
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $features)]
         unsafe fn $rows(x: &Skinny, from: usize, to: usize, out: *mut f32) {
@@ -254,6 +280,8 @@ macro_rules! compiled {
             unsafe { rows::<$vector, 4>(x, from, to, out) }
         }
 
+        /// # Safety
+        /// As for [`Skinny::columns`]; the processor has these features.
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $features)]
         unsafe fn $columns(x: &Skinny, from: usize, to: usize) {

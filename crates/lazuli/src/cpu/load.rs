@@ -38,6 +38,9 @@ pub unsafe fn fill_padded(
 }
 
 /// [`fill_padded`] of blocks, which are widened run by run.
+///
+/// # Safety
+/// As for [`fill`]: `base` is the memory of these blocks.
 unsafe fn fill_widened(
     walk: &ElementRuns,
     base: *const u8,
@@ -77,6 +80,9 @@ unsafe fn fill_widened(
 }
 
 /// One element of blocks as a lane.
+///
+/// # Safety
+/// `base` is the memory of these blocks, and the element is one of them.
 unsafe fn widened(base: *const u8, blocks: BlockStorage, at: isize) -> u32 {
     let mut one = [0.0];
     // SAFETY: the element is within the memory, as promised by the caller.
@@ -84,6 +90,10 @@ unsafe fn widened(base: *const u8, blocks: BlockStorage, at: isize) -> u32 {
     one[0].to_bits()
 }
 
+/// [`fill_padded`] of elements that are stored one by one.
+///
+/// # Safety
+/// As for [`fill`], with elements of this type.
 unsafe fn fill_stored<S: StoredElem>(walk: &ElementRuns, base: *const u8, start: usize, lanes: &mut [u32], pad: u32) {
     let base = base.cast::<S>();
     walk.runs(start, lanes.len(), |at, run| {
@@ -96,6 +106,11 @@ unsafe fn fill_stored<S: StoredElem>(walk: &ElementRuns, base: *const u8, start:
 /// Runs up to this long are copied element by element.
 const SHORT: usize = 16;
 
+/// One run of [`fill_padded`].
+///
+/// # Safety
+/// Every element of the run, if it is valid, is within the memory at `base`, which is aligned and not written
+/// meanwhile; the run is as long as `lanes`.
 #[inline]
 unsafe fn fill_run<S: StoredElem>(base: *const S, run: StridedRun, lanes: &mut [u32], pad: u32) {
     // SAFETY: every element of a valid run is within the memory at `base`.
@@ -129,8 +144,10 @@ unsafe fn fill_run<S: StoredElem>(base: *const S, run: StridedRun, lanes: &mut [
 /// One element as a lane.
 ///
 /// # Safety
-/// The element is within the memory at `base`.
+/// The element is within the memory at `base`, which is aligned for its elements and not written meanwhile.
 pub unsafe fn element(base: *const u8, storage: Storage, at: isize) -> u32 {
+    /// # Safety
+    /// The element is within the memory at `base`, which is aligned for it.
     unsafe fn read<S: StoredElem>(base: *const u8, at: isize) -> u32 {
         // SAFETY: as promised by the caller.
         unsafe { (*base.cast::<S>().offset(at)).lane() }
@@ -148,7 +165,7 @@ pub unsafe fn element(base: *const u8, storage: Storage, at: isize) -> u32 {
 ///
 /// # Safety
 /// Every element of the walk is within the memory at `base`, which is aligned for `dtype`, and nobody else reads or
-/// writes those elements meanwhile.
+/// writes those elements meanwhile. `lanes` may be in the same place, element upon lane of 32 bits.
 pub unsafe fn spill(
     walk: &ElementRuns,
     base: *mut u8,
@@ -162,6 +179,10 @@ pub unsafe fn spill(
     unsafe { with_stored!(dtype, spill_stored::<_>(walk, base, start, lanes, len, write)) }
 }
 
+/// [`spill`] of elements of one type.
+///
+/// # Safety
+/// As for [`spill`], with elements of this type.
 unsafe fn spill_stored<S: StoredElem>(
     walk: &ElementRuns,
     base: *mut u8,
@@ -226,7 +247,8 @@ impl Lookup<'_> {
     /// all. An index out of range reads 0; the first such position and its index are returned.
     ///
     /// # Safety
-    /// Every element that an index within the bound gives is within the memory at `base`, aligned for its elements.
+    /// Every element that an index within the bound gives is within the memory at `base`, which is aligned for its elements and not
+    /// written meanwhile.
     pub unsafe fn fill(
         &self,
         base: *const u8,
@@ -248,6 +270,10 @@ impl Lookup<'_> {
     }
 }
 
+/// [`Lookup::fill`] of elements that are stored one by one.
+///
+/// # Safety
+/// As for [`Lookup::fill`], with elements of this type.
 unsafe fn lookup_stored<S: StoredElem>(
     looked_up: &Lookup,
     base: *const u8,

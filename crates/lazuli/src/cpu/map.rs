@@ -7,7 +7,7 @@ use super::tile::{BoundNest, Frame, Tile};
 /// Runs a map on the threads this is called in.
 ///
 /// # Safety
-/// The memory is as large as the plan says.
+/// The memory is as [`BoundNest`] says, and its uniforms are evaluated.
 pub unsafe fn run(bound: &BoundNest) {
     let Traversal::Map(grid) = bound.nest.form else { unreachable!("called for maps") };
     let n_tiles = grid.count();
@@ -27,7 +27,8 @@ pub unsafe fn run(bound: &BoundNest) {
 /// Runs one tile.
 ///
 /// # Safety
-/// As for [`run`]; a body that follows a matmul finds its sums in `frame.accs`.
+/// As for [`Frame::run`]: the tile is within the index space and nobody else's. A body that follows a product finds its sums in
+/// `frame.accs`.
 pub unsafe fn run_tile(frame: &mut Frame, tile: &Tile) {
     for pass in &frame.bound.nest.passes.inner {
         // SAFETY: as promised by the caller.

@@ -216,8 +216,10 @@ impl Matmul {
     /// Runs it on the threads this is called in. `packed` is the operand that is kept packed, or null.
     ///
     /// # Safety
-    /// The memory is as large as the plan says, and the scratch memory as [`scratch_bytes`](Matmul::scratch_bytes) does. Operands
-    /// that are made are in it: see [`Matmul::make_operand`].
+    /// The memory is as [`BoundNest`] says, for the operands of the product, too, and its uniforms are evaluated. The scratch memory has
+    /// what [`scratch_bytes`](Matmul::scratch_bytes) says for as many workers as this is called among, for nobody else; `packed`
+    /// is null or what [`Matmul::pack`] has made of the operand that [`Matmul::packable`] tells of.
+    /// Operands that are made are in it: see [`Matmul::make_operand`].
     pub unsafe fn run(&self, bound: &BoundNest, scratch: MatmulScratch, packed: *const f32) {
         let MatmulArgs { m, n, .. } = self.args;
         let n_batch = self.n_batch();
@@ -266,6 +268,9 @@ impl Matmul {
     }
 
     /// Where the sums begin.
+    ///
+    /// # Safety
+    /// As for [`Matmul::run`].
     unsafe fn sums_at(&self, bound: &BoundNest, scratch: &MatmulScratch) -> *mut u32 {
         match self.in_output {
             // SAFETY: as promised by the caller.
@@ -479,6 +484,10 @@ struct Product<'a> {
 
 impl Product<'_> {
     /// Sums of `rows` rows of a batch's matrix, from `row` on, and what the kernel does with them.
+    ///
+    /// # Safety
+    /// As for [`Matmul::run`]; these rows are within the matrix, the rooms are those of the workers that take part, and
+    /// nobody else computes these rows.
     unsafe fn rows(&self, batch_idx: usize, row: usize, rows: usize, rooms: PackBuffers) {
         let MatmulArgs { m, k, n, ref batch, .. } = self.matmul.args;
         if rows == 0 || n == 0 {
@@ -529,6 +538,10 @@ impl Product<'_> {
 }
 
 /// Exact wrapping products of integers: rows of `b` scaled and added, so that lanes of a row go together.
+///
+/// # Safety
+/// All elements that the lists reach are within `a` and `b`, which nobody writes meanwhile; `out` has room for `m` rows
+/// of `n`, apart from both and for nobody else.
 unsafe fn integers(
     a: *const u32,
     (a_lies, first_row): (&OperandArgs, usize),

@@ -14,7 +14,8 @@ use crate::ops::{CombineStep, ReduceLoops};
 /// Runs a reduction on the threads this is called in.
 ///
 /// # Safety
-/// The memory is as large as the plan says, and `sums` as [`Nest::sums_bytes`] does.
+/// The memory is as [`BoundNest`] says, and its uniforms are evaluated. `sums` is valid for [`Nest::sums_bytes`] bytes, aligned for
+/// lanes, and used by nobody else.
 pub unsafe fn run(bound: &BoundNest, sums: *mut u8) {
     if let Traversal::Columns { pieces, .. } = bound.nest.form
         && pieces.count() > 1
@@ -34,6 +35,10 @@ pub unsafe fn run(bound: &BoundNest, sums: *mut u8) {
     });
 }
 
+/// Runs all stages of one block of outer indices.
+///
+/// # Safety
+/// As for [`run`]; the block is one of the nest, and no other thread runs it.
 unsafe fn run_block(frame: &mut Frame, block: usize) {
     let nest = frame.bound.nest;
     let (Traversal::Rows { blocks, .. } | Traversal::Columns { blocks, .. }) = nest.form else {
@@ -82,6 +87,9 @@ fn step(nest: &Nest, reg: Reg) -> Option<CombineStep> {
 }
 
 /// One pass over `n_rows` rows from `first` on: several at once, or each piece by piece.
+///
+/// # Safety
+/// As for [`Frame::run`]; the rows are those of the block at hand, from its first on.
 unsafe fn rows(frame: &mut Frame, pass: &Sweep, cut: Tiling, rows_per_tile: usize, first: usize, n_rows: usize) {
     let nest = frame.bound.nest;
     let inner = nest.sizes.inner;
@@ -115,6 +123,9 @@ unsafe fn rows(frame: &mut Frame, pass: &Sweep, cut: Tiling, rows_per_tile: usiz
 const LONG_ROW: usize = 4096;
 
 /// The rows of a tile, reduced: by the chain that made their lanes, or now.
+///
+/// # Safety
+/// The pass was run over this tile by [`Frame::run`]; `out` has a lane for each row.
 unsafe fn fold_tile(frame: &mut Frame, (i, fold): (usize, &Fold), tile: &Tile, out: &mut [u32]) {
     if !frame.folded[i].is_empty() {
         return out.copy_from_slice(&frame.folded[i][..out.len()]);
@@ -143,6 +154,9 @@ unsafe fn fold_tile(frame: &mut Frame, (i, fold): (usize, &Fold), tile: &Tile, o
 }
 
 /// A part of a row, reduced. What comes from memory is read as several shorter rows side by side.
+///
+/// # Safety
+/// The pass was run over this part of a row by [`Frame::run`].
 unsafe fn fold_part(frame: &mut Frame, (i, fold): (usize, &Fold), part: &Tile) -> u32 {
     const N: usize = fold::ABREAST;
     let (nest, len) = (frame.bound.nest, part.len / N);
@@ -165,6 +179,9 @@ unsafe fn fold_part(frame: &mut Frame, (i, fold): (usize, &Fold), part: &Tile) -
 }
 
 /// One pass over a row of several tiles, whose results are combined pairwise.
+///
+/// # Safety
+/// As for [`Frame::run`]; the row is one of the block at hand, and `n` long at most.
 unsafe fn long_row(frame: &mut Frame, pass: &Sweep, cut: Tiling, row: usize, row_of_block: usize, n: usize) {
     let nest = frame.bound.nest;
     let inner = nest.sizes.inner;
@@ -226,6 +243,9 @@ fn combine(a: u32, b: u32, loops: &ReduceLoops) -> u32 {
 }
 
 /// Columns whose rows are shared out: each piece adds up its own, then the pieces are added up pairwise.
+///
+/// # Safety
+/// As for [`run`]; the nest is one of columns whose rows are cut into these pieces.
 unsafe fn run_pieces(bound: &BoundNest, pieces: Tiling, sums: PartialSums) {
     let nest = bound.nest;
     let Traversal::Columns { blocks, .. } = nest.form else { unreachable!("called for columns") };
@@ -283,6 +303,9 @@ impl PartialSums {
 }
 
 /// One pass over columns (the first, and how many) along some of their rows (likewise), a few rows at a time.
+///
+/// # Safety
+/// As for [`Frame::run`]; the columns are those of the block at hand, and the rows are within the inner axes.
 unsafe fn columns(frame: &mut Frame, pass: &Sweep, (start, len): (usize, usize), (first, n_rows): (usize, usize)) {
     let nest = frame.bound.nest;
     let Traversal::Columns { rows_per_tile, run, abreast, .. } = nest.form else { unreachable!("called for columns") };
@@ -338,6 +361,9 @@ struct Rows {
 const TOGETHER: usize = 8;
 
 /// Adds rows to accumulators, one after another.
+///
+/// # Safety
+/// The rows are there, `acc` has a lane for each of theirs and overlaps none.
 unsafe fn accumulate(acc: &mut [u32], rows: Rows, (step, loops): (Option<CombineStep>, &ReduceLoops)) {
     // SAFETY: as promised by the caller.
     unsafe {
@@ -413,6 +439,9 @@ impl Levels {
     }
 
     /// Adds the level above to `level`.
+    ///
+    /// # Safety
+    /// As for [`Levels::add`]; both levels were filled.
     unsafe fn merge(&self, level: usize, at: impl Fn(usize) -> *mut u32, loops: &ReduceLoops) {
         // SAFETY: as promised by the caller.
         unsafe {

@@ -28,7 +28,7 @@ impl Parts {
     /// Adds all up into the first, in pairs, whoever computed them.
     ///
     /// # Safety
-    /// There are so many, and nobody else uses them.
+    /// `first` is valid for `len` values and `rest` for `len` of each further part; all are computed, and nobody else uses them.
     pub unsafe fn add_up(&self, n_parts: usize) {
         if n_parts == 1 {
             return;

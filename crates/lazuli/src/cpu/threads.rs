@@ -192,7 +192,7 @@ unsafe impl<T: Send> Sync for Chunks<T> {}
 
 impl<T> Chunks<T> {
     /// # Safety
-    /// Nobody else takes this chunk.
+    /// The chunk begins within the slice, and nobody else takes it.
     #[allow(clippy::mut_from_ref, reason = "every chunk is taken once")]
     unsafe fn get(&self, idx: usize) -> &mut [T] {
         let from = idx * self.len;

@@ -21,6 +21,14 @@ use crate::backend::FailedCheck;
 use crate::kernel::Reg;
 
 /// A nest with the memory of one run.
+///
+/// Who binds one promises, for as long as it is used:
+/// - each input and output is valid for every element that the accesses of the nest reach, and aligned for it;
+/// - nobody else writes to an input, nor reads or writes an output, meanwhile. Where an output is an input, too, the nest was
+///   scheduled for that: each element is read before its own tile writes it, and by no other tile;
+/// - there is a frame of [`ScratchLayout::n_lanes`](super::schedule::ScratchLayout::n_lanes) lanes for every worker.
+///
+/// Every unsafe function that runs one, or tiles of one, relies on this: "the memory is as [`BoundNest`] says".
 pub struct BoundNest<'a> {
     pub nest: &'a Nest,
     pub inputs: SmallVec<[*const u8; 6]>,
@@ -158,7 +166,8 @@ impl Val {
     /// The lanes of a row: `len` or one.
     ///
     /// # Safety
-    /// The value is of the tile that the row belongs to.
+    /// The value is of the tile that the row belongs to, whose rows are `len` long; its lanes are there, and nobody writes them,
+    /// while they are looked at.
     pub unsafe fn row<'s>(&self, row: usize, len: usize) -> &'s [u32] {
         // SAFETY: the value has these lanes.
         unsafe {
@@ -239,7 +248,7 @@ impl<'a> BoundNest<'a> {
     /// Evaluates what is the same everywhere.
     ///
     /// # Safety
-    /// The memory is as large as the plan says.
+    /// The memory is as [`BoundNest`] says.
     pub unsafe fn evaluate_uniforms(&mut self) {
         let nest = self.nest;
         let mut lanes = SmallVec::from_elem(0, nest.code.insts.len());
@@ -287,7 +296,9 @@ impl Frame<'_> {
     /// Runs the lines of a pass over a tile, then its stores.
     ///
     /// # Safety
-    /// The tile is within the index space, and the memory is as large as the plan says.
+    /// The tile is within the index space of the nest, its lanes fit the slots of the frame, and it is no other thread's; the memory
+    /// is as [`BoundNest`] says, whose uniforms are evaluated. Registers that the pass does not compute (sums of a product, values
+    /// of the block, kept ones) hold lanes of this tile.
     pub unsafe fn run(&mut self, pass: &Sweep, tile: &Tile) {
         for &reg in &pass.in_place {
             self.vals[reg as usize] = self.in_place(reg, tile);
@@ -385,7 +396,7 @@ impl Frame<'_> {
     /// The lanes of a value, one for each position.
     ///
     /// # Safety
-    /// The value is of the tile.
+    /// The register holds lanes of this tile, which fits a slot of the frame.
     pub unsafe fn spread(&mut self, reg: Reg, tile: &Tile) -> Val {
         let val = self.val(reg);
         // SAFETY: as promised by the caller.
@@ -395,7 +406,7 @@ impl Frame<'_> {
     /// The lanes of a value, one for each position and one after another.
     ///
     /// # Safety
-    /// The value is of the tile.
+    /// The register holds lanes of this tile, which fits a slot of the frame.
     pub unsafe fn dense(&mut self, reg: Reg, tile: &Tile) -> Val {
         let val = self.val(reg);
         if val.is_dense(tile) {
@@ -454,6 +465,8 @@ impl Frame<'_> {
         Val { ptr, pitch, spread: walk.step() == Some(1) }
     }
 
+    /// Writes a value that a store of the body asks for to its output.
+    ///
     /// # Safety
     /// As for [`Frame::run`].
     unsafe fn store(&mut self, store: usize, tile: &Tile) {

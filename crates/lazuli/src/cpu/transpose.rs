@@ -24,12 +24,16 @@ impl Across {
 ///
 /// # Safety
 /// The elements are within the memory at `base`, which is aligned for `dtype` and not written meanwhile; `to` has room
-/// for the rows.
+/// for the rows, which are apart from the elements.
 pub unsafe fn fill(base: *const u8, dtype: DType, across: Across, to: *mut u32, pitch: usize, tile: &Tile) {
     // SAFETY: as promised by the caller.
     unsafe { with_stored!(dtype, fill_stored::<_>(base, across, to, pitch, tile)) }
 }
 
+/// [`fill`] of elements of one type.
+///
+/// # Safety
+/// As for [`fill`], with elements of this type.
 unsafe fn fill_stored<S: StoredElem>(base: *const u8, across: Across, to: *mut u32, pitch: usize, tile: &Tile) {
     let base = base.cast::<S>();
     // SAFETY: as promised by the caller.
@@ -48,12 +52,17 @@ unsafe fn fill_stored<S: StoredElem>(base: *const u8, across: Across, to: *mut u
 /// Stores the rows of a tile.
 ///
 /// # Safety
-/// The elements are within the memory at `base`, which is aligned for `dtype`, and nobody else reads or writes them.
+/// The elements are within the memory at `base`, which is aligned for `dtype`, and nobody else reads or writes them; `val` holds
+/// lanes of this tile, apart from the elements.
 pub unsafe fn spill(base: *mut u8, dtype: DType, across: Across, val: Val, tile: &Tile) {
     // SAFETY: as promised by the caller.
     unsafe { with_stored!(dtype, spill_stored::<_>(base, across, val, tile)) }
 }
 
+/// [`spill`] of elements of one type.
+///
+/// # Safety
+/// As for [`spill`], with elements of this type.
 unsafe fn spill_stored<S: StoredElem>(base: *mut u8, across: Across, val: Val, tile: &Tile) {
     let base = base.cast::<S>();
     // SAFETY: as promised by the caller.
@@ -103,7 +112,8 @@ pub fn strips(n_columns: usize) -> usize {
 /// become the columns of as many rows of whole vectors. A few rows are written to their end before the next ones are begun.
 ///
 /// # Safety
-/// [`strips`] is not 0; all lanes are there, and those read are apart from those written.
+/// [`strips`] is not 0 for some number of columns, so that the processor has AVX-512; all lanes are there, to be read and to be
+/// written, and those read are apart from those written.
 pub unsafe fn strip(
     (from, from_pitch): (*const f32, isize),
     (n, n_strips): (usize, usize),
@@ -118,6 +128,10 @@ pub unsafe fn strip(
     let _ = (from, from_pitch, n, n_strips, to, to_pitch);
 }
 
+/// [`strip`] with AVX-512.
+///
+/// # Safety
+/// As for [`strip`]; the processor has AVX-512.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn strip_avx512(
@@ -160,7 +174,7 @@ unsafe fn strip_avx512(
 /// Turns a square of lanes: row `i` of `from` becomes column `i` of `to`; rows of `to` are so many lanes apart.
 ///
 /// # Safety
-/// Both squares are there, and they are apart.
+/// Each of the rows of `from` is valid for [`SIDE`] lanes, and so is each of [`SIDE`] rows of `to`, which are apart from those.
 #[inline(always)]
 pub unsafe fn square(from: [*const u32; SIDE], to: *mut u32, to_pitch: isize) {
     #[cfg(target_arch = "x86_64")]

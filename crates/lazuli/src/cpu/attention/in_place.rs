@@ -9,7 +9,7 @@ use crate::dtype::DType;
 use crate::ops::math::{F32x8, F32x16, Floats, SumEach, Vector, prefetch};
 use crate::ops::{Isa, isa};
 
-/// Rows of floats or halves, each dense, `pitch` elements apart.
+/// Rows of floats or halves, each dense, `pitch` elements apart. Functions that take them want them there and not written meanwhile.
 #[derive(Clone, Copy)]
 pub struct StoredRows {
     pub first: *const u8,
@@ -25,7 +25,8 @@ pub fn reads(isa: Isa, dtype: DType) -> bool {
     isa > Isa::Baseline && matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
 }
 
-/// Few rows of f32, `pitch` elements apart.
+/// Few rows of f32, `pitch` elements apart. Functions that take them want them there, with as many elements as each says, and for
+/// nobody else.
 #[derive(Clone, Copy)]
 pub struct FewRows {
     pub first: *mut f32,
@@ -57,7 +58,8 @@ macro_rules! dispatch {
 /// `out[i, j] = Σ a[i, …] · keys[j, …]`. Rows of `a` are padded with zeros to whole vectors.
 ///
 /// # Safety
-/// All rows are within their memory, those of `out` have an element for each key, and [`reads`] has allowed it.
+/// [`reads`] has allowed the instruction set of this machine and the type of the keys. Rows of `a` are as long as a key and padded to
+/// whole vectors, those of `out`, as many, have an element for each key. None that is written overlaps another.
 pub unsafe fn dot_products(a: FewRows, keys: StoredRows, out: FewRows) {
     // SAFETY: as promised by the caller.
     unsafe { dispatch!(dot_products_avx512, dot_products_avx2, keys.dtype, (a, keys, out)) }
@@ -66,7 +68,8 @@ pub unsafe fn dot_products(a: FewRows, keys: StoredRows, out: FewRows) {
 /// `out[i, …] += Σ weights[i, j] · values[j, …]`.
 ///
 /// # Safety
-/// As for [`dot_products`]; rows of `weights` have an element for each value.
+/// [`reads`] has allowed the instruction set of this machine and the type of the values. Rows of `weights` have an element for each
+/// row of values, those of `out`, as many, are as long as a row of values and hold something. None that is written overlaps another.
 pub unsafe fn add_weighted(weights: FewRows, values: StoredRows, out: FewRows) {
     // SAFETY: as promised by the caller.
     unsafe { dispatch!(add_weighted_avx512, add_weighted_avx2, values.dtype, (weights, values, out)) }
@@ -76,9 +79,15 @@ pub unsafe fn add_weighted(weights: FewRows, values: StoredRows, out: FewRows) {
 #[cfg(target_arch = "x86_64")]
 trait StoredFloat: Copy + Default {
     /// Loads one element for each lane, from `from` on, widened to f32.
+    ///
+    /// # Safety
+    /// As many elements are there as `V` has lanes, of which [`Floats`] says the rest.
     unsafe fn load<V: Floats>(from: *const Self) -> V;
 
     /// Masked load: elements `0..n` from `from` on, widened to f32, and zeros in the other lanes. Memory behind them is not read.
+    ///
+    /// # Safety
+    /// `n` elements are there, no more than `V` has lanes, of which [`Floats`] says the rest.
     #[inline(always)]
     unsafe fn load_first<V: Floats>(from: *const Self, n: usize) -> V {
         let mut lanes = [Self::default(); 16];
@@ -152,6 +161,10 @@ impl Prefetch {
 
 /// [`dot_products`], as many keys at a time as a vector has lanes: each has a vector of sums, and the vectors are then added up
 /// lane by lane of one.
+///
+/// # Safety
+/// As for [`dot_products`], with keys of type `S` and vectors of `N` lanes; the processor has the instructions of `V`,
+/// for which the caller is compiled.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn dot_products_by<V: Vector + SumEach<N>, S: StoredFloat, const N: usize>(
@@ -211,6 +224,10 @@ unsafe fn dot_products_by<V: Vector + SumEach<N>, S: StoredFloat, const N: usize
 }
 
 /// [`add_weighted`], up to four rows at a time.
+///
+/// # Safety
+/// As for [`add_weighted`], with values of type `S`; the processor has the instructions of `V`, for which the caller is
+/// compiled.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn add_weighted_by<V: Vector, S: StoredFloat, const W: usize>(
@@ -238,6 +255,9 @@ unsafe fn add_weighted_by<V: Vector, S: StoredFloat, const W: usize>(
 }
 
 /// `M` rows of [`add_weighted`]: strips of `W` vectors of values, then single ones, the last perhaps not whole.
+///
+/// # Safety
+/// As for [`add_weighted_by`], with `M` rows.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn strips<V: Vector, S: StoredFloat, const W: usize, const M: usize>(
@@ -262,6 +282,9 @@ unsafe fn strips<V: Vector, S: StoredFloat, const W: usize, const M: usize>(
 }
 
 /// The sums of `M` rows in `W` vectors from element `at` of all values on, the last of which has so many lanes.
+///
+/// # Safety
+/// As for [`strips`]: the vectors begin within the rows of values and end there, with a last one of `n_lanes`.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn strip<V: Vector, S: StoredFloat, const W: usize, const M: usize>(
@@ -312,6 +335,8 @@ unsafe fn strip<V: Vector, S: StoredFloat, const W: usize, const M: usize>(
 /// The loops above, compiled for one instruction set.
 macro_rules! compiled {
     ($dots:ident, $weighted:ident, $features:literal, $vector:ty, $lanes:literal, $wide:literal) => {
+        /// # Safety
+        /// As for [`dot_products`], with keys of type `S`; the processor has these features.
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $features)]
         unsafe fn $dots<S: StoredFloat>(a: FewRows, keys: StoredRows, out: FewRows) {
@@ -319,6 +344,8 @@ macro_rules! compiled {
             unsafe { dot_products_by::<$vector, S, $lanes>(a, keys, out) }
         }
 
+        /// # Safety
+        /// As for [`add_weighted`], with values of type `S`; the processor has these features.
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $features)]
         unsafe fn $weighted<S: StoredFloat>(weights: FewRows, values: StoredRows, out: FewRows) {

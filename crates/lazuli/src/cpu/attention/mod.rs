@@ -37,7 +37,8 @@ impl ChainedProductWork {
     /// Runs it on the threads this is called in.
     ///
     /// # Safety
-    /// The memory is as large as the plan says, and `parts` and `rooms` as this says.
+    /// What `bind` gives is as [`BoundNest`] says; `parts` is valid for [`parts_bytes`](ChainedProductWork::parts_bytes), and `rooms`
+    /// has [`room`](ChainedProductWork::room) values for every worker, both for nobody else.
     pub unsafe fn run<'a>(
         &'a self,
         bind: impl Fn(&'a Nest) -> BoundNest<'a>,
@@ -87,7 +88,8 @@ struct SharedParts(*mut f32);
 unsafe impl Send for SharedParts {}
 unsafe impl Sync for SharedParts {}
 
-/// One run: a launch with its memory.
+/// One run: a launch with its memory. Its unsafe functions rely on what [`ChainedProductWork::run`] asks for, and on tasks being
+/// apart: none shares rows of a part, or a room, with another that runs at the same time.
 struct AttentionRun<'a> {
     work: &'a ChainedProductWork,
     /// Scores, scores without masks, results, rows.
@@ -184,6 +186,10 @@ impl<'a> AttentionRun<'a> {
     }
 
     /// Some rows of a group over one part of the columns, and if no other part is seen, the maps over their results.
+    ///
+    /// # Safety
+    /// As for [`ChainedProductWork::run`]; the room is that of this thread, and no other task has these rows and this
+    /// part.
     unsafe fn task(&self, group: usize, rows: usize, part: usize, room: TaskRoom) {
         let (args, schedule) = (self.args(), self.schedule());
         let first = rows * schedule.rows_per_task;
@@ -215,6 +221,9 @@ impl<'a> AttentionRun<'a> {
     }
 
     /// Weights and sums of the rows of a task. Rows that are `spoilt` take values only where their scores are not masked.
+    ///
+    /// # Safety
+    /// As for [`AttentionRun::task`]: state and room of the task are its own.
     unsafe fn attend(&self, task: &AttentionTask, spoilt: &[bool]) {
         let (args, schedule) = (self.args(), self.schedule());
         let AttentionTask { group, rows, columns, state, room } = task;
@@ -285,6 +294,10 @@ impl<'a> AttentionRun<'a> {
     }
 
     /// Puts the parts of all rows of a group together, from the first to the last, and maps their results.
+    ///
+    /// # Safety
+    /// As for [`ChainedProductWork::run`]; all parts of the group are computed, and nobody else uses them; the room is
+    /// that of this thread.
     unsafe fn combine(&self, group: usize, room: TaskRoom) {
         let args = self.args();
         let n_rows = self.work.group_rows();
@@ -326,6 +339,9 @@ impl<'a> AttentionRun<'a> {
     }
 
     /// The inner products of a block.
+    ///
+    /// # Safety
+    /// As for [`AttentionRun::attend`]: rows and columns of the block are packed where they are not read in place.
     unsafe fn inner_products(&self, place: &BlockPlace) {
         let &BlockPlace { block, room, .. } = place;
         let columns = block.column..block.column + block.n_columns;
@@ -350,6 +366,9 @@ impl<'a> AttentionRun<'a> {
     }
 
     /// Adds the weighted values of a block to the products of all rows but the spoilt ones, which have theirs.
+    ///
+    /// # Safety
+    /// As for [`AttentionRun::take`], with all rows and columns.
     unsafe fn take_all(&self, place: &BlockPlace) {
         let is_spoilt = |row: usize| place.spoilt.get(row).copied().unwrap_or(false);
         let mut row = 0;
@@ -364,6 +383,10 @@ impl<'a> AttentionRun<'a> {
     }
 
     /// Adds the values of some columns of a block, weighted, to the products of some rows.
+    ///
+    /// # Safety
+    /// As for [`AttentionRun::attend`]: the room has the weights of these rows and columns of the block, and values are
+    /// packed where they are not read in place.
     unsafe fn take(&self, place: &BlockPlace, rows: Range<usize>, columns: Range<usize>) {
         let args = self.args();
         let &BlockPlace { block, room, .. } = place;
@@ -388,6 +411,9 @@ impl<'a> AttentionRun<'a> {
     }
 
     /// Adds the weighted values of a block to the product of a row, but for the columns whose scores are masked.
+    ///
+    /// # Safety
+    /// As for [`AttentionRun::take`], with all columns of this row.
     unsafe fn take_seen(&self, place: &BlockPlace, row: usize, scores: &[u32], hidden: f32) {
         let n = place.block.n_columns;
         let is_hidden = |column: usize| f32::from_bits(scores[if scores.len() == 1 { 0 } else { column }]) == hidden;
@@ -411,6 +437,9 @@ impl<'a> AttentionRun<'a> {
 
     /// The weights of some rows of a block, all of one batch index, from their sums; with a softmax, rows whose greatest score
     /// grows are rescaled. Then spoilt rows take the values that they see. `hides` are masks that are still to be applied.
+    ///
+    /// # Safety
+    /// As for [`AttentionRun::attend`]: the room has the inner products of the block, of which the rows are some.
     unsafe fn weigh(
         &self,
         frame: &mut Frame<'a>,
@@ -460,6 +489,10 @@ impl<'a> AttentionRun<'a> {
     }
 
     /// The maps over results and rows, of some rows of a group.
+    ///
+    /// # Safety
+    /// As for [`ChainedProductWork::run`]; the state is that of these rows, complete, and the room that of this thread;
+    /// nobody else maps them.
     unsafe fn finish(&self, group: usize, rows: Range<usize>, state: RowState, room: TaskRoom) {
         let args = self.args();
         let [.., result, by_row] = self.bound;

@@ -12,7 +12,8 @@ impl AttentionRun<'_> {
     /// Turns the scores of whole rows into weights.
     ///
     /// # Safety
-    /// All are of the tile, and the state is that of its rows.
+    /// Scores and factors are lanes of the tile; `weights` has room for its rows, `pitch` apart, which are none of those; the state is
+    /// that of its rows. Nobody else uses what is written.
     pub unsafe fn online_softmax(
         &self,
         score: Val,
@@ -96,6 +97,9 @@ fn exponentials_plain(x: &[u32], max: f32, out: &mut [f32]) -> (f32, f32) {
 const FLIGHT: usize = 4;
 
 /// [`exponentials`] with SIMD vectors. The last vector of a row is padded with −∞, whose exponential is 0.
+///
+/// # Safety
+/// `x` is as long as `out`; the processor has the instructions of `V`, for which the caller is compiled.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn exponentials_of_vectors<V: Vector>(x: &[u32], before: f32, out: &mut [f32]) -> (f32, f32) {
@@ -149,6 +153,8 @@ unsafe fn exponentials_of_vectors<V: Vector>(x: &[u32], before: f32, out: &mut [
 /// The loops above, compiled for one instruction set.
 macro_rules! compiled {
     ($name:ident, $features:literal, $vector:ty) => {
+        /// # Safety
+        /// `x` is as long as `out`; the processor has these features.
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $features)]
         unsafe fn $name(x: &[u32], before: f32, out: &mut [f32]) -> (f32, f32) {
@@ -172,7 +178,8 @@ fn multiply(x: &mut [f32], y: &[u32]) {
 /// Scores as weights, times the factor.
 ///
 /// # Safety
-/// All are of the tile.
+/// Scores and factors are lanes of the tile; `weights` has room for its rows, `pitch` apart, which are none of those and nobody
+/// else's.
 pub unsafe fn copy_weights(score: Val, factor: Option<Val>, (weights, pitch): (*mut f32, usize), tile: &Tile) {
     for row in 0..tile.rows {
         // SAFETY: as promised by the caller.

@@ -16,7 +16,8 @@ impl AttentionRun<'_> {
     /// Packs what inner products and the outer one read of some columns.
     ///
     /// # Safety
-    /// Operands are within their memory, and the room holds a chunk.
+    /// As for [`ChainedProductWork::run`](super::ChainedProductWork::run); the columns are no more than a chunk, and the room is that of
+    /// this thread.
     pub unsafe fn pack_columns(&self, batch: usize, columns: Range<usize>, room: TaskRoom) {
         let args = self.args();
         for (i, inner) in args.inner.iter().enumerate() {
@@ -41,7 +42,7 @@ impl AttentionRun<'_> {
     /// Packs the rows of a block where they do not lie dense as floats, or are those of several batch indices.
     ///
     /// # Safety
-    /// As for [`pack_columns`](AttentionRun::pack_columns).
+    /// As for [`pack_columns`](AttentionRun::pack_columns), with a block instead of a chunk.
     pub unsafe fn pack_rows(&self, block: ScoreBlock, room: TaskRoom) {
         for (i, inner) in self.args().inner.iter().enumerate() {
             if self.has_packed_rows(i) {
@@ -86,6 +87,10 @@ impl AttentionRun<'_> {
     }
 
     /// Copies a matrix of an operand, as floats, into rows `pitch` apart, filled up with zeros.
+    ///
+    /// # Safety
+    /// The matrix is within its operand, and `to` has room for its rows, `pitch` apart, for nobody else; the room is
+    /// that of this thread.
     unsafe fn pack(
         &self,
         operand: usize,

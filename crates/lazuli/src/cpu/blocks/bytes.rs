@@ -15,6 +15,9 @@ const PREFETCH: usize = 6 << 10;
 pub const ABREAST: usize = 4;
 
 /// The tiles of 16 rows, and the digits that they are multiplied with.
+///
+/// Who runs a kernel on one promises that the processor has its instructions; that the kernel is that of the tiles' format and of as
+/// many digits and rows; that there are `n_tiles` tiles, and the digits of their chunks in every row; and that nobody writes either.
 pub struct ByteTask {
     pub layout: TileLayout,
     /// The first tile, and how many follow.
@@ -49,6 +52,10 @@ pub fn kernel(format: &BlockFormat, n_digits: usize, m: usize, has_vnni: bool) -
 }
 
 /// 16 lanes of words, and of floats, with what is done to them.
+///
+/// # Safety
+/// Who calls a method is compiled for the instructions of the type and runs on a processor that has them. Pointers are valid for 16
+/// words ([`ByteLanes::load`]), halves, bytes or floats, whatever their alignment.
 trait ByteLanes {
     type Words: Copy;
     type Floats: Copy;
@@ -74,6 +81,10 @@ trait ByteLanes {
 }
 
 /// The bits of a plane of a chunk of 16 rows: four neighbours a word.
+///
+/// # Safety
+/// The plane has this chunk of 16 rows, with `BITS` bits an element; the processor has the instructions of `V`, for
+/// which the caller is compiled.
 #[inline(always)]
 unsafe fn plane<V: ByteLanes, const BITS: usize>(plane: *const u8, chunk: usize) -> [V::Words; CHUNK / 4] {
     let (per_word, mask) = (8 / BITS, (0xff >> (8 - BITS)) * 0x0101_0101);
@@ -95,6 +106,10 @@ unsafe fn plane<V: ByteLanes, const BITS: usize>(plane: *const u8, chunk: usize)
 }
 
 /// The codes of a chunk of 16 rows: four neighbours a word.
+///
+/// # Safety
+/// The tile is of this layout, with planes of `LOW` and `HIGH` bits, and has this chunk; the processor has the
+/// instructions of `V`, for which the caller is compiled.
 #[inline(always)]
 unsafe fn codes<V: ByteLanes, const LOW: usize, const HIGH: usize>(
     tile: *const u8,
@@ -118,6 +133,9 @@ unsafe fn codes<V: ByteLanes, const LOW: usize, const HIGH: usize>(
 }
 
 /// A block has so many chunks, of which each has one scale, or one for each half.
+///
+/// # Safety
+/// The task is as [`ByteTask`] says; the processor has the instructions of `V`, for which the caller is compiled.
 #[inline(always)]
 unsafe fn group<
     V: ByteLanes,
@@ -219,6 +237,8 @@ macro_rules! versions {
                 ]
             }
 
+            /// # Safety
+            /// The task is as [`ByteTask`] says; the processor has these features.
             #[target_feature(enable = $features)]
             unsafe fn one<
                 const LOW: usize,
@@ -244,123 +264,125 @@ versions!(avx2 Lanes256 "avx2,fma,f16c");
 /// One vector of 16 lanes.
 struct Lanes512;
 
+// SAFETY (all methods): the caller promises the instructions and the memory.
 #[rustfmt::skip]
+#[allow(unsafe_op_in_unsafe_fn, reason = "every line is an instruction of the set that callers promise")]
 impl ByteLanes for Lanes512 {
     type Words = __m512i;
     type Floats = __m512;
     #[inline(always)]
-    unsafe fn load(from: *const u8) -> __m512i { unsafe { _mm512_loadu_si512(from.cast()) } }
+    unsafe fn load(from: *const u8) -> __m512i { _mm512_loadu_si512(from.cast()) }
     #[inline(always)]
-    unsafe fn splat(x: i32) -> __m512i { unsafe { _mm512_set1_epi32(x) } }
+    unsafe fn splat(x: i32) -> __m512i { _mm512_set1_epi32(x) }
     #[inline(always)]
-    unsafe fn and(x: __m512i, mask: u32) -> __m512i { unsafe { _mm512_and_si512(x, _mm512_set1_epi32(mask as i32)) } }
+    unsafe fn and(x: __m512i, mask: u32) -> __m512i { _mm512_and_si512(x, _mm512_set1_epi32(mask as i32)) }
     #[inline(always)]
-    unsafe fn or(x: __m512i, y: __m512i) -> __m512i { unsafe { _mm512_or_si512(x, y) } }
+    unsafe fn or(x: __m512i, y: __m512i) -> __m512i { _mm512_or_si512(x, y) }
     #[inline(always)]
-    unsafe fn add(x: __m512i, y: __m512i) -> __m512i { unsafe { _mm512_add_epi32(x, y) } }
+    unsafe fn add(x: __m512i, y: __m512i) -> __m512i { _mm512_add_epi32(x, y) }
     #[inline(always)]
-    unsafe fn up<const BITS: u32>(x: __m512i) -> __m512i { unsafe { _mm512_slli_epi32::<BITS>(x) } }
+    unsafe fn up<const BITS: u32>(x: __m512i) -> __m512i { _mm512_slli_epi32::<BITS>(x) }
     #[inline(always)]
-    unsafe fn down(x: __m512i, bits: u32) -> __m512i { unsafe { _mm512_srl_epi32(x, _mm_cvtsi32_si128(bits as i32)) } }
+    unsafe fn down(x: __m512i, bits: u32) -> __m512i { _mm512_srl_epi32(x, _mm_cvtsi32_si128(bits as i32)) }
     #[inline(always)]
     unsafe fn dot<const BITS: usize>(sums: __m512i, codes: __m512i, x: u32) -> __m512i {
-        unsafe { _mm512_dpbusd_epi32(sums, codes, _mm512_set1_epi32(x as i32)) }
+        _mm512_dpbusd_epi32(sums, codes, _mm512_set1_epi32(x as i32))
     }
     #[inline(always)]
-    unsafe fn floats(x: __m512i) -> __m512 { unsafe { _mm512_cvtepi32_ps(x) } }
+    unsafe fn floats(x: __m512i) -> __m512 { _mm512_cvtepi32_ps(x) }
     #[inline(always)]
-    unsafe fn halves(from: *const u8) -> __m512 { unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) } }
+    unsafe fn halves(from: *const u8) -> __m512 { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
     #[inline(always)]
-    unsafe fn signed_bytes(from: *const u8) -> __m512i { unsafe { _mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast())) } }
+    unsafe fn signed_bytes(from: *const u8) -> __m512i { _mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast())) }
     #[inline(always)]
-    unsafe fn bytes(from: *const u8) -> __m512i { unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast())) } }
+    unsafe fn bytes(from: *const u8) -> __m512i { _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast())) }
     #[inline(always)]
-    unsafe fn float(x: f32) -> __m512 { unsafe { _mm512_set1_ps(x) } }
+    unsafe fn float(x: f32) -> __m512 { _mm512_set1_ps(x) }
     #[inline(always)]
-    unsafe fn mul(x: __m512, y: __m512) -> __m512 { unsafe { _mm512_mul_ps(x, y) } }
+    unsafe fn mul(x: __m512, y: __m512) -> __m512 { _mm512_mul_ps(x, y) }
     #[inline(always)]
-    unsafe fn mul_add(x: __m512, y: __m512, z: __m512) -> __m512 { unsafe { _mm512_fmadd_ps(x, y, z) } }
+    unsafe fn mul_add(x: __m512, y: __m512, z: __m512) -> __m512 { _mm512_fmadd_ps(x, y, z) }
     #[inline(always)]
-    unsafe fn store(x: __m512, to: *mut f32) { unsafe { _mm512_storeu_ps(to, x) } }
+    unsafe fn store(x: __m512, to: *mut f32) { _mm512_storeu_ps(to, x) }
 }
 
 /// Two vectors of eight lanes.
 struct Lanes256;
 
+// SAFETY (all methods): the caller promises the instructions and the memory.
 #[rustfmt::skip]
+#[allow(unsafe_op_in_unsafe_fn, reason = "every line is an instruction of the set that callers promise")]
 impl ByteLanes for Lanes256 {
     type Words = [__m256i; 2];
     type Floats = [__m256; 2];
     #[inline(always)]
     unsafe fn load(from: *const u8) -> [__m256i; 2] {
-        unsafe { [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())] }
+        [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())]
     }
     #[inline(always)]
-    unsafe fn splat(x: i32) -> [__m256i; 2] { unsafe { [_mm256_set1_epi32(x); 2] } }
+    unsafe fn splat(x: i32) -> [__m256i; 2] { [_mm256_set1_epi32(x); 2] }
     #[inline(always)]
     unsafe fn and(x: [__m256i; 2], mask: u32) -> [__m256i; 2] {
-        unsafe { let mask = _mm256_set1_epi32(mask as i32); [_mm256_and_si256(x[0], mask), _mm256_and_si256(x[1], mask)] }
+        let mask = _mm256_set1_epi32(mask as i32); [_mm256_and_si256(x[0], mask), _mm256_and_si256(x[1], mask)]
     }
     #[inline(always)]
     unsafe fn or(x: [__m256i; 2], y: [__m256i; 2]) -> [__m256i; 2] {
-        unsafe { [_mm256_or_si256(x[0], y[0]), _mm256_or_si256(x[1], y[1])] }
+        [_mm256_or_si256(x[0], y[0]), _mm256_or_si256(x[1], y[1])]
     }
     #[inline(always)]
     unsafe fn add(x: [__m256i; 2], y: [__m256i; 2]) -> [__m256i; 2] {
-        unsafe { [_mm256_add_epi32(x[0], y[0]), _mm256_add_epi32(x[1], y[1])] }
+        [_mm256_add_epi32(x[0], y[0]), _mm256_add_epi32(x[1], y[1])]
     }
     #[inline(always)]
     unsafe fn up<const BITS: u32>(x: [__m256i; 2]) -> [__m256i; 2] {
-        unsafe { let by = _mm_cvtsi32_si128(BITS as i32); [_mm256_sll_epi32(x[0], by), _mm256_sll_epi32(x[1], by)] }
+        let by = _mm_cvtsi32_si128(BITS as i32); [_mm256_sll_epi32(x[0], by), _mm256_sll_epi32(x[1], by)]
     }
     #[inline(always)]
     unsafe fn down(x: [__m256i; 2], bits: u32) -> [__m256i; 2] {
-        unsafe { let by = _mm_cvtsi32_si128(bits as i32); [_mm256_srl_epi32(x[0], by), _mm256_srl_epi32(x[1], by)] }
+        let by = _mm_cvtsi32_si128(bits as i32); [_mm256_srl_epi32(x[0], by), _mm256_srl_epi32(x[1], by)]
     }
     #[inline(always)]
     unsafe fn dot<const BITS: usize>(sums: [__m256i; 2], codes: [__m256i; 2], x: u32) -> [__m256i; 2] {
-        unsafe {
-            let (x, ones) = (_mm256_set1_epi32(x as i32), _mm256_set1_epi16(1));
-            let one = |sums: __m256i, codes: __m256i| {
-                if BITS < 8 {
-                    return _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), ones));
-                }
-                // Two products of eight bits may be more than 16 bits hold: the highest bit goes apart, halved.
-                let low = _mm256_and_si256(codes, _mm256_set1_epi8(0x7f));
-                let high = _mm256_and_si256(_mm256_srli_epi32::<1>(codes), _mm256_set1_epi8(0x40));
-                let low = _mm256_madd_epi16(_mm256_maddubs_epi16(low, x), ones);
-                let high = _mm256_madd_epi16(_mm256_maddubs_epi16(high, x), _mm256_set1_epi16(2));
-                _mm256_add_epi32(sums, _mm256_add_epi32(low, high))
-            };
-            [one(sums[0], codes[0]), one(sums[1], codes[1])]
-        }
+        let (x, ones) = (_mm256_set1_epi32(x as i32), _mm256_set1_epi16(1));
+        let one = |sums: __m256i, codes: __m256i| {
+            if BITS < 8 {
+                return _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), ones));
+            }
+            // Two products of eight bits may be more than 16 bits hold: the highest bit goes apart, halved.
+            let low = _mm256_and_si256(codes, _mm256_set1_epi8(0x7f));
+            let high = _mm256_and_si256(_mm256_srli_epi32::<1>(codes), _mm256_set1_epi8(0x40));
+            let low = _mm256_madd_epi16(_mm256_maddubs_epi16(low, x), ones);
+            let high = _mm256_madd_epi16(_mm256_maddubs_epi16(high, x), _mm256_set1_epi16(2));
+            _mm256_add_epi32(sums, _mm256_add_epi32(low, high))
+        };
+        [one(sums[0], codes[0]), one(sums[1], codes[1])]
     }
     #[inline(always)]
-    unsafe fn floats(x: [__m256i; 2]) -> [__m256; 2] { unsafe { [_mm256_cvtepi32_ps(x[0]), _mm256_cvtepi32_ps(x[1])] } }
+    unsafe fn floats(x: [__m256i; 2]) -> [__m256; 2] { [_mm256_cvtepi32_ps(x[0]), _mm256_cvtepi32_ps(x[1])] }
     #[inline(always)]
     unsafe fn halves(from: *const u8) -> [__m256; 2] {
-        unsafe { [_mm256_cvtph_ps(_mm_loadu_si128(from.cast())), _mm256_cvtph_ps(_mm_loadu_si128(from.add(16).cast()))] }
+        [_mm256_cvtph_ps(_mm_loadu_si128(from.cast())), _mm256_cvtph_ps(_mm_loadu_si128(from.add(16).cast()))]
     }
     #[inline(always)]
     unsafe fn signed_bytes(from: *const u8) -> [__m256i; 2] {
-        unsafe { [_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast())), _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.add(8).cast()))] }
+        [_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast())), _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.add(8).cast()))]
     }
     #[inline(always)]
     unsafe fn bytes(from: *const u8) -> [__m256i; 2] {
-        unsafe { [_mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast())), _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.add(8).cast()))] }
+        [_mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast())), _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.add(8).cast()))]
     }
     #[inline(always)]
-    unsafe fn float(x: f32) -> [__m256; 2] { unsafe { [_mm256_set1_ps(x); 2] } }
+    unsafe fn float(x: f32) -> [__m256; 2] { [_mm256_set1_ps(x); 2] }
     #[inline(always)]
     unsafe fn mul(x: [__m256; 2], y: [__m256; 2]) -> [__m256; 2] {
-        unsafe { [_mm256_mul_ps(x[0], y[0]), _mm256_mul_ps(x[1], y[1])] }
+        [_mm256_mul_ps(x[0], y[0]), _mm256_mul_ps(x[1], y[1])]
     }
     #[inline(always)]
     unsafe fn mul_add(x: [__m256; 2], y: [__m256; 2], z: [__m256; 2]) -> [__m256; 2] {
-        unsafe { [_mm256_fmadd_ps(x[0], y[0], z[0]), _mm256_fmadd_ps(x[1], y[1], z[1])] }
+        [_mm256_fmadd_ps(x[0], y[0], z[0]), _mm256_fmadd_ps(x[1], y[1], z[1])]
     }
     #[inline(always)]
     unsafe fn store(x: [__m256; 2], to: *mut f32) {
-        unsafe { _mm256_storeu_ps(to, x[0]); _mm256_storeu_ps(to.add(8), x[1]) }
+        _mm256_storeu_ps(to, x[0]); _mm256_storeu_ps(to.add(8), x[1])
     }
 }

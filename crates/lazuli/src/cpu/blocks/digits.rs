@@ -42,7 +42,8 @@ impl DigitForm {
     /// Takes a row of chunks apart. False if a number is not finite, or too large for a power of two above it.
     ///
     /// # Safety
-    /// The instruction set is there; there are as many chunks of numbers and room for as many of digits.
+    /// This machine has `isa`; `x` has `n_chunks` chunks of numbers, and `out` room for as many of digits, aligned, apart from those
+    /// and for nobody else.
     pub unsafe fn row(self, isa: Isa, x: *const f32, n_chunks: usize, out: *mut DigitChunk) -> bool {
         // SAFETY: as promised by the caller.
         unsafe {
@@ -57,6 +58,9 @@ impl DigitForm {
     }
 
     /// A chunk is two vectors. Digits leave them as bytes, which are added up eight at a time.
+    ///
+    /// # Safety
+    /// As for [`DigitForm::row`]; the processor has these features.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")]
     unsafe fn row_avx512(self, x: *const f32, n_chunks: usize, out: *mut DigitChunk) -> bool {
@@ -102,6 +106,8 @@ impl DigitForm {
         true
     }
 
+    /// # Safety
+    /// As for [`DigitForm::row`]; the processor has these features.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,fma")]
     unsafe fn row_avx2(self, x: *const f32, n_chunks: usize, out: *mut DigitChunk) -> bool {
@@ -109,6 +115,8 @@ impl DigitForm {
         unsafe { self.chunks(x, n_chunks, out) }
     }
 
+    /// # Safety
+    /// As for [`DigitForm::row`].
     #[inline(always)]
     unsafe fn chunks(self, x: *const f32, n_chunks: usize, out: *mut DigitChunk) -> bool {
         for at in 0..n_chunks {

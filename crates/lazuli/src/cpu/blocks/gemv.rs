@@ -31,6 +31,10 @@ pub struct BlockGemv {
 }
 
 /// The memory of a product.
+///
+/// Who computes one promises that `m` rows of `k` floats are there, and the blocks, neither of which is written meanwhile; that `m`
+/// rows of `n` results are there and [`BlockGemv::digits_bytes`] for digits, for nobody else; and that this machine has the
+/// instruction set of the product.
 #[derive(Clone, Copy)]
 pub struct GemvMemory {
     /// Rows of floats, one after another with this step.
@@ -106,6 +110,9 @@ impl BlockGemv {
     }
 
     /// The results of some groups of 16 rows of blocks.
+    ///
+    /// # Safety
+    /// The memory is as [`GemvMemory`] says; `digits` are those of its left operand; nobody else has these groups.
     unsafe fn groups(&self, memory: &GemvMemory, digits: &Option<Digits>, groups: Range<usize>) {
         #[cfg(target_arch = "x86_64")]
         if let Some(digits) = digits {
@@ -120,6 +127,8 @@ impl BlockGemv {
         groups.for_each(|group| unsafe { self.widened(memory, group) });
     }
 
+    /// # Safety
+    /// As for [`BlockGemv::groups`], of this one; the kernel is that of the format, the digits and the rows.
     #[cfg(target_arch = "x86_64")]
     unsafe fn by_bytes(&self, kernel: ByteKernel, digits: &Digits, memory: &GemvMemory, group: usize) {
         let format = self.blocks.format;
@@ -143,6 +152,9 @@ impl BlockGemv {
     }
 
     /// By widening tiles, where there is nothing better.
+    ///
+    /// # Safety
+    /// As for [`BlockGemv::groups`], of this one.
     unsafe fn widened(&self, memory: &GemvMemory, group: usize) {
         const LEN: usize = 256;
         let mut tile = [[0.0f32; ROWS]; LEN];
@@ -168,6 +180,9 @@ impl BlockGemv {
     }
 
     /// Writes the results of a row and a group; rows that only fill up the last tile have none.
+    ///
+    /// # Safety
+    /// The memory is as [`GemvMemory`] says; row and group are some of the product, and nobody else writes them.
     unsafe fn store(&self, memory: &GemvMemory, row: usize, group: usize, sums: &[f32; ROWS]) {
         let n = ROWS.min(self.n - group * ROWS);
         // SAFETY: as promised by the caller.
@@ -195,8 +210,7 @@ impl BlockProduct<'_> {
 /// one matrix.
 ///
 /// # Safety
-/// Operands and results are within their memory and do not overlap; there is room for
-/// [`digits_bytes`](BlockGemv::digits_bytes).
+/// The memory of each is as [`GemvMemory`] says, and their results are apart.
 pub unsafe fn run_together(products: &[BlockProduct]) {
     let Some(first) = products.first() else { return };
     debug_assert!(products.iter().all(|product| product.shares_digits(first)), "one left operand");

@@ -34,7 +34,8 @@ impl BlockMatrix {
     /// Writes rows and columns of the matrix, with rows `pitch` apart.
     ///
     /// # Safety
-    /// They are within the matrix, and there is room for them.
+    /// This machine has `isa`. They are within the matrix, whose memory is there (the last 16 columns are, though only some may be
+    /// wanted) and not written meanwhile; there is room for them, for nobody else.
     pub unsafe fn widen(&self, isa: Isa, rows: Range<usize>, columns: Range<usize>, to: *mut f32, pitch: usize) {
         let block_len = self.blocks.format.block_len();
         let layout = self.blocks.format.layout();
@@ -80,6 +81,8 @@ pub struct TilePart<'a> {
     lanes: Range<usize>,
 }
 
+/// # Safety
+/// As for [`TilePart::widen`]; the processor has these features.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c")]
 unsafe fn widen_avx512(part: &TilePart, to: *mut f32, pitch: usize) {
@@ -87,6 +90,8 @@ unsafe fn widen_avx512(part: &TilePart, to: *mut f32, pitch: usize) {
     unsafe { part.widen(to, pitch) }
 }
 
+/// # Safety
+/// As for [`TilePart::widen`]; the processor has these features.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn widen_avx2(part: &TilePart, to: *mut f32, pitch: usize) {
@@ -95,6 +100,11 @@ unsafe fn widen_avx2(part: &TilePart, to: *mut f32, pitch: usize) {
 }
 
 impl TilePart<'_> {
+    /// Widens them: a row for each element, a column for each row of the tile.
+    ///
+    /// # Safety
+    /// The tile is there, of this format and layout, and has these elements and rows; `to` has room for them, rows
+    /// `pitch` apart, for nobody else.
     #[inline(always)]
     unsafe fn widen(&self, to: *mut f32, pitch: usize) {
         let TilePart { blocks, layout, tile, within, lanes } = self;

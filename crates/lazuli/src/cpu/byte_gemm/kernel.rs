@@ -6,6 +6,10 @@ use super::{LANES, QUAD};
 use crate::ops::Isa;
 
 /// Rows of the left operand times neighbouring panels of the right one.
+///
+/// Who runs a function of a [`QuadKernel`] on one promises that the processor has its instructions; that there are as many rows of
+/// whole quads and as many panels as the function is for, which nobody writes; and room for as many rows of `n_columns` results,
+/// apart from all that and for nobody else.
 pub struct ByteTile {
     /// Rows of whole quads of signed bytes, and from row to row.
     pub a: *const u8,
@@ -53,6 +57,10 @@ pub fn kernel(isa: Isa, has_vnni: bool, n_rows: usize) -> &'static QuadKernel {
 }
 
 /// 16 lanes, each of which sums up products of four bytes.
+///
+/// # Safety
+/// Who calls a method is compiled for the instructions of the type and runs on a processor that has them. Pointers are valid for 16
+/// words, whatever their alignment.
 trait QuadLanes {
     /// Four bytes of each of 16 columns.
     type Codes: Copy;
@@ -68,6 +76,10 @@ trait QuadLanes {
 }
 
 /// A tile of `M` rows and `P` panels.
+///
+/// # Safety
+/// The tile is as [`ByteTile`] says, with `M` rows and `P` panels; the processor has the instructions of `V`, for which
+/// the caller is compiled.
 #[inline(always)]
 unsafe fn tile<V: QuadLanes, const M: usize, const P: usize>(x: &ByteTile) {
     let pitch = panel_bytes(x.n_quads);
@@ -110,6 +122,8 @@ macro_rules! tiles {
         mod $isa {
             use super::*;
 
+            /// # Safety
+            /// The tile is as [`ByteTile`] says, with `M` rows and `P` panels; the processor has these features.
             $(#[target_feature(enable = $features)])?
             unsafe fn one<const M: usize, const P: usize>(x: &ByteTile) {
                 // SAFETY: as promised by the caller.
@@ -156,24 +170,26 @@ mod x86 {
     /// One vector.
     pub struct DotQuads512;
 
+    // SAFETY (all methods): the caller promises the instructions and the memory.
     #[rustfmt::skip]
+    #[allow(unsafe_op_in_unsafe_fn, reason = "every line is an instruction of the set that callers promise")]
     impl QuadLanes for DotQuads512 {
         type Codes = __m512i;
         type Row = __m512i;
         type Sums = __m512i;
         #[inline(always)]
-        unsafe fn zero() -> __m512i { unsafe { _mm512_setzero_si512() } }
+        unsafe fn zero() -> __m512i { _mm512_setzero_si512() }
         #[inline(always)]
-        unsafe fn load(from: *const u8) -> __m512i { unsafe { _mm512_loadu_si512(from.cast()) } }
+        unsafe fn load(from: *const u8) -> __m512i { _mm512_loadu_si512(from.cast()) }
         #[inline(always)]
-        unsafe fn row(quad: u32) -> __m512i { unsafe { _mm512_set1_epi32(quad as i32) } }
+        unsafe fn row(quad: u32) -> __m512i { _mm512_set1_epi32(quad as i32) }
         #[inline(always)]
         unsafe fn dot(sums: __m512i, codes: __m512i, row: __m512i) -> __m512i {
-            unsafe { _mm512_dpbusd_epi32(sums, codes, row) }
+            _mm512_dpbusd_epi32(sums, codes, row)
         }
         #[inline(always)]
         unsafe fn add_to(start: *const i32, sums: __m512i) -> [i32; LANES] {
-            unsafe { std::mem::transmute(_mm512_add_epi32(_mm512_loadu_si512(start.cast()), sums)) }
+            std::mem::transmute(_mm512_add_epi32(_mm512_loadu_si512(start.cast()), sums))
         }
     }
 
@@ -184,51 +200,45 @@ mod x86 {
             $left:ident $right:ident $signed_right:ident) => {
             pub struct $lanes;
 
+            // SAFETY (all methods): the caller promises the instructions and the memory.
             #[rustfmt::skip]
+            #[allow(unsafe_op_in_unsafe_fn, reason = "every line is an instruction of the set that callers promise")]
             impl QuadLanes for $lanes {
                 type Codes = [[$vector; 2]; $n];
                 type Row = [$vector; 2];
                 type Sums = [$vector; $n];
                 #[inline(always)]
-                unsafe fn zero() -> [$vector; $n] { unsafe { [$zero(); $n] } }
+                unsafe fn zero() -> [$vector; $n] { [$zero(); $n] }
                 #[inline(always)]
                 unsafe fn load(from: *const u8) -> [[$vector; 2]; $n] {
-                    unsafe {
-                        let mut codes = [[$zero(); 2]; $n];
-                        for i in 0..$n {
-                            let words = $load(from.cast::<$vector>().add(i));
-                            codes[i] = [$and(words, $splat(0x00ff_00ff)), $right::<8>(words)];
-                        }
-                        codes
+                    let mut codes = [[$zero(); 2]; $n];
+                    for i in 0..$n {
+                        let words = $load(from.cast::<$vector>().add(i));
+                        codes[i] = [$and(words, $splat(0x00ff_00ff)), $right::<8>(words)];
                     }
+                    codes
                 }
                 #[inline(always)]
                 unsafe fn row(quad: u32) -> [$vector; 2] {
-                    unsafe {
-                        let words = $splat(quad as i32);
-                        [$signed_right::<8>($left::<8>(words)), $signed_right::<8>(words)]
-                    }
+                    let words = $splat(quad as i32);
+                    [$signed_right::<8>($left::<8>(words)), $signed_right::<8>(words)]
                 }
                 #[inline(always)]
                 unsafe fn dot(mut sums: [$vector; $n], codes: [[$vector; 2]; $n], row: [$vector; 2]) -> [$vector; $n] {
-                    unsafe {
-                        for i in 0..$n {
-                            let pairs = $add($madd(codes[i][0], row[0]), $madd(codes[i][1], row[1]));
-                            sums[i] = $add(sums[i], pairs);
-                        }
-                        sums
+                    for i in 0..$n {
+                        let pairs = $add($madd(codes[i][0], row[0]), $madd(codes[i][1], row[1]));
+                        sums[i] = $add(sums[i], pairs);
                     }
+                    sums
                 }
                 #[inline(always)]
                 unsafe fn add_to(start: *const i32, sums: [$vector; $n]) -> [i32; LANES] {
-                    unsafe {
-                        let mut out = [0i32; LANES];
-                        for i in 0..$n {
-                            let start = $load(start.cast::<$vector>().add(i));
-                            $store(out.as_mut_ptr().cast::<$vector>().add(i), $add(start, sums[i]));
-                        }
-                        out
+                    let mut out = [0i32; LANES];
+                    for i in 0..$n {
+                        let start = $load(start.cast::<$vector>().add(i));
+                        $store(out.as_mut_ptr().cast::<$vector>().add(i), $add(start, sums[i]));
                     }
+                    out
                 }
             }
         };

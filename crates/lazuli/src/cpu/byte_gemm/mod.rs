@@ -122,7 +122,8 @@ impl ByteGemm {
     /// Packs the right operand, whose first byte this is, on all threads.
     ///
     /// # Safety
-    /// The operand is within its memory, and there is room for [`packed_len`](ByteGemm::packed_len) words.
+    /// All elements that `lies` reaches are within the operand's memory, which nobody writes meanwhile; there is room for
+    /// [`packed_len`](ByteGemm::packed_len) words, aligned for them, for nobody else.
     pub unsafe fn pack(&self, b: *const u8, lies: &OperandArgs, to: *mut u8) {
         let shared = PanelsOut(to, b);
         let grain = TASK_BYTES.div_ceil(panel_bytes(self.n_quads()));
@@ -138,6 +139,8 @@ impl ByteGemm {
         });
     }
 
+    /// # Safety
+    /// As for [`ByteGemm::pack`]; the columns are some of the operand, and `to` has room for a panel.
     unsafe fn pack_panel(
         &self,
         b: *const u8,
@@ -176,7 +179,9 @@ impl ByteGemm {
     /// Computes it on all threads.
     ///
     /// # Safety
-    /// Operands, results and rooms are within their memory and do not overlap.
+    /// This machine has the instructions of the kernel. All elements that `a_lies` reaches are within the memory of `a`, `packed` is
+    /// what [`pack`](ByteGemm::pack) has made, and nobody writes either meanwhile; there is a room of [`room`](ByteGemm::room) words
+    /// for every worker, and `m` rows of `n` results if they are to be written. None of these overlap.
     pub unsafe fn run(&self, memory: ByteMemory, out: ByteOut) {
         let ByteGemm { m, k, n, .. } = *self;
         let n_threads = threads::count();
@@ -199,6 +204,10 @@ impl ByteGemm {
     }
 
     /// Some rows times some panels, block by block.
+    ///
+    /// # Safety
+    /// As for [`ByteGemm::run`]; rows and panels are within the product, no other task has them, and the room is that
+    /// of this thread.
     unsafe fn task(&self, memory: ByteMemory, rows: Range<usize>, panels: Range<usize>, room: *mut f32, out: ByteOut) {
         let pitch = self.n_quads() * QUAD;
         let left: *mut u8 = room.cast();
@@ -225,6 +234,9 @@ impl ByteGemm {
     }
 
     /// Copies rows of the left operand as signed bytes, filled up to whole quads.
+    ///
+    /// # Safety
+    /// As for [`ByteGemm::run`]; `to` has room for these rows in whole quads.
     unsafe fn copy_rows(&self, memory: ByteMemory, rows: Range<usize>, to: *mut u8) {
         let (k, pitch) = (self.k, self.n_quads() * QUAD);
         let OperandArgs { rows: row_list, cols, .. } = memory.a_lies;
@@ -246,6 +258,10 @@ impl ByteGemm {
     }
 
     /// The sums of copied rows and some panels.
+    ///
+    /// # Safety
+    /// As for [`ByteGemm::run`]; `left` has so many rows in whole quads, and `out` room for as many rows of the columns
+    /// of these panels.
     unsafe fn block(
         &self,
         packed: *const u8,

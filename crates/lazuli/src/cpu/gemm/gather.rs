@@ -43,7 +43,8 @@ impl Gather<'_> {
     /// Copies it.
     ///
     /// # Safety
-    /// The part lies within its memory, there is room for it, and both are apart.
+    /// The part lies within its memory, there is room for it, and both are apart; the processor has the instructions of
+    /// `V`, for which the caller is compiled.
     #[inline(always)]
     pub unsafe fn run<V: Floats>(&self) {
         let ListedMatrix { rows, cols, first_row } = self.matrix;
@@ -75,6 +76,9 @@ impl Gather<'_> {
     }
 
     /// Where rows follow each other in memory: four columns at a time, read along them.
+    ///
+    /// # Safety
+    /// As for [`Gather::run`]; rows follow each other in memory.
     #[inline(always)]
     unsafe fn transposed(&self, first: usize) {
         let ListedMatrix { rows, cols, .. } = self.matrix;
@@ -109,6 +113,10 @@ impl Gather<'_> {
 }
 
 /// Copies so many numbers that are `step` apart.
+///
+/// # Safety
+/// `from` is valid for `n` values so far apart and `to` for `n`, and they do not overlap; the processor has the
+/// instructions of `V`, for which the caller is compiled.
 #[inline(always)]
 unsafe fn copy<V: Floats>(from: *const f32, step: isize, to: *mut f32, n: usize) {
     // SAFETY: as promised by the caller.

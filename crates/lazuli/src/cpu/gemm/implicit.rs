@@ -64,6 +64,10 @@ pub enum ImplicitOut<'a> {
 impl ImplicitOut<'_> {
     /// Transposes the sums of a block, which begin at an address and are so many values from column to column, on their way to
     /// the results of `(image, columns of all)`; those that are handed over go to `near` before.
+    ///
+    /// # Safety
+    /// The sums of the block are there; so is, for results, the memory of the image they belong to, of which nobody
+    /// else writes this block, and else room for the block at `near`.
     pub(super) unsafe fn take(
         &self,
         (image_idx, n): (usize, usize),
@@ -144,7 +148,8 @@ impl ImplicitGemm {
     /// Packs `a` on all threads.
     ///
     /// # Safety
-    /// `a` lies as is said within its memory, and there is room for [`packed_len`](ImplicitGemm::packed_len) values.
+    /// This machine has `isa`; `a` lies as is said within its memory and is not written meanwhile; there is room for
+    /// [`packed_len`](ImplicitGemm::packed_len) values, for nobody else.
     pub unsafe fn pack(&self, a: *const f32, lies: &OperandArgs, to: *mut f32) {
         let matrix = ListedMatrix { rows: &lies.cols, cols: &lies.rows, first_row: 0 };
         let lists = GemmLists { a: None, b: lies.steps().is_none().then_some(matrix) };
@@ -171,7 +176,8 @@ impl ImplicitGemm {
     /// Computes it on all threads. Where an image begins is asked for by its number.
     ///
     /// # Safety
-    /// Operands, results and rooms are within their memory and do not overlap.
+    /// This machine has `isa`; the memory is as [`ImplicitMemory`] says; `image` gives where every image begins whose windows `b`
+    /// lists, and `out` takes sums where nobody else writes. None of these overlap but what is only read.
     pub unsafe fn run(&self, memory: ImplicitMemory, image: &(dyn Fn(usize) -> *const f32 + Sync), out: ImplicitOut) {
         let &ImplicitGemm { k, n, n_images, .. } = self;
         let (n_panels, unit) = (self.n_panels(), self.block_unit());
@@ -228,6 +234,11 @@ pub(super) struct DirectBlock<'a> {
 impl DirectBlock<'_> {
     /// The sums of up to [`BLOCK`] columns of `b` and part of a panel of `a`, of which `packed` is the first row, transposed. They are
     /// written to memory, or added to what is there.
+    ///
+    /// # Safety
+    /// The machine has the instructions of the kernel. Windows of `places` are within the memory of `image`, the part
+    /// of the panel at `packed` is `depth` rows `width` apart, and `to` has room for `places.len()` rows of `width`
+    /// values, which are apart from both and hold sums if they are to be added to.
     pub unsafe fn multiply(
         &self,
         (image, places): (*const f32, Range<usize>),

@@ -86,6 +86,14 @@ pub fn kernel(isa: Isa, lies: bool) -> &'static MicroKernel {
 }
 
 /// What is multiplied into one tile of the result.
+///
+/// Who runs a function of a [`MicroKernel`] on one promises that the processor has its instructions, that the tile is no larger than
+/// the function is for (at least a row, and columns in the last of its vectors where `b` is read in place), and of the memory:
+/// - `a` has `depth` values in each of `n_rows` rows; by tables, those have as many entries, which stay within `a`;
+/// - `b` has `depth` rows: where it lies as it came, `n_columns` values each, else as many as whole vectors take;
+/// - functions that lay out have room for all of them, widened, at `laid`;
+/// - `out` has room for `n_rows` rows of `n_columns` values, which hold something if products are added to them;
+/// - nobody writes what is read, nor uses what is written, and the two do not overlap.
 pub struct RegisterTile {
     /// Rows that lie dense, so far from one another.
     pub a: *const f32,
@@ -124,6 +132,10 @@ pub fn of(dtype: DType) -> usize {
 impl RegisterTile {
     /// Up to `ROWS` rows of `ACROSS` vectors. Of missing rows the last is taken, and nothing stored. A `b` that lies
     /// as it came is asked for ahead: its steps are too long to be foreseen.
+    ///
+    /// # Safety
+    /// The processor has the instructions of `V`, for which the caller is compiled; the tile has at most `ROWS` rows
+    /// and `ACROSS` vectors of columns, and the memory is as [`RegisterTile`] says.
     #[inline(always)]
     unsafe fn run<V: Floats, const ROWS: usize, const ACROSS: usize, const B: u8>(&self) {
         let mut rows = [self.a; ROWS];
@@ -186,6 +198,9 @@ impl RegisterTile {
     }
 
     /// How far from the start of a row of `a` a column is.
+    ///
+    /// # Safety
+    /// Where `a` is read by tables, the one of columns has more than `l` entries.
     #[inline(always)]
     unsafe fn column<const B: u8>(&self, l: usize) -> isize {
         // SAFETY: where there is a table, it has every column.
@@ -193,6 +208,9 @@ impl RegisterTile {
     }
 
     /// A single row, multiplied with several places of a panel at a time.
+    ///
+    /// # Safety
+    /// As for [`RegisterTile::run`], of a single row and a `b` in panels.
     #[inline(always)]
     unsafe fn run_row<V: Floats, const ACROSS: usize, const B: u8>(&self) {
         let each = self.depth / STREAMS;
@@ -223,6 +241,9 @@ impl RegisterTile {
     }
 
     /// Adds the products of a number of the single row and a row of a panel.
+    ///
+    /// # Safety
+    /// As for [`RegisterTile::run_row`]; `l < depth`.
     #[inline(always)]
     unsafe fn add_row<V: Floats, const ACROSS: usize, const B: u8>(&self, sums: &mut [V; ACROSS], l: usize) {
         // SAFETY: as promised by the caller.
@@ -236,6 +257,10 @@ impl RegisterTile {
     }
 
     /// Stores a row of results, or adds it to what is there.
+    ///
+    /// # Safety
+    /// `out` is a row of the results of this tile, as [`RegisterTile`] says; the processor has the instructions of `V`,
+    /// for which the caller is compiled.
     #[inline(always)]
     unsafe fn store<V: Floats, const ACROSS: usize>(&self, out: *mut f32, sums: &[V; ACROSS]) {
         // SAFETY: as promised by the caller.
@@ -258,6 +283,10 @@ fn beyond<const B: u8>(b: *const f32, n: isize) -> *const f32 {
 }
 
 /// A vector of what is there.
+///
+/// # Safety
+/// A vector of values is there, of the type that `B` says; the processor has the instructions of `V`, for which the
+/// caller is compiled.
 #[inline(always)]
 unsafe fn load<V: Floats, const B: u8>(from: *const f32) -> V {
     // SAFETY: as promised by the caller.
@@ -271,6 +300,10 @@ unsafe fn load<V: Floats, const B: u8>(from: *const f32) -> V {
 }
 
 /// Adds the products of a column of some rows and a row of `b`.
+///
+/// # Safety
+/// As for [`RegisterTile::run`]: `rows` have this column, `b` is a row and `laid`, if `B` lays out, where it goes; only
+/// the first `n_last` of the last vector are there where `b` lies as it came.
 #[inline(always)]
 unsafe fn step<V: Floats, const ROWS: usize, const ACROSS: usize, const B: u8>(
     sums: &mut [[V; ACROSS]; ROWS],
@@ -378,36 +411,48 @@ macro_rules! compiled {
                 rows: [&[]; 3],
             };
 
+            /// # Safety
+            /// As for [`Gather::run`]; the processor has these features.
             $(#[target_feature(enable = $features)])?
             unsafe fn gather(part: &Gather<'_>) {
                 // SAFETY: as promised by the caller.
                 unsafe { part.run::<$vector>() }
             }
 
+            /// # Safety
+            /// As for [`WeightTransform::run`]; the processor has these features.
             $(#[target_feature(enable = $features)])?
             unsafe fn weights(part: &WeightTransform) {
                 // SAFETY: as promised by the caller.
                 unsafe { part.run::<$vector>() }
             }
 
+            /// # Safety
+            /// As for [`TileTransform::run`]; the processor has these features.
             $(#[target_feature(enable = $features)])?
             unsafe fn tiles_in(part: &TileTransform<'_>) {
                 // SAFETY: as promised by the caller.
                 unsafe { part.run::<$vector>() }
             }
 
+            /// # Safety
+            /// As for [`SumTransform::run`]; the processor has these features.
             $(#[target_feature(enable = $features)])?
             unsafe fn tiles_out(part: &SumTransform<'_>, columns: &Range<usize>) -> bool {
                 // SAFETY: as promised by the caller.
                 unsafe { part.run::<$vector>(columns) }
             }
 
+            /// # Safety
+            /// As for [`RegisterTile::run_row`]; the processor has these features.
             $(#[target_feature(enable = $features)])?
             unsafe fn row<const ACROSS: usize, const B: u8>(tile: &RegisterTile) {
                 // SAFETY: as promised by the caller.
                 unsafe { tile.run_row::<$vector, ACROSS, B>() }
             }
 
+            /// # Safety
+            /// As for [`RegisterTile::run`]; the processor has these features.
             $(#[target_feature(enable = $features)])?
             unsafe fn tile<const ROWS: usize, const ACROSS: usize, const B: u8>(tile: &RegisterTile) {
                 // SAFETY: as promised by the caller.

@@ -56,7 +56,11 @@ const MAX_USES_PACKED_BESIDE: usize = 512;
 /// What is multiplied without being widened.
 const F32: Storage = Storage::Plain(DType::F32);
 
-/// A product `out[m, n] = a[m, k] · b[k, n]`, all within their memory; rows of `out` are dense.
+/// A product `out[m, n] = a[m, k] · b[k, n]`; rows of `out` are dense.
+///
+/// Who runs one promises that this machine has `isa`; that every element of `a` and `b` that sizes and steps (or lists of axes,
+/// panels, blocks) reach is there, aligned, and not written meanwhile; that `packed` is null or what [`Gemm::pack`] has made of `b`;
+/// and that the results are there, apart from all that is read, for nobody else.
 #[derive(Clone, Copy)]
 pub struct Gemm {
     /// The instructions that micro-kernels use.
@@ -225,7 +229,8 @@ impl Gemm {
     /// Packs all of `b` on all threads: panel after panel, each with all rows one after another and zeros up to whole vectors.
     ///
     /// # Safety
-    /// `b` is within its memory, and there is room for [`packed_len`](Gemm::packed_len) values.
+    /// `isa` and `b` are as [`Gemm`] says, with lists where there are no steps; `to` has room for [`packed_len`](Gemm::packed_len)
+    /// values, for nobody else.
     pub unsafe fn pack(&self, lists: GemmLists, to: *mut f32) {
         let cut = GemmTiling { x: self, lists, way: BSource::PackFirst, kernel: kernel(self.isa, false) };
         let (n_panels, n_blocks, to) = (cut.n_panels(), self.k.div_ceil(DEPTH), SharedMut(to));
@@ -241,7 +246,8 @@ impl Gemm {
     /// Computes it on all threads, by the parts of k, whose sums there is room for at `sums` but for the first.
     ///
     /// # Safety
-    /// Operands, results and rooms are within their memory and do not overlap; there are lists where there are no steps.
+    /// The memory is as [`Gemm`] says, with lists where there are no steps; there is a room of [`Gemm::room`] values for every
+    /// worker, and `m · n` values at `sums` for every part of k but the first. None of these overlap.
     pub unsafe fn run(&self, lists: GemmLists, rooms: PackBuffers, k_parts: AxisParts, sums: *mut f32) {
         if self.k == 0 {
             // SAFETY: as promised by the caller.
@@ -361,6 +367,9 @@ impl GemmTiling<'_> {
     }
 
     /// Rows of `a` as dense rows, and how far apart they are: in place where they are dense, else copied to `left`.
+    ///
+    /// # Safety
+    /// `a` is as [`Gemm`] says, and these are rows and columns of it; `left` has room for as many values.
     #[inline(always)]
     unsafe fn rows_of_a(&self, rows: Range<usize>, depth: Range<usize>, left: *mut f32) -> (*const f32, isize) {
         let x = self.x;
@@ -389,6 +398,10 @@ impl GemmTiling<'_> {
     }
 
     /// One block of the result.
+    ///
+    /// # Safety
+    /// As for [`Gemm::run`]; the block is within the product, `out` is where the results of all of it (or partial ones)
+    /// begin, and no other thread writes those of the block.
     unsafe fn multiply(&self, block: GemmTask, out: *mut f32, room: PackBuffers) {
         let &GemmTiling { x, way, kernel, .. } = self;
         let mut left = [MaybeUninit::<f32>::uninit(); DEPTH * MAX_ROWS];

@@ -21,6 +21,10 @@ const MAX_COLUMNS: usize = 64;
 
 impl GemmTiling<'_> {
     /// Lays out some rows of a panel of `b`, with zeros up to whole vectors.
+    ///
+    /// # Safety
+    /// `isa` and `b` are as [`Gemm`] says; rows and panel are some of `b`; `to` has room for as many rows of the
+    /// panel's width, for nobody else.
     pub unsafe fn lay_out(&self, rows: Range<usize>, panel: usize, to: *mut f32) {
         let x = self.x;
         let columns = self.columns(panel..panel + 1);
@@ -49,6 +53,9 @@ impl GemmTiling<'_> {
     }
 
     /// Widens tiles of blocks, of which rows or columns of the operand are rows; false if it does not lie so.
+    ///
+    /// # Safety
+    /// As for [`GemmTiling::lay_out`]: `to` has room for these rows, `pitch` apart.
     unsafe fn widen_tiles(&self, rows: Range<usize>, columns: Range<usize>, to: *mut f32, pitch: usize) -> bool {
         let (x, Some(blocks)) = (self.x, self.x.b_storage.blocks()) else { return false };
         let Some(matrix) = BlockMatrix::new(blocks, x.b, x.b_first as usize) else { return false };
@@ -80,6 +87,10 @@ impl GemmTiling<'_> {
     }
 
     /// Copies a matrix of narrow numbers.
+    ///
+    /// # Safety
+    /// `b` is as [`Gemm`] says, and has so many rows and columns from `first` on; `to` has room for them, rows `pitch`
+    /// apart.
     unsafe fn widen(&self, first: isize, (n_rows, n_columns): (usize, usize), to: *mut f32, pitch: usize) {
         let Gemm { b, b_storage, b_first, b_steps, .. } = *self.x;
         let b_steps = b_steps.unwrap_or((0, 0));
@@ -109,6 +120,10 @@ impl GemmTiling<'_> {
 }
 
 /// Copies a matrix whose rows do not lie dense: by squares where its columns do.
+///
+/// # Safety
+/// `from` is valid for reading so many rows and columns with these steps, and `to` for writing them with rows `pitch`
+/// apart, which do not overlap; the two are apart.
 pub unsafe fn turn(
     from: *const f32,
     steps: (isize, isize),
@@ -146,6 +161,10 @@ pub unsafe fn turn(
 
 /// Writes the columns of a matrix in a near cache, whose rows are `from_pitch` apart, as rows. Each is written to its end before
 /// others are begun: rows that are far apart share few sets of a cache.
+///
+/// # Safety
+/// `from` is valid for reading `n_columns` rows of `n_rows` values, `from_pitch` apart, and `to` for writing `n_rows`
+/// rows of `n_columns`, `pitch` apart; the two are apart.
 pub unsafe fn turn_near(
     from: *const f32,
     from_pitch: usize,

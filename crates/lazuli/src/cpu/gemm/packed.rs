@@ -50,7 +50,9 @@ impl PackedMatrix {
     /// written to `out`, or added to what is there, with rows `pitch` apart.
     ///
     /// # Safety
-    /// All of it is within its memory.
+    /// The panels were packed on this machine and are there; `a` has as many values in each row as `depth` is long; `out` has room for
+    /// `n_rows` rows of these columns, which hold something if products are added; what is written overlaps nothing that is read,
+    /// and nobody else uses it. `columns` begin with a panel.
     pub unsafe fn multiply(
         &self,
         (a, a_pitch): (*const f32, isize),

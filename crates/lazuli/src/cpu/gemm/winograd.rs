@@ -142,7 +142,8 @@ impl Winograd {
     /// Transforms the weights on all threads: panel after panel, each with all places one after another, those with all channels.
     ///
     /// # Safety
-    /// `a` lies as is said within its memory, and there is room for [`packed_len`](Winograd::packed_len) values.
+    /// This machine has the instruction set; `a` lies as is said within its memory and is not written meanwhile; there is room for
+    /// [`packed_len`](Winograd::packed_len) values, for nobody else.
     pub unsafe fn pack(&self, a: *const f32, lies: &OperandArgs, to: *mut f32) {
         let gemm = self.direct.transposed(a, lies);
         let cut = self.cut(&gemm, weight_lists(lies));
@@ -169,7 +170,8 @@ impl Winograd {
     /// Computes it on all threads. Where an image begins is asked for by its number.
     ///
     /// # Safety
-    /// Operands, results and rooms are within their memory and do not overlap.
+    /// This machine has the instruction set; the memory is as [`WinogradMemory`] says; `image` gives where every image begins whose
+    /// windows `b` lists, and `out` takes results where nobody else writes. None of these overlap but what is only read.
     pub unsafe fn run(&self, memory: WinogradMemory, image: &(dyn Fn(usize) -> *const f32 + Sync), out: ImplicitOut) {
         let gemm = self.direct.transposed(memory.a, memory.a_lies);
         let cut = self.cut(&gemm, weight_lists(memory.a_lies));
@@ -244,6 +246,9 @@ struct WinogradBlock<'a> {
 
 impl WinogradBlock<'_> {
     /// The results of some rows of tiles, for some panels.
+    ///
+    /// # Safety
+    /// As for [`Winograd::run`]: the room is one of a worker, and no two tasks have the same rows and panels.
     unsafe fn run(
         &self,
         (image_idx, image): (usize, *const f32),
@@ -276,6 +281,10 @@ impl WinogradBlock<'_> {
     }
 
     /// The sums of all places, for a panel.
+    ///
+    /// # Safety
+    /// As for [`WinogradBlock::run`]: `tiles` are `n_tiles` transformed ones of all places and channels, and `to` has
+    /// room for their sums.
     unsafe fn multiply(&self, panel: usize, n_tiles: usize, tiles: *const f32, to: *mut f32) {
         let (kernel, n_channels, sizes) = (self.direct.cut.kernel, self.x.n_channels, self.sizes);
         let columns = self.direct.cut.columns(panel..panel + 1);
@@ -311,6 +320,10 @@ impl WinogradBlock<'_> {
     }
 
     /// The results of a panel, without transforms: parts of the weights are laid out in `room`.
+    ///
+    /// # Safety
+    /// As for [`WinogradBlock::run`]: `room` has [`BlockSizes::products_len`] values, and `to` has room for the results
+    /// of these columns.
     unsafe fn repair(&self, image: *const f32, panel: usize, columns: Range<usize>, room: *mut f32, to: *mut f32) {
         let (k, cut) = (self.x.direct.k, &self.direct.cut);
         let width = cut.width(&cut.columns(panel..panel + 1));
@@ -334,6 +347,9 @@ impl WinogradBlock<'_> {
 const NEIGHBOURS: [isize; super::MAX_ROWS] = [0, 1, 2, 3, 4, 5, 6, 7];
 
 /// Bᵀ, which transforms the rows of a tile: d₀ − d₂, d₁ + d₂, d₂ − d₁, d₁ − d₃.
+///
+/// # Safety
+/// As for the methods of [`Floats`].
 #[inline(always)]
 unsafe fn transform_tile<V: Floats>([d0, d1, d2, d3]: [V; 4]) -> [V; 4] {
     // SAFETY: the instruction set is there.
@@ -341,6 +357,9 @@ unsafe fn transform_tile<V: Floats>([d0, d1, d2, d3]: [V; 4]) -> [V; 4] {
 }
 
 /// Aᵀ, which transforms the rows of sums: s₀ + s₁ + s₂, s₁ − s₂ − s₃.
+///
+/// # Safety
+/// As for the methods of [`Floats`].
 #[inline(always)]
 unsafe fn transform_sums<V: Floats>([s0, s1, s2, s3]: [V; 4]) -> [V; 2] {
     // SAFETY: the instruction set is there.
@@ -348,6 +367,9 @@ unsafe fn transform_sums<V: Floats>([s0, s1, s2, s3]: [V; 4]) -> [V; 2] {
 }
 
 /// G, which transforms the rows of a window: g₀, (g₀ + g₁ + g₂) / 2, (g₀ − g₁ + g₂) / 2, g₂.
+///
+/// # Safety
+/// As for the methods of [`Floats`].
 #[inline(always)]
 unsafe fn transform_window<V: Floats>([g0, g1, g2]: [V; 3]) -> [V; 4] {
     // SAFETY: the instruction set is there.
@@ -358,6 +380,10 @@ unsafe fn transform_window<V: Floats>([g0, g1, g2]: [V; 3]) -> [V; 4] {
     }
 }
 
+/// x − y.
+///
+/// # Safety
+/// As for the methods of [`Floats`].
 #[inline(always)]
 unsafe fn minus<V: Floats>(x: V, y: V) -> V {
     // SAFETY: the instruction set is there.
@@ -373,8 +399,11 @@ pub struct WeightTransform {
 }
 
 impl WeightTransform {
+    /// G g Gᵀ of all windows.
+    ///
     /// # Safety
-    /// All of it is within its memory.
+    /// `from` has 9 rows of `width` values, whole vectors, and `to` room for 16 such rows, `step` apart; the processor has the
+    /// instructions of `V`, for which the caller is compiled.
     #[inline(always)]
     pub unsafe fn run<V: Floats>(&self) {
         for lane in (0..self.width).step_by(V::LANES) {
@@ -413,7 +442,8 @@ impl TileTransform<'_> {
     /// Vectors of tiles that lie beside one another.
     ///
     /// # Safety
-    /// All of it is within its memory.
+    /// The tiles are within the image, whose padded rows and channels are there; `to` has room for all places of them, as
+    /// [`BlockSizes`] says; the processor has the instructions of `V`, for which the caller is compiled.
     #[inline(always)]
     pub unsafe fn run<V: Floats>(&self) {
         let &Winograd { n_channels, height, width, channel_step, row_step, .. } = self.x;
@@ -452,6 +482,9 @@ impl TileTransform<'_> {
     }
 
     /// Up to a vector of tiles, whose rows begin at these addresses: Bᵀ d B.
+    ///
+    /// # Safety
+    /// As for [`TileTransform::run`]: each row has 2 · `LANES` + 2 values, and each place at `to` room for `n`.
     #[inline(always)]
     unsafe fn vector<V: Floats>(&self, rows: [*const f32; 4], n: usize, to: *mut f32) {
         // SAFETY: as promised by the caller.
@@ -496,7 +529,8 @@ impl SumTransform<'_> {
     /// Aᵀ s A for all tiles; false if a result of these columns is no finite number.
     ///
     /// # Safety
-    /// All of it is within its memory.
+    /// `from` has the sums of all tiles and places, rows of `width` values in whole vectors, and `to` room for such a row for each of
+    /// these columns; the processor has the instructions of `V`, for which the caller is compiled.
     #[inline(always)]
     pub unsafe fn run<V: Floats>(&self, columns: &Range<usize>) -> bool {
         let (width, across) = (self.width, self.x.n_tiles().1);

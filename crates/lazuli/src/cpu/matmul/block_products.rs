@@ -52,6 +52,9 @@ impl Matmul {
     }
 
     /// Such a product and its memory. Its left operand is widened if it is narrow.
+    ///
+    /// # Safety
+    /// As for [`Matmul::run`].
     unsafe fn block_product(&self, bound: &BoundNest, scratch: &MatmulScratch) -> BlockProduct<'_> {
         let ProductMethod::Blocks(gemv) = &self.sums else { unreachable!("called for products with blocks") };
         let first = self.args.b.matrix(&self.args.batch, 0) as usize;

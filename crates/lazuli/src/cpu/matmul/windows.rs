@@ -160,6 +160,10 @@ impl WindowImage {
 }
 
 /// The sums of some rows, each of whole vectors: the last of a row reaches back over the one before it if it must.
+///
+/// # Safety
+/// As for [`WindowImage::run`]; rows are `LANES` wide or more; the processor has the instructions of `V`, for which the
+/// caller is compiled.
 #[inline(always)]
 unsafe fn sums<V: Floats, const STEP: usize>(x: &WindowImage, rows: Range<usize>) {
     let WindowProduct { k, width, a_step, .. } = x.product;
@@ -205,6 +209,8 @@ unsafe fn sums<V: Floats, const STEP: usize>(x: &WindowImage, rows: Range<usize>
 /// The loop above, compiled for one instruction set.
 macro_rules! compiled {
     ($name:ident, $features:literal, $vector:ty) => {
+        /// # Safety
+        /// As for [`WindowImage::run`]; rows are as wide as a vector or more; the processor has these features.
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = $features)]
         unsafe fn $name<const STEP: usize>(x: &WindowImage, rows: Range<usize>) {
