@@ -121,31 +121,30 @@ macro_rules! versions {
             use crate::ops::math::$level;
 
             $(#[target_feature(enable = $features)])?
-            pub unsafe fn unary<F: Unary<X, Y>, X: Word, Y: Word>(x: &[u32], y: &mut [u32]) {
+            pub fn unary<F: Unary<X, Y>, X: Word, Y: Word>(x: &[u32], y: &mut [u32]) {
                 unary_loop::<$level, F, X, Y>(words(x), words_mut(y));
             }
             $(#[target_feature(enable = $features)])?
-            pub unsafe fn binary<F: Binary<X, Y>, X: Word, Y: Word>(x: &[u32], y: &[u32], out: &mut [u32]) {
+            pub fn binary<F: Binary<X, Y>, X: Word, Y: Word>(x: &[u32], y: &[u32], out: &mut [u32]) {
                 binary_loop::<$level, F, X, Y>(words(x), words(y), words_mut(out));
             }
             $(#[target_feature(enable = $features)])?
-            pub unsafe fn accumulate<F: Combine<X>, X: Word>(acc: &mut [u32], x: &[u32]) {
+            pub fn accumulate<F: Combine<X>, X: Word>(acc: &mut [u32], x: &[u32]) {
                 accumulate_loop::<F, X>(words_mut(acc), words(x));
             }
             $(#[target_feature(enable = $features)])?
-            pub unsafe fn fold<F: Combine<X>, X: Word>(x: &[u32]) -> u32 {
+            pub fn fold<F: Combine<X>, X: Word>(x: &[u32]) -> u32 {
                 let (rows, rest) = words::<X>(x).as_chunks::<WIDTH>();
                 let short = fold_short::<F, X>(rest);
                 if rows.is_empty() {
                     return bits(short);
                 }
-                // SAFETY: the caller has made sure of the instruction set.
-                let lanes = unsafe { tree::<F, X>(rows) };
+                let lanes = tree::<F, X>(rows);
                 bits(F::eval(fold_lanes::<F, X, WIDTH>(lanes), short))
             }
             /// Blocks combined as the leaves of a tree whose form depends on the length alone.
             $(#[target_feature(enable = $features)])?
-            unsafe fn tree<F: Combine<X>, X: Word>(rows: &[[X; WIDTH]]) -> [X; WIDTH] {
+            fn tree<F: Combine<X>, X: Word>(rows: &[[X; WIDTH]]) -> [X; WIDTH] {
                 if rows.len() <= DEPTH {
                     return if $level::VECTORISE { fold_rows::<F, X, WIDTH>(rows) } else { fold_small::<F, X>(rows) };
                 }
@@ -154,8 +153,7 @@ macro_rules! versions {
                 }
                 // The left half is the largest power of two of blocks that leaves something for the right.
                 let (left, right) = rows.split_at(DEPTH * (rows.len().div_ceil(DEPTH).next_power_of_two() / 2));
-                // SAFETY: the caller has made sure of the instruction set.
-                let (mut left, right) = unsafe { (tree::<F, X>(left), tree::<F, X>(right)) };
+                let (mut left, right) = (tree::<F, X>(left), tree::<F, X>(right));
                 combine::<F, X, WIDTH>(&mut left, &right);
                 left
             }
@@ -262,7 +260,7 @@ const SPREAD: usize = 256;
 /// and the crate slower to build.
 ///
 /// # Safety
-/// As for the loop.
+/// This machine has the instruction set of the loop.
 pub unsafe fn apply(loops: BinaryLoop, x: &[u32], y: &[u32], out: &mut [u32]) {
     let n = out.len();
     // SAFETY: as promised by the caller.

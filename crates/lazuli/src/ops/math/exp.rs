@@ -84,6 +84,9 @@ pub unsafe fn exp_of_vector<V: super::Vector>(x: V) -> V {
 }
 
 /// [`reduce`] of several vectors.
+///
+/// # Safety
+/// As for the methods of [`Vector`](super::Vector).
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn reduce_vectors<V: super::Vector, const N: usize>(x: [V; N]) -> ([V; N], [V; N]) {
@@ -97,6 +100,9 @@ unsafe fn reduce_vectors<V: super::Vector, const N: usize>(x: [V; N]) -> ([V; N]
 }
 
 /// eʳ of what [`reduce`] leaves.
+///
+/// # Safety
+/// As for the methods of [`Vector`](super::Vector).
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn exp_of_reduced<V: super::Vector, const N: usize>(r: [V; N]) -> [V; N] {

@@ -6,25 +6,27 @@ use half::{bf16, f16};
 /// Several `f32` side by side, and what a product needs of them.
 ///
 /// # Safety
-/// The methods may be called only inside functions compiled for the instruction set that the type belongs to.
+/// Who calls a method, of this trait, of [`Vector`] or of [`SumEach`], is compiled for the instruction set that the type belongs
+/// to and runs on a processor that has it. Pointers are valid for as many elements as the method's line says, for reading or
+/// writing as it does, and aligned for one element; [`Vector::stream`] wants more. Who implements one touches no other memory.
 pub unsafe trait Floats: Copy {
     /// How many.
     const LANES: usize;
     /// `LANES` values from here on.
     unsafe fn load(from: *const f32) -> Self;
-    /// The same of `f16`, widened.
+    /// `LANES` of `f16`, widened.
     unsafe fn load_f16(from: *const f16) -> Self;
-    /// The same of `bf16`.
+    /// `LANES` of `bf16`, widened.
     unsafe fn load_bf16(from: *const bf16) -> Self;
     /// One value, in every lane.
     unsafe fn splat(x: f32) -> Self;
-    /// Writes them.
+    /// Writes all `LANES`.
     unsafe fn store(self, to: *mut f32);
     /// The first `n` from here on, and zeros; `n ≤ LANES`. Others are not touched.
     unsafe fn load_first(from: *const f32, n: usize) -> Self;
     /// Every second of the `2 · LANES − 1` values from here on.
     unsafe fn load_even(from: *const f32) -> Self;
-    /// Writes the first `n`.
+    /// Writes the first `n`; `n ≤ LANES`.
     unsafe fn store_first(self, to: *mut f32, n: usize);
     /// `self + y`.
     unsafe fn add(self, y: Self) -> Self;
@@ -152,6 +154,9 @@ mod x86 {
     pub struct F32x16(__m512);
 
     /// A mask of the first `n` of eight lanes.
+    ///
+    /// # Safety
+    /// The processor has AVX2, and the caller is compiled for it.
     #[inline(always)]
     #[allow(unsafe_op_in_unsafe_fn, reason = "every line is an instruction of the set that callers promise")]
     unsafe fn first(n: usize) -> __m256i {
