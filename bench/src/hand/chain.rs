@@ -85,6 +85,8 @@ impl Loop for Chain3<'_> {
     }
 }
 
+/// # Safety
+/// The processor has the instructions of `V`, and a vector of values from `at` on can be read of each.
 #[inline(always)]
 unsafe fn chain3_at<V: Vector>(a: *const f32, b: *const f32, c: *const f32, at: usize) -> V {
     // SAFETY: the caller promises the instructions of V and a vector of values at `at`.

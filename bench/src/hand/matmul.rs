@@ -83,6 +83,9 @@ impl Loop for Multiply<'_> {
 
 impl Multiply<'_> {
     /// Tiles of `ACROSS` vectors.
+    ///
+    /// # Safety
+    /// The processor has the instructions of `V`; `y` has `n` rows of `n` values, of which nobody else uses these columns.
     #[inline(always)]
     unsafe fn run_tiled<V: Vector, const ACROSS: usize>(self) {
         let Multiply { a, b, rows, packed, y, n, cols } = self;

@@ -48,6 +48,8 @@ impl Loop for Softmax<'_> {
     }
 }
 
+/// # Safety
+/// The processor has the instructions of `V`; both rows are one length, whole blocks of [`IN_FLIGHT`] vectors.
 #[inline(always)]
 unsafe fn softmax_row<V: Vector>(x: &[f32], y: &mut [f32]) {
     let (cols, step) = (x.len(), IN_FLIGHT * V::LANES);
@@ -110,6 +112,8 @@ impl Loop for LayerNorm<'_> {
     }
 }
 
+/// # Safety
+/// The processor has the instructions of `V`; all rows are one length, whole blocks of [`IN_FLIGHT`] vectors.
 #[inline(always)]
 unsafe fn layer_norm_row<V: Vector>(x: &[f32], weight: &[f32], bias: &[f32], y: &mut [f32]) {
     let (cols, step) = (x.len(), IN_FLIGHT * V::LANES);
@@ -147,6 +151,8 @@ unsafe fn layer_norm_row<V: Vector>(x: &[f32], weight: &[f32], bias: &[f32], y: 
     }
 }
 
+/// # Safety
+/// The processor has the instructions of `V`.
 #[inline(always)]
 unsafe fn sum_all<V: Vector>(parts: [V; IN_FLIGHT]) -> f32 {
     // SAFETY: the caller promises the instructions of V.

@@ -100,6 +100,9 @@ impl Loop for SumRows<'_> {
 }
 
 /// Sums each of [`STREAMS`] neighbouring runs of `n` values, lane by lane.
+///
+/// # Safety
+/// The processor has the instructions of `V`.
 #[inline(always)]
 unsafe fn sum_streams<V: Vector>(x: &[f32], n: usize) -> [V; STREAMS] {
     assert!(x.len() == STREAMS * n && n.is_multiple_of(V::LANES));

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A register of f32 lanes.
 ///
+/// # Safety
 /// All methods are unsafe for one reason: the processor must have the instructions, which holds
 /// inside [`Loop::run`] when called by [`run`]. Pointers must be valid for `LANES` values.
 pub trait Vector: Copy {
@@ -70,6 +71,8 @@ pub fn run<L: Loop>(body: L) -> L::Output {
     unsafe { body.run::<Plain>() }
 }
 
+/// # Safety
+/// The processor has these features.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512dq,avx2,fma")]
 unsafe fn run_avx512<L: Loop>(body: L) -> L::Output {
@@ -77,6 +80,8 @@ unsafe fn run_avx512<L: Loop>(body: L) -> L::Output {
     unsafe { body.run::<Avx512>() }
 }
 
+/// # Safety
+/// The processor has these features.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn run_avx2<L: Loop>(body: L) -> L::Output {

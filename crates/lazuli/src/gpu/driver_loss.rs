@@ -69,6 +69,10 @@ fn instead(call: Call, done: vk::Result) -> vk::Result {
     if lost.is_ok() { vk::Result::ERROR_DEVICE_LOST } else { done }
 }
 
+/// In the place of `vkQueueSubmit`.
+///
+/// # Safety
+/// The arguments are such as Vulkan allows for that function, and their device is one that [`fragile`] made.
 unsafe extern "system" fn submit(
     queue: vk::Queue,
     n_submits: u32,
@@ -82,12 +86,20 @@ unsafe extern "system" fn submit(
     }
 }
 
+/// In the place of `vkWaitSemaphores`.
+///
+/// # Safety
+/// The arguments are such as Vulkan allows for that function, and their device is one that [`fragile`] made.
 unsafe extern "system" fn wait(device: vk::Device, what: *const vk::SemaphoreWaitInfo<'_>, time: u64) -> vk::Result {
     // Waited for all the same: what runs on must not be freed.
     // SAFETY: wgpu's own arguments.
     instead(Call::Wait, unsafe { (driver(device.as_raw()).wait)(device, what, time) })
 }
 
+/// In the place of `vkGetSemaphoreCounterValue`.
+///
+/// # Safety
+/// The arguments are such as Vulkan allows for that function, and their device is one that [`fragile`] made.
 unsafe extern "system" fn look(device: vk::Device, semaphore: vk::Semaphore, value: *mut u64) -> vk::Result {
     // SAFETY: wgpu's own arguments.
     instead(Call::Look, unsafe { (driver(device.as_raw()).look)(device, semaphore, value) })
