@@ -18,6 +18,14 @@ pub struct Source {
 }
 
 impl Source {
+    /// A file of this path and text. Whether it is compiled for tests alone may be said elsewhere: [`all`] looks.
+    pub fn new(path: String, text: String) -> Source {
+        let code_and_tests = blank(&text);
+        let code = without_tests(&code_and_tests);
+        let is_test = path.contains("/tests/");
+        Source { path, text, code, code_and_tests, is_test }
+    }
+
     /// Lines that are code: neither blank nor comment nor test.
     pub fn n_code_lines(&self) -> usize {
         self.code.iter().filter(|line| !line.trim().is_empty()).count()
@@ -32,10 +40,7 @@ pub fn all() -> Result<Vec<Source>, String> {
     let mut sources = Vec::new();
     for path in workspace::files("", &[".rs"])? {
         let text = workspace::read(&path)?;
-        let code_and_tests = blank(&text);
-        let code = without_tests(&code_and_tests);
-        let is_test = path.contains("/tests/");
-        sources.push(Source { path, text, code, code_and_tests, is_test });
+        sources.push(Source::new(path, text));
     }
     let test_files: BTreeSet<String> = sources.iter().flat_map(test_modules).collect();
     for source in &mut sources {
@@ -212,17 +217,7 @@ mod tests {
 
     #[test]
     fn modules_of_tests_are_test_files() {
-        let of = |path: &str, text: &str| {
-            let code = blank(text);
-            let source = Source {
-                path: path.into(),
-                text: text.into(),
-                code: code.clone(),
-                code_and_tests: code,
-                is_test: false,
-            };
-            test_modules(&source)
-        };
+        let of = |path: &str, text: &str| test_modules(&Source::new(path.into(), text.into()));
         assert_eq!(of("a/mod.rs", "#[cfg(test)]\nmod b;"), ["a/b.rs"]);
         assert_eq!(of("a/c.rs", "#[cfg(test)]\nmod b;"), ["a/c/b.rs"]);
         assert!(of("a/mod.rs", "mod b;").is_empty());

@@ -3,6 +3,7 @@
 
 mod modules;
 mod rules;
+mod safety;
 mod texts;
 
 use crate::source;
@@ -38,6 +39,7 @@ pub fn run() -> Result<(), String> {
         rules::forbidden(&sources),
         rules::backend_is_small(&sources),
         rules::type_names_are_unique(&sources),
+        safety::contracts(&sources),
         modules::direction(&sources),
         texts::links(&texts),
         texts::machine_names(&texts, &sources),
