@@ -47,7 +47,7 @@ const INSIDE: &[(&str, &[(&str, &str, &str)])] = &[
         ],
     ),
     ("plan", &[("body", "lower", "a body asks the lowering for values that other groups store")]),
-    ("wgsl", &[("shader", "memory", "a finished shader names the memory that it binds")]),
+    ("wgsl", &[]),
 ];
 
 /// Every arrow between modules points down, or is a known exception.

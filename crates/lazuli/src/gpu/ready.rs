@@ -85,7 +85,7 @@ impl Places<'_> {
 /// How each launch of a plan is shared out.
 pub fn schedules(plan: &Plan, live: &OpenDevice) -> Vec<GpuSchedule> {
     let target = live.target.tuned_by(live.tuning.tuned());
-    plan.launches.iter().map(|launch| GpuSchedule::new(launch, &target)).collect()
+    plan.launches.iter().map(|launch| GpuSchedule::new(launch, &plan.slots, &target)).collect()
 }
 
 /// The passes of each launch of a plan, by these schedules.

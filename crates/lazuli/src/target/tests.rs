@@ -92,7 +92,7 @@ fn told(target: &Target) -> String {
 #[cfg(feature = "gpu")]
 fn shader_texts(plan: &Plan, gpu: &GpuTarget) -> Vec<String> {
     let text = |launch: &crate::plan::Launch| {
-        let schedule = crate::wgsl::GpuSchedule::new(launch, gpu);
+        let schedule = crate::wgsl::GpuSchedule::new(launch, &plan.slots, gpu);
         let program = crate::wgsl::print(launch, &schedule, &plan.slots, gpu);
         for pass in &program.passes {
             crate::wgsl::verify(pass, gpu).unwrap_or_else(|fault| panic!("{fault}\n{}", pass.text));

@@ -4,7 +4,8 @@
 //! maps or instructions.
 
 use super::convert;
-use super::memory::{LaunchMemory, SlotMemory, VecAccess, accessor};
+use super::launch_memory::{LaunchMemory, SlotMemory};
+use super::memory::{VecAccess, accessor};
 use super::shader::Shader;
 use super::tree::{ShaderExpr, ShaderType, Statement, Statements, call, literal, named, select, word};
 use crate::blocks::{BlockStorage, ROWS, SubOffsets, TileLayout};

@@ -5,7 +5,7 @@ use super::PassMemory;
 use super::eval::reached;
 use super::index::Accesses;
 use super::keep;
-use super::memory::{LaunchMemory, StatusUse, Use};
+use super::launch_memory::{LaunchMemory, StatusUse, Use};
 use super::schedule::VecLoad;
 use crate::blocks::Storage;
 use crate::kernel::{AccessForm, Args, Body, InstOp};

@@ -3,7 +3,7 @@
 
 use super::convert;
 use super::index::{Accesses, At, LoadedElems, Spot};
-use super::memory::LaunchMemory;
+use super::launch_memory::LaunchMemory;
 use super::schedule::VecLoad;
 use super::shader::Shader;
 use super::tree::{

@@ -8,24 +8,42 @@ use super::Pass;
 use super::context::Context;
 use super::eval::Eval;
 use super::index::{Accesses, Spot, split};
-use super::schedule::{self, BLOCK_TILE, MapSchedule, VecAxis};
+use super::launch_memory::LaunchMemory;
+use super::schedule::{self, BLOCK_TILE, MapSchedule, VecAxis, VecLoad};
 use super::shader::Shader;
 use super::tree::{ShaderExpr, all, min, word};
 use crate::kernel::{AccessForm, Args, InstOp};
 
-/// The dispatches of a map.
-pub fn passes(context: &Context, args: &Args, shape: &MapSchedule) -> Vec<Pass> {
+/// The memory of each dispatch of a map.
+pub fn memory(context: &Context, args: &Args, shape: &MapSchedule) -> Vec<LaunchMemory> {
+    let n: usize = args.outer.iter().product();
+    let by = |four: Option<VecAxis>| context.memory(args, &[&schedule::modes(context.body, args, four)]);
+    let mut all = Vec::new();
+    match (shape.four, shape.block) {
+        (Some(four), Some(axis)) => return vec![context.memory(args, &[&block_modes(context, args, (four, axis))])],
+        (Some(_), None) => all.push(by(shape.four)),
+        (None, _) => {}
+    }
+    if shape.n_by_four < n {
+        all.push(by(None));
+    }
+    all
+}
+
+/// The dispatches of a map, each with its memory.
+pub fn passes(context: &Context, args: &Args, shape: &MapSchedule, memory: &[LaunchMemory]) -> Vec<Pass> {
     let n: usize = args.outer.iter().product();
     let mut passes = Vec::new();
     match (shape.four, shape.block) {
-        (Some(four), Some(axis)) => return vec![block_pass(context, args, shape.group, (four, axis))],
+        (Some(four), Some(axis)) => return vec![block_pass(context, args, &memory[0], shape.group, (four, axis))],
         (Some(four), None) => {
-            passes.push(pass(context, args, (shape.group, shape.vecs_per_thread), Some(four), 0..shape.n_by_four));
+            let beside = (shape.group, shape.vecs_per_thread);
+            passes.push(pass(context, args, &memory[0], beside, Some(four), 0..shape.n_by_four));
         }
         (None, _) => {}
     }
     if shape.n_by_four < n {
-        passes.push(pass(context, args, (shape.group, 1), None, shape.n_by_four..n));
+        passes.push(pass(context, args, &memory[passes.len()], (shape.group, 1), None, shape.n_by_four..n));
     }
     passes
 }
@@ -35,12 +53,12 @@ pub fn passes(context: &Context, args: &Args, shape: &MapSchedule) -> Vec<Pass> 
 fn pass(
     context: &Context,
     args: &Args,
+    memory: &LaunchMemory,
     (group, vecs_per_thread): (usize, usize),
     four: Option<VecAxis>,
     positions: Range<usize>,
 ) -> Pass {
     let modes = schedule::modes(context.body, args, four);
-    let memory = context.memory(args, &[&modes]);
     let kept = context.kept();
     let accesses = Accesses { body: context.body, args, modes: &modes, kept: &kept };
     let per = if four.is_some() { 4 } else { 1 };
@@ -59,7 +77,7 @@ fn pass(
         let suffix = suffix(idx);
         let position = shader.define(format!("i{suffix}"), min(wanted.plus(idx * per), &end - per));
         let spot = spot(&mut shader, &accesses, position, four, &suffix);
-        let mut eval = Eval::new(accesses, &memory, spot);
+        let mut eval = Eval::new(accesses, memory, spot);
         eval.need(&mut shader, context.body.stores.iter().map(|s| s.value));
         evals.push(eval);
     }
@@ -69,13 +87,23 @@ fn pass(
         let inside = all([inside].into_iter().chain(eval.index_range(&mut shader)).chain(served));
         store_if(&mut shader, context, std::slice::from_mut(eval), inside);
     }
-    shader.finish(context.label(), &memory, positions.len().div_ceil(per * vecs_per_thread * group))
+    shader.finish(context.label(), memory, positions.len().div_ceil(per * vecs_per_thread * group))
+}
+
+/// How accesses meet blocks of four rows along `axis`, each four elements of the last one.
+fn block_modes(context: &Context, args: &Args, (four, axis): (VecAxis, usize)) -> Vec<VecLoad> {
+    schedule::turned(context.body, args, &schedule::modes(context.body, args, Some(four)), axis)
 }
 
 /// The dispatch of a map whose invocations take blocks of four rows along `axis`, each four elements of the last one.
-fn block_pass(context: &Context, args: &Args, group: usize, (four, axis): (VecAxis, usize)) -> Pass {
-    let modes = schedule::turned(context.body, args, &schedule::modes(context.body, args, Some(four)), axis);
-    let memory = context.memory(args, &[&modes]);
+fn block_pass(
+    context: &Context,
+    args: &Args,
+    memory: &LaunchMemory,
+    group: usize,
+    (four, axis): (VecAxis, usize),
+) -> Pass {
+    let modes = block_modes(context, args, (four, axis));
     let kept = context.kept();
     let accesses = Accesses { body: context.body, args, modes: &modes, kept: &kept };
     let mut shader = Shader::new(context.comment(), &args.consts, group);
@@ -116,12 +144,12 @@ fn block_pass(context: &Context, args: &Args, group: usize, (four, axis): (VecAx
         }
         let coordinates = side_by_side(coordinates, Some(four.axis));
         let spot = Spot { coordinates, row, ..Spot::new(outer, &suffix) };
-        let mut eval = Eval::new(accesses, &memory, spot);
+        let mut eval = Eval::new(accesses, memory, spot);
         eval.need(&mut shader, context.body.stores.iter().map(|s| s.value));
         evals.push(eval);
     }
     store_if(&mut shader, context, &mut evals, inside);
-    shader.finish(context.label(), &memory, (0..n_axes).map(in_tiles).product())
+    shader.finish(context.label(), memory, (0..n_axes).map(in_tiles).product())
 }
 
 /// Writes all stores, under a condition.

@@ -1,186 +1,16 @@
-//! The memory of a launch as a shader sees it: which bindings there are, and how an element, or four at once, is read
+//! The memory of a launch as a shader sees it: its bindings, and how an element, or four at once, is read
 //! and written through them. Packed elements, windows and in-place memory are hidden behind functions named after the
-//! buffer. Knows dtypes and bytes; nothing of index maps or instructions.
-
-use std::ops::Range;
+//! buffer. Knows dtypes and bytes; nothing of index maps or instructions. How memory is bound and declared is decided before.
 
 use super::convert::{self, pack, unpack};
+use super::launch_memory::{Declared, LaunchMemory, SlotMemory, StatusUse};
 use super::shader::{Bindings, Shader};
 use super::tree::{ShaderExpr, ShaderFn, ShaderType, Statement, Statements, call, literal, named, word};
 use super::{Bind, PassMemory};
 use crate::blocks::Storage;
 use crate::dtype::{DType, Lane};
-use crate::target::GpuTarget;
-
-/// How a kernel uses a piece of memory.
-#[derive(Clone, Debug)]
-pub struct Use {
-    pub place: PassMemory,
-    /// What it is called if it is the first use of its memory.
-    pub name: String,
-    pub storage: Storage,
-    /// Whether it is read or written one element at a time, and four at a time from a multiple of four on.
-    pub by_one: bool,
-    pub by_four: bool,
-    /// Whether it is read in vectors of 16 bytes as they lie in memory: eight half floats, or four words of blocks.
-    pub by_vector: bool,
-    pub writes: bool,
-    /// The bytes there are, and the first and last that are touched.
-    pub size_bytes: usize,
-    pub touched: (usize, usize),
-}
-
-/// All memory of a launch.
-#[derive(Clone)]
-pub struct LaunchMemory {
-    buffers: Vec<SlotMemory>,
-    /// Per use, its buffer.
-    buffer_of: Vec<usize>,
-    storages: Vec<Storage>,
-    status: StatusUse,
-}
-
-/// What a kernel does with the words of checks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StatusUse {
-    None,
-    /// Notes checks that fail.
-    Notes,
-    /// Asks whether one has failed before.
-    Asks,
-}
-
-/// One piece of memory: a slot, whoever uses it.
-#[derive(Clone)]
-pub(super) struct SlotMemory {
-    place: PassMemory,
-    pub name: String,
-    size: usize,
-    /// What an element of 32 bits is declared as; u32 if uses differ.
-    word: Lane,
-    /// Declared as words, as vectors of four elements, or both (then it is bound twice, to be read).
-    narrow: bool,
-    wide: bool,
-    /// Declared as vectors of eight elements instead.
-    eight: bool,
-    atomic: bool,
-    writes: bool,
-    size_bytes: usize,
-    window_bytes: usize,
-    /// The windows that each use touches, first and last of each way in which it does, and of all.
-    touched: Vec<(usize, Vec<(usize, usize)>)>,
-    windows: (usize, usize),
-}
-
-impl StatusUse {
-    fn n_bindings(self) -> usize {
-        (self != StatusUse::None) as usize
-    }
-}
 
 impl LaunchMemory {
-    /// The memory of these uses, and the words of checks if they are used.
-    pub fn new(uses: &[Use], status: StatusUse, target: &GpuTarget) -> LaunchMemory {
-        let mut memory = LaunchMemory {
-            buffers: Vec::new(),
-            buffer_of: Vec::new(),
-            storages: uses.iter().map(|u| u.storage).collect(),
-            status,
-        };
-        for one in uses {
-            memory.add(one, target);
-        }
-        // Vectors of eight are read only where nobody wants anything else.
-        for buffer in memory.buffers.iter_mut().filter(|b| b.eight) {
-            buffer.eight = !buffer.narrow && !buffer.wide && buffer.size_bytes <= buffer.window_bytes;
-            buffer.wide |= !buffer.eight;
-        }
-        // Memory that is used both ways is bound twice while there is room, else read one element at a time.
-        let mut n_bindings = memory.buffers.iter().map(SlotMemory::n_windows).sum::<usize>() + status.n_bindings();
-        for buffer in memory.buffers.iter_mut().filter(|b| b.narrow && b.wide) {
-            if !buffer.writes && n_bindings + buffer.n_windows() <= target.max_bindings && buffer.size > 1 {
-                n_bindings += buffer.n_windows();
-            } else {
-                buffer.wide = false;
-            }
-        }
-        memory
-    }
-
-    fn add(&mut self, one: &Use, target: &GpuTarget) {
-        if !one.by_one && !one.by_four && !one.by_vector {
-            // Not used after all: bound to nothing, and never asked for.
-            self.buffer_of.push(usize::MAX);
-            return;
-        }
-        // Blocks are read as words.
-        let size = one.storage.plain().map_or(4, DType::size);
-        let word = if one.storage.is_lane() { one.storage.dtype().lane() } else { Lane::U32 };
-        let windows = (one.touched.0 / target.max_binding_bytes, one.touched.1 / target.max_binding_bytes);
-        let at = self.buffers.iter().position(|b| b.place == one.place);
-        let at = at.unwrap_or_else(|| {
-            self.buffers.push(SlotMemory {
-                place: one.place,
-                name: one.name.clone(),
-                size,
-                word,
-                narrow: false,
-                wide: false,
-                eight: false,
-                atomic: false,
-                writes: false,
-                size_bytes: one.size_bytes,
-                window_bytes: target.max_binding_bytes,
-                touched: Vec::new(),
-                windows,
-            });
-            self.buffers.len() - 1
-        });
-        self.buffer_of.push(at);
-        let buffer = &mut self.buffers[at];
-        buffer.word = if buffer.word == word { word } else { Lane::U32 };
-        let in_blocks = one.storage.blocks().is_some();
-        // Elements of blocks are found in words, a vector of words is one of any other memory.
-        buffer.narrow |= one.by_one || (one.by_four && in_blocks);
-        buffer.wide |= if in_blocks { one.by_vector } else { one.by_four };
-        buffer.eight |= one.by_vector && !in_blocks;
-        buffer.writes |= one.writes;
-        // Neighbours in one word may be written by different invocations.
-        buffer.atomic |= one.writes && one.by_one && size < 4;
-        buffer.touched.push((self.buffer_of.len() - 1, vec![windows]));
-        buffer.windows = (buffer.windows.0.min(windows.0), buffer.windows.1.max(windows.1));
-    }
-
-    /// The same memory for a part of a launch, of whose uses these are its own.
-    pub fn part(&self, uses: Range<usize>) -> LaunchMemory {
-        LaunchMemory {
-            buffers: self.buffers.clone(),
-            buffer_of: self.buffer_of[uses.clone()].to_vec(),
-            storages: self.storages[uses].to_vec(),
-            status: self.status,
-        }
-    }
-
-    /// Leaves out windows between these ranges of bytes, which are all that a use touches, unless others touch them.
-    pub fn leave_out_all_but(&mut self, idx: usize, ranges: &[(usize, usize)]) {
-        let Some(buffer) = self.buffers.get_mut(self.buffer_of[idx]) else { return };
-        let per = buffer.window_bytes;
-        let windows = || ranges.iter().map(|(low, high)| (low / per, high / per)).collect();
-        buffer.touched.iter_mut().filter(|(one, _)| *one == idx).for_each(|(_, touched)| *touched = windows());
-    }
-
-    /// Bindings that it takes.
-    pub fn n_bindings(&self) -> usize {
-        let per = |b: &SlotMemory| b.n_windows() * (1 + (b.narrow && b.wide) as usize);
-        self.buffers.iter().map(per).sum::<usize>() + self.status.n_bindings()
-    }
-
-    /// By how many elements memory that is bound together is more than indices can tell apart.
-    pub fn n_too_far(&self) -> usize {
-        let n_elems = |b: &SlotMemory| (b.windows.1 - b.windows.0 + 1) * (b.window_bytes / b.size);
-        self.buffers.iter().map(|b| n_elems(b).saturating_sub(1 << 32)).sum()
-    }
-
     /// Declarations and what they are bound to, in order.
     pub fn bindings(&self) -> Bindings {
         let (mut lines, mut binds) = (Vec::new(), Vec::new());
@@ -410,27 +240,7 @@ fn part(words: &ShaderExpr, size: usize, k: usize) -> ShaderExpr {
 pub(super) struct VecAccess(pub bool);
 
 impl SlotMemory {
-    fn n_windows(&self) -> usize {
-        self.bound_windows().count()
-    }
-
-    fn bound_windows(&self) -> impl Iterator<Item = usize> + '_ {
-        let is_touched = |window: &usize| {
-            self.touched.iter().flat_map(|(_, ranges)| ranges).any(|range| (range.0..=range.1).contains(window))
-        };
-        (self.windows.0..=self.windows.1).filter(is_touched)
-    }
-
-    fn is_declared(&self, wide: bool) -> bool {
-        // Four bytes are one word either way.
-        match (self.size, wide) {
-            (1, wide) => !wide,
-            (_, true) => self.wide || self.eight,
-            (_, false) => self.narrow || !(self.wide || self.eight),
-        }
-    }
-
-    fn declared(&self, wide: VecAccess) -> VecAccess {
+    fn as_declared(&self, wide: VecAccess) -> VecAccess {
         VecAccess(wide.0 && self.size > 1)
     }
 
@@ -438,14 +248,14 @@ impl SlotMemory {
     fn element(&self, wide: bool) -> ShaderType {
         match (self.size, wide) {
             (_, false) => ShaderType::One(self.word),
-            (2, true) if !self.eight => ShaderType::Vec(2, Lane::U32),
+            (2, true) if self.declared != Declared::Eights => ShaderType::Vec(2, Lane::U32),
             (_, true) => ShaderType::four(self.word),
         }
     }
 
     fn window_name(&self, wide: bool, window: usize) -> String {
         // Where it is bound twice, the narrow one is for what is left over.
-        let both = if !wide && self.wide && self.size > 1 { "_each" } else { "" };
+        let both = if !wide && self.declared == Declared::OnesAndFours { "_each" } else { "" };
         match self.n_windows() {
             1 => format!("{}{both}", self.name),
             _ => {
@@ -476,7 +286,7 @@ impl SlotMemory {
 
     /// The word (or vector) that holds the element at an index.
     pub fn read_word(&self, shader: &mut Shader, wide: VecAccess, at: &ShaderExpr) -> ShaderExpr {
-        let declared = self.declared(wide).0;
+        let declared = self.as_declared(wide).0;
         let read = |place: ShaderExpr| match self.atomic && !declared {
             true => call("atomicLoad", [place.pointer()], ShaderType::One(Lane::U32)),
             false => place,
@@ -501,7 +311,7 @@ impl SlotMemory {
         write: &dyn Fn(ShaderExpr) -> Statements,
     ) -> Statements {
         if self.n_windows() == 1 {
-            let window = self.window(self.declared(wide).0, self.windows.0);
+            let window = self.window(self.as_declared(wide).0, self.windows.0);
             return write(window.at(self.word_at(shader, wide, at)));
         }
         self.cases(shader, wide, at, write)
@@ -530,7 +340,7 @@ impl SlotMemory {
         act: &dyn Fn(ShaderExpr) -> Statements,
     ) -> Statements {
         let word_at = self.word_at(shader, wide, at);
-        let wide = self.declared(wide);
+        let wide = self.as_declared(wide);
         let per_window = self.per_window(wide);
         let bound: Vec<usize> = self.bound_windows().collect();
         let last = bound.len() - 1;

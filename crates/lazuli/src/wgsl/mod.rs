@@ -2,6 +2,7 @@
 //! the capabilities it is handed; names no device and no API. Whoever runs it sees passes only.
 
 mod tree;
+mod launch_memory;
 mod shader;
 mod convert;
 mod butterfly;
@@ -29,6 +30,7 @@ use crate::kernel::Kernel;
 use crate::plan::{Launch, Slot, SlotId};
 use crate::target::GpuTarget;
 use context::Context;
+use scheduled::FormSchedule;
 pub use scheduled::GpuSchedule;
 #[cfg(test)]
 pub use tests::validate;
@@ -110,34 +112,35 @@ impl fmt::Display for ShaderProgram {
 
 /// The passes of one launch, as it is scheduled on a device.
 pub fn program(launch: &Launch, slots: &[Slot], target: &GpuTarget) -> ShaderProgram {
-    print(launch, &GpuSchedule::new(launch, target), slots, target)
+    print(launch, &GpuSchedule::new(launch, slots, target), slots, target)
 }
 
 /// The passes of one launch by a schedule.
 pub fn print(launch: &Launch, schedule: &GpuSchedule, slots: &[Slot], target: &GpuTarget) -> ShaderProgram {
+    let GpuSchedule { form, memory } = schedule;
     match &launch.kernel {
         Kernel::Loop(body) | Kernel::Matmul(body) => {
             let (context, args) = (Context::new(launch, body, slots, target), &launch.args);
-            let passes = match schedule {
-                GpuSchedule::Matmul(product) => return matmul::program(&context, args, product),
-                GpuSchedule::Map(map) => map::passes(&context, args, map),
-                GpuSchedule::Reduce(reduce) => vec![reduce::pass(&context, args, reduce)],
-                GpuSchedule::Attention(_) | GpuSchedule::Grouped(_) | GpuSchedule::Routine(_) => {
+            let passes = match form {
+                FormSchedule::Matmul(product) => return matmul::program(&context, args, product, memory),
+                FormSchedule::Map(map) => map::passes(&context, args, map, memory),
+                FormSchedule::Reduce(reduce) => vec![reduce::pass(&context, args, reduce, &memory[0])],
+                FormSchedule::Attention(_) | FormSchedule::Grouped(_) | FormSchedule::Routine(_) => {
                     unreachable!("bug: the schedule of another launch")
                 }
             };
             ShaderProgram { passes, ..ShaderProgram::default() }
         }
         Kernel::Grouped(_) => {
-            let GpuSchedule::Grouped(grouped) = schedule else { unreachable!("bug: the schedule of another launch") };
-            matmul::grouped(launch, grouped, slots, target)
+            let FormSchedule::Grouped(grouped) = form else { unreachable!("bug: the schedule of another launch") };
+            matmul::grouped(launch, grouped, slots, target, memory)
         }
         Kernel::Attention(kernel) => {
-            let GpuSchedule::Attention(tiles) = schedule else { unreachable!("bug: the schedule of another launch") };
-            attention::program(launch, kernel, *tiles, slots, target)
+            let FormSchedule::Attention(tiles) = form else { unreachable!("bug: the schedule of another launch") };
+            attention::program(launch, kernel, *tiles, target, memory)
         }
         Kernel::Routine(routine) => {
-            let GpuSchedule::Routine(schedule) = schedule else { unreachable!("bug: the schedule of another launch") };
+            let FormSchedule::Routine(schedule) = form else { unreachable!("bug: the schedule of another launch") };
             routines::program(launch, routine, *schedule, target)
                 .unwrap_or_else(|| unreachable!("bug: no WGSL for the routine {}", routine.row.name))
         }

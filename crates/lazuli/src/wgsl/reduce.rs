@@ -10,8 +10,8 @@ use super::Pass;
 use super::context::Context;
 use super::eval::{Eval, apply, kept_otherwise};
 use super::index::{Accesses, Spot, split};
+use super::launch_memory::LaunchMemory;
 use super::map::{side_by_side, spot};
-use super::memory::LaunchMemory;
 use super::schedule::{self, BLOCK_ITERATIONS, OnlineSoftmax, ReduceSchedule, RowStage, VecLoad};
 use super::shader::Shader;
 use super::tree::{
@@ -22,12 +22,21 @@ use crate::kernel::{Args, InstOp, Order, Reg, Scope, Store};
 use crate::ops::ReduceRow;
 use pairs::Pairs;
 
-/// The dispatch of a reduction.
-pub fn pass(context: &Context, args: &Args, shape: &ReduceSchedule) -> Pass {
-    let by_four = schedule::modes(context.body, args, shape.four);
-    let by_one = schedule::modes(context.body, args, None);
+/// How the accesses of a reduction meet the elements that go together, and those that are left over.
+fn modes(context: &Context, args: &Args, shape: &ReduceSchedule) -> [Vec<VecLoad>; 2] {
+    [shape.four, None].map(|four| schedule::modes(context.body, args, four))
+}
+
+/// The memory of a reduction.
+pub fn memory(context: &Context, args: &Args, shape: &ReduceSchedule) -> LaunchMemory {
+    let [by_four, by_one] = modes(context, args, shape);
     let modes: &[&[VecLoad]] = if shape.scalar_tail { &[&by_four, &by_one] } else { &[&by_four] };
-    let memory = context.memory(args, modes);
+    context.memory(args, modes)
+}
+
+/// The dispatch of a reduction.
+pub fn pass(context: &Context, args: &Args, shape: &ReduceSchedule, memory: &LaunchMemory) -> Pass {
+    let [by_four, by_one] = modes(context, args, shape);
     let mut shader = Shader::new(context.comment(), &args.consts, shape.items * shape.lanes);
     let columns = context.body.order == Order::OuterFast;
     let kept = context.kept();
@@ -35,12 +44,11 @@ pub fn pass(context: &Context, args: &Args, shape: &ReduceSchedule) -> Pass {
     if shape.shuffle.is_some() {
         shader.count_by_subgroup();
     }
-    let reduction =
-        Reduction { context, args, shape, columns, by_four: by.0, by_one: by.1, kept: &kept, memory: &memory };
+    let reduction = Reduction { context, args, shape, columns, by_four: by.0, by_one: by.1, kept: &kept, memory };
     reduction.write(&mut shader);
     let n_outer: usize = args.outer.iter().product();
     let per_item = reduction.per_item();
-    shader.finish(context.label(), &memory, (n_outer / per_item).div_ceil(shape.items))
+    shader.finish(context.label(), memory, (n_outer / per_item).div_ceil(shape.items))
 }
 
 /// What a reduction's text is written from.

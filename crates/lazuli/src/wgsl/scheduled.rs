@@ -3,19 +3,31 @@
 
 use std::fmt;
 
-use super::matmul::GroupedSchedule;
+use super::context::Context;
+use super::launch_memory::LaunchMemory;
 use super::matmul::shape::{ProductSchedule, TileRest};
+use super::matmul::{self, GroupedSchedule};
 use super::routines::RoutineSchedule;
 use super::schedule::{MapSchedule, ReduceSchedule, VecAxis, map_shape, modes, reduce_shape, turned};
+use super::{attention, map, reduce};
 use crate::kernel::{Args, AxisList, Body, Kernel, MatmulArgs, OperandArgs};
-use crate::plan::Launch;
+use crate::plan::{Launch, Slot};
 use crate::target::GpuTarget;
 use crate::target::attention_tiles::AttentionTiles;
 use crate::target::variants::{Cols, K_UNROLL, Share};
 
-/// How a launch is shared out on a GPU.
+/// How a launch is run on a GPU.
 #[derive(Clone, Debug, PartialEq)]
-pub enum GpuSchedule {
+pub struct GpuSchedule {
+    pub form: FormSchedule,
+    /// How the memory of each pass is bound and declared. Routines take all elements one by one, so that nothing is left to say
+    /// of theirs.
+    pub memory: Vec<LaunchMemory>,
+}
+
+/// How a launch is shared out among invocations, by its form.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FormSchedule {
     Map(MapSchedule),
     Reduce(ReduceSchedule),
     Matmul(ProductSchedule),
@@ -27,28 +39,26 @@ pub enum GpuSchedule {
 
 impl GpuSchedule {
     /// The schedule of a launch on a device.
-    pub fn new(launch: &Launch, target: &GpuTarget) -> GpuSchedule {
+    pub fn new(launch: &Launch, slots: &[Slot], target: &GpuTarget) -> GpuSchedule {
+        let form = FormSchedule::new(launch, target);
         let args = &launch.args;
-        if let (Kernel::Attention(kernel), Some(numbers)) = (&launch.kernel, &args.attention) {
-            return GpuSchedule::Attention(AttentionTiles::choose(kernel, numbers, target));
-        }
-        fn product(launch: &Launch) -> Option<(&MatmulArgs, &Body)> {
-            let (Kernel::Matmul(body), Some(matmul)) = (&launch.kernel, &launch.args.matmul) else { return None };
-            Some((matmul, body))
-        }
-        match (&launch.kernel, product(launch)) {
-            (_, Some((matmul, body))) => GpuSchedule::Matmul(ProductSchedule::new(matmul, body, target)),
-            (Kernel::Grouped(_), _) => {
-                let products = launch.parts.iter().filter_map(product).collect();
-                GpuSchedule::Grouped(GroupedSchedule::new(products, target))
+        let memory = match (&form, &launch.kernel) {
+            (FormSchedule::Map(map), Kernel::Loop(body)) => {
+                map::memory(&Context::new(launch, body, slots, target), args, map)
             }
-            (Kernel::Loop(body), _) if body.inner_rank > 0 => GpuSchedule::Reduce(reduce_shape(body, args, target)),
-            (Kernel::Loop(body), _) => GpuSchedule::Map(map_shape(body, args, target)),
-            (Kernel::Routine(routine), _) => RoutineSchedule::new(launch, routine, target)
-                .map(GpuSchedule::Routine)
-                .unwrap_or_else(|| unreachable!("bug: no WGSL for the routine {}", routine.row.name)),
-            (Kernel::Matmul(_) | Kernel::Attention(_), _) => unreachable!("bug: a launch without its numbers"),
-        }
+            (FormSchedule::Reduce(reduce), Kernel::Loop(body)) => {
+                vec![reduce::memory(&Context::new(launch, body, slots, target), args, reduce)]
+            }
+            (FormSchedule::Matmul(product), Kernel::Matmul(body)) => {
+                matmul::memory(&Context::new(launch, body, slots, target), args, product)
+            }
+            (FormSchedule::Grouped(grouped), _) => matmul::grouped_memory(launch, grouped, slots, target),
+            (FormSchedule::Attention(tiles), Kernel::Attention(kernel)) => {
+                attention::memory(launch, kernel, *tiles, slots, target)
+            }
+            _ => Vec::new(),
+        };
+        GpuSchedule { form, memory }
     }
 
     /// The classes of sizes, strides and offsets that the shaders of a launch depend on beside its kernel: whether fours are
@@ -58,22 +68,22 @@ impl GpuSchedule {
         let over: Vec<Option<usize>> =
             launch.writes.iter().map(|slot| launch.reads.iter().position(|read| read == slot)).collect();
         let over = if over.iter().all(Option::is_none) { String::new() } else { format!(", in place of {over:?}") };
-        let own = match (self, &launch.kernel) {
-            (GpuSchedule::Map(map), Kernel::Loop(body)) => map_classes(map, body, &launch.args),
-            (GpuSchedule::Reduce(reduce), Kernel::Loop(body)) => {
+        let own = match (&self.form, &launch.kernel) {
+            (FormSchedule::Map(map), Kernel::Loop(body)) => map_classes(map, body, &launch.args),
+            (FormSchedule::Reduce(reduce), Kernel::Loop(body)) => {
                 let left_over = [(reduce.rest, ", steps left over"), (reduce.scalar_tail, ", elements left over")];
                 let left_over: String =
                     left_over.into_iter().filter(|(is_so, _)| *is_so).map(|(_, text)| text).collect();
                 format!("{reduce}{left_over}, {:?}", modes(body, &launch.args, reduce.four))
             }
-            (GpuSchedule::Matmul(product), Kernel::Matmul(_)) => product_classes(product, launch),
-            (GpuSchedule::Grouped(grouped), _) => {
+            (FormSchedule::Matmul(product), Kernel::Matmul(_)) => product_classes(product, launch),
+            (FormSchedule::Grouped(grouped), _) => {
                 let products = grouped.products.iter().zip(&launch.parts);
                 let products: Vec<String> = products.map(|(product, part)| product_classes(product, part)).collect();
                 let dispatches = if grouped.one_dispatch { "one dispatch" } else { "a dispatch each" };
                 format!("{dispatches}: {}", products.join(" | "))
             }
-            (GpuSchedule::Attention(tiles), _) => attention_classes(tiles, launch),
+            (FormSchedule::Attention(tiles), _) => attention_classes(tiles, launch),
             _ => "a routine".to_string(),
         };
         own + &over
@@ -81,11 +91,37 @@ impl GpuSchedule {
 
     /// Which of several ways was chosen and why; None where there is one.
     pub fn variant(&self) -> Option<String> {
-        match self {
-            GpuSchedule::Matmul(product) => Some(product.to_string()),
-            GpuSchedule::Grouped(grouped) => Some(grouped.to_string()),
-            GpuSchedule::Attention(tiles) => Some(tiles.to_string()),
+        match &self.form {
+            FormSchedule::Matmul(product) => Some(product.to_string()),
+            FormSchedule::Grouped(grouped) => Some(grouped.to_string()),
+            FormSchedule::Attention(tiles) => Some(tiles.to_string()),
             _ => None,
+        }
+    }
+}
+
+impl FormSchedule {
+    fn new(launch: &Launch, target: &GpuTarget) -> FormSchedule {
+        let args = &launch.args;
+        if let (Kernel::Attention(kernel), Some(numbers)) = (&launch.kernel, &args.attention) {
+            return FormSchedule::Attention(AttentionTiles::choose(kernel, numbers, target));
+        }
+        fn product(launch: &Launch) -> Option<(&MatmulArgs, &Body)> {
+            let (Kernel::Matmul(body), Some(matmul)) = (&launch.kernel, &launch.args.matmul) else { return None };
+            Some((matmul, body))
+        }
+        match (&launch.kernel, product(launch)) {
+            (_, Some((matmul, body))) => FormSchedule::Matmul(ProductSchedule::new(matmul, body, target)),
+            (Kernel::Grouped(_), _) => {
+                let products = launch.parts.iter().filter_map(product).collect();
+                FormSchedule::Grouped(GroupedSchedule::new(products, target))
+            }
+            (Kernel::Loop(body), _) if body.inner_rank > 0 => FormSchedule::Reduce(reduce_shape(body, args, target)),
+            (Kernel::Loop(body), _) => FormSchedule::Map(map_shape(body, args, target)),
+            (Kernel::Routine(routine), _) => RoutineSchedule::new(launch, routine, target)
+                .map(FormSchedule::Routine)
+                .unwrap_or_else(|| unreachable!("bug: no WGSL for the routine {}", routine.row.name)),
+            (Kernel::Matmul(_) | Kernel::Attention(_), _) => unreachable!("bug: a launch without its numbers"),
         }
     }
 }
@@ -157,15 +193,26 @@ fn attention_classes(tiles: &AttentionTiles, launch: &Launch) -> String {
     )
 }
 
+/// How a launch is shared out, and the memory of each pass of which there was something to decide.
 impl fmt::Display for GpuSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.form)?;
+        let mut memory: Vec<String> = self.memory.iter().map(ToString::to_string).collect();
+        memory.dedup();
+        memory.retain(|told| !told.is_empty());
+        if memory.is_empty() { Ok(()) } else { write!(f, ", {}", memory.join(", then ")) }
+    }
+}
+
+impl fmt::Display for FormSchedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            GpuSchedule::Map(map) => write!(f, "{map}"),
-            GpuSchedule::Reduce(reduce) => write!(f, "{reduce}"),
-            GpuSchedule::Matmul(product) => write!(f, "{product}"),
-            GpuSchedule::Grouped(products) => write!(f, "{products}"),
-            GpuSchedule::Attention(tiles) => write!(f, "{tiles}"),
-            GpuSchedule::Routine(routine) => write!(f, "{routine}"),
+            FormSchedule::Map(map) => write!(f, "{map}"),
+            FormSchedule::Reduce(reduce) => write!(f, "{reduce}"),
+            FormSchedule::Matmul(product) => write!(f, "{product}"),
+            FormSchedule::Grouped(products) => write!(f, "{products}"),
+            FormSchedule::Attention(tiles) => write!(f, "{tiles}"),
+            FormSchedule::Routine(routine) => write!(f, "{routine}"),
         }
     }
 }

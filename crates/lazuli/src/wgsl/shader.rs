@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use super::memory::LaunchMemory;
+use super::launch_memory::LaunchMemory;
 use super::tree::{self, CallText, Loop, ShaderExpr, ShaderFn, ShaderType, Statement, Statements, named, word};
 use super::{Bind, Pass};
 use crate::ops::WGSL_COMMON;

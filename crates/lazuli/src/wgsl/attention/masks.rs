@@ -4,7 +4,7 @@
 
 use super::super::eval::Eval;
 use super::super::index::Spot;
-use super::super::memory::LaunchMemory;
+use super::super::launch_memory::LaunchMemory;
 use super::super::schedule;
 use super::super::shader::Shader;
 use super::super::tree::{ShaderExpr, ShaderType, call, literal, min, select, word};

@@ -11,8 +11,8 @@ mod values;
 use super::eval::{Eval, reached};
 use super::index::{Accesses, Spot, split};
 use super::keep;
+use super::launch_memory::{LaunchMemory, StatusUse, Use};
 use super::map::side_by_side;
-use super::memory::{LaunchMemory, StatusUse, Use};
 use super::schedule::{self, VecAxis, VecLoad};
 use super::shader::Shader;
 use super::tree::{ShaderExpr, ShaderType, literal, min, named, word};
@@ -27,21 +27,34 @@ use crate::target::GpuTarget;
 use crate::target::attention_tiles::AttentionTiles;
 use crate::target::variants::{Read, Share};
 
-/// The passes of a chained product.
-pub fn program(
+/// The memory of each pass of a chained product.
+pub fn memory(
     launch: &Launch,
     kernel: &AttentionKernel,
     tiles: AttentionTiles,
     slots: &[Slot],
     target: &GpuTarget,
+) -> Vec<LaunchMemory> {
+    let chained = ChainedShader::new(launch, kernel, tiles, target);
+    let is_whole = chained.args.column_parts.is_whole();
+    let all: &[bool] = if is_whole { &[true] } else { &[true, false] };
+    all.iter().map(|is_first| chained.memory(slots, *is_first)).collect()
+}
+
+/// The passes of a chained product, each with its memory.
+pub fn program(
+    launch: &Launch,
+    kernel: &AttentionKernel,
+    tiles: AttentionTiles,
+    target: &GpuTarget,
+    memory: &[LaunchMemory],
 ) -> ShaderProgram {
-    let Some(args) = launch.args.attention.as_deref() else { unreachable!("a chained product has its numbers") };
-    let chained = ChainedShader::new(launch, kernel, args, tiles, target);
+    let chained = ChainedShader::new(launch, kernel, tiles, target);
     let mut program = ShaderProgram::default();
-    program.passes.push(chained.pass(slots));
-    if !args.column_parts.is_whole() {
+    program.passes.push(chained.pass(&memory[0]));
+    if !chained.args.column_parts.is_whole() {
         program.scratch.push(chained.scratch_bytes());
-        program.passes.push(chained.combine_pass(slots));
+        program.passes.push(chained.combine_pass(&memory[1]));
     }
     program
 }
@@ -84,10 +97,10 @@ impl<'a> ChainedShader<'a> {
     fn new(
         launch: &'a Launch,
         kernel: &'a AttentionKernel,
-        args: &'a AttentionArgs,
         tiles: AttentionTiles,
         target: &'a GpuTarget,
     ) -> ChainedShader<'a> {
+        let Some(args) = launch.args.attention.as_deref() else { unreachable!("a chained product has its numbers") };
         let stores = &kernel.scores.stores;
         let rank = args.batch.len() + 2;
         let fours = |is_whole: bool| Some(VecAxis { axis: rank - 1, aligned: is_whole });
@@ -154,16 +167,15 @@ impl<'a> ChainedShader<'a> {
     }
 
     /// The dispatch that goes through the columns.
-    fn pass(&self, slots: &[Slot]) -> Pass {
-        let memory = self.memory(slots, true);
+    fn pass(&self, memory: &LaunchMemory) -> Pass {
         let mut shader = self.shader(self.tiles.n_invocations());
         if self.tiles.shuffle.is_some() {
             shader.count_by_subgroup();
         }
         let n_groups = self.write_place(&mut shader);
-        let mut eval = self.scores.eval(&memory, Spot::new(0.into(), "_s"));
+        let mut eval = self.scores.eval(memory, Spot::new(0.into(), "_s"));
         eval.need(&mut shader, self.scores.uniform());
-        let [first, end] = self.write_range(&mut shader, &memory);
+        let [first, end] = self.write_range(&mut shader, memory);
         self.write_starts(&mut shader);
         self.write_row_state(&mut shader);
         self.write_hiding(&mut shader);
@@ -171,12 +183,12 @@ impl<'a> ChainedShader<'a> {
         // Where masks hide all columns, one block is looked at in vain.
         shader.open_repeat("key", first, end, self.tiles.block_columns(), n_blocks);
         self.write_keys(&mut shader);
-        (0..self.args.inner.len()).for_each(|i| self.write_inner_product(&mut shader, &memory, i, n_blocks));
+        (0..self.args.inner.len()).for_each(|i| self.write_inner_product(&mut shader, memory, i, n_blocks));
         self.write_weights(&mut shader, &eval, n_blocks);
-        self.write_values(&mut shader, &memory, n_blocks);
+        self.write_values(&mut shader, memory, n_blocks);
         shader.close();
-        self.write_rows(&mut shader, &memory);
-        shader.finish(self.label(), &memory, n_groups)
+        self.write_rows(&mut shader, memory);
+        shader.finish(self.label(), memory, n_groups)
     }
 
     /// Which block this workgroup takes, and where in it this invocation is. Gives how many workgroups there are.

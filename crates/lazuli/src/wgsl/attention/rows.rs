@@ -3,15 +3,14 @@
 
 use super::super::Pass;
 use super::super::index::Spot;
+use super::super::launch_memory::LaunchMemory;
 use super::super::map::side_by_side;
-use super::super::memory::LaunchMemory;
 use super::super::shader::Shader;
 use super::super::tree::{ShaderExpr, call, word};
 use super::scores::exponential;
 use super::{ChainedMap, ChainedShader, FLOAT, batch_names, four, least, one};
 use crate::dtype::Lane;
 use crate::kernel::{Body, Inst, InstOp, ROW_MAX, ROW_PRODUCT, ROW_SHIFT, ROW_SUM};
-use crate::plan::Slot;
 
 /// Invocations of a workgroup that puts parts together.
 const COMBINE_GROUP: usize = 64;
@@ -179,8 +178,7 @@ impl ChainedShader<'_> {
     }
 
     /// The dispatch that puts the parts of each value of a row together, from the first to the last.
-    pub fn combine_pass(&self, slots: &[Slot]) -> Pass {
-        let memory = self.memory(slots, false);
+    pub fn combine_pass(&self, memory: &LaunchMemory) -> Pass {
         let group = COMBINE_GROUP.min(self.target.max_invocations);
         let mut shader = self.shader(group);
         let n_elems = self.n_all_rows() * self.args.n_values;
@@ -233,11 +231,11 @@ impl ChainedShader<'_> {
         }
         shader.close();
         let of_row = given(&self.result.body, &values);
-        self.write_result(&mut shader, &memory, [&row, &row_idx, &value], all, of_row, "_o");
+        self.write_result(&mut shader, memory, [&row, &row_idx, &value], all, of_row, "_o");
         shader.open_if(value.equals(0));
-        self.write_row(&mut shader, &memory, [&row, &row_idx], &values, "_w");
+        self.write_row(&mut shader, memory, [&row, &row_idx], &values, "_w");
         shader.close();
-        shader.finish(self.label(), &memory, n_elems.div_ceil(group))
+        shader.finish(self.label(), memory, n_elems.div_ceil(group))
     }
 }
 

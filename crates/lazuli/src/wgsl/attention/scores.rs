@@ -2,7 +2,7 @@
 
 use super::super::butterfly::exchange;
 use super::super::eval::{Eval, apply};
-use super::super::memory::LaunchMemory;
+use super::super::launch_memory::LaunchMemory;
 use super::super::shader::Shader;
 use super::super::tree::{ShaderExpr, ShaderType, call, min, select, word};
 use super::{ChainedShader, FLOAT, FLOATS, four, least, one};

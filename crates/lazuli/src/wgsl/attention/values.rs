@@ -1,6 +1,6 @@
 //! The product of a block's weights with the values.
 
-use super::super::memory::LaunchMemory;
+use super::super::launch_memory::LaunchMemory;
 use super::super::shader::Shader;
 use super::super::tree::{ShaderExpr, ShaderType, Statement, call, min, named, select, word};
 use super::{ChainedShader, FLOAT, FLOATS, four};

@@ -5,12 +5,12 @@
 use std::fmt;
 
 use super::super::context::Context;
-use super::super::memory::{LaunchMemory, StatusUse};
+use super::super::launch_memory::{LaunchMemory, StatusUse};
 use super::super::shader::Shader;
 use super::super::tree::word;
 use super::super::{Pass, ShaderProgram};
 use super::shape::ProductSchedule;
-use super::{DispatchSums, MatmulShader, program};
+use super::{DispatchSums, MatmulShader, memory, program};
 use crate::kernel::{Body, Kernel, MatmulArgs};
 use crate::plan::{Launch, Slot};
 use crate::target::{GpuTarget, Threads};
@@ -61,22 +61,53 @@ impl fmt::Display for GroupedSchedule {
     }
 }
 
-/// The passes of grouped products.
-pub fn grouped(launch: &Launch, schedule: &GroupedSchedule, slots: &[Slot], target: &GpuTarget) -> ShaderProgram {
-    let contexts: Vec<Context> = launch
-        .parts
-        .iter()
-        .map(|part| match &part.kernel {
-            Kernel::Matmul(body) => Context::new(part, body, slots, target),
-            _ => unreachable!("bug: only products are grouped"),
-        })
-        .collect();
+/// The memory of each pass of grouped products.
+pub fn grouped_memory(
+    launch: &Launch,
+    schedule: &GroupedSchedule,
+    slots: &[Slot],
+    target: &GpuTarget,
+) -> Vec<LaunchMemory> {
+    let contexts = contexts(launch, slots, target);
+    if !schedule.one_dispatch {
+        let products = contexts.iter().zip(&schedule.products);
+        return products.flat_map(|(context, product)| memory(context, &context.launch.args, product)).collect();
+    }
+    // One memory for all: what several products read is bound once.
+    let mut uses = Vec::new();
+    for shader in shaders(&contexts, schedule) {
+        let mut own = shader.uses();
+        own.iter_mut().for_each(|one| one.name = format!("{}{}", shader.prefix, one.name));
+        uses.extend(own);
+    }
+    vec![LaunchMemory::new(&uses, StatusUse::None, target)]
+}
+
+/// The products as launches of their own.
+fn contexts<'a>(launch: &'a Launch, slots: &'a [Slot], target: &'a GpuTarget) -> Vec<Context<'a>> {
+    let context = |part: &'a Launch| match &part.kernel {
+        Kernel::Matmul(body) => Context::new(part, body, slots, target),
+        _ => unreachable!("bug: only products are grouped"),
+    };
+    launch.parts.iter().map(context).collect()
+}
+
+/// The passes of grouped products, each with its memory.
+pub fn grouped(
+    launch: &Launch,
+    schedule: &GroupedSchedule,
+    slots: &[Slot],
+    target: &GpuTarget,
+    memory: &[LaunchMemory],
+) -> ShaderProgram {
+    let contexts = contexts(launch, slots, target);
     if schedule.one_dispatch {
-        return ShaderProgram { passes: vec![one_pass(&contexts, schedule, target)], scratch: Vec::new() };
+        return ShaderProgram { passes: vec![one_pass(&contexts, schedule, target, &memory[0])], scratch: Vec::new() };
     }
     let mut all = ShaderProgram::default();
     for (context, product) in contexts.iter().zip(&schedule.products) {
-        let ShaderProgram { passes, scratch } = program(context, &context.launch.args, product);
+        let memory = &memory[all.passes.len()..];
+        let ShaderProgram { passes, scratch } = program(context, &context.launch.args, product, memory);
         all.passes.extend(passes);
         // Passes run one after another, and share the memory for sums of parts.
         all.scratch.resize(all.scratch.len().max(scratch.len()), 0);
@@ -85,8 +116,8 @@ pub fn grouped(launch: &Launch, schedule: &GroupedSchedule, slots: &[Slot], targ
     all
 }
 
-/// All products in one dispatch.
-fn one_pass(contexts: &[Context], schedule: &GroupedSchedule, target: &GpuTarget) -> Pass {
+/// What the branch of each product in one dispatch is written from, still without its memory.
+fn shaders<'a>(contexts: &'a [Context], schedule: &GroupedSchedule) -> Vec<MatmulShader<'a>> {
     let mut shaders = Vec::with_capacity(contexts.len());
     for (number, (context, product)) in contexts.iter().zip(&schedule.products).enumerate() {
         let ((cols, shape), args) = (product.columns[0], &context.launch.args);
@@ -95,14 +126,12 @@ fn one_pass(contexts: &[Context], schedule: &GroupedSchedule, target: &GpuTarget
         shader.prefix = if number > 0 { format!("p{number}_") } else { String::new() };
         shaders.push(shader);
     }
-    // One memory for all: what several products read is bound once.
-    let mut uses = Vec::new();
-    for shader in &mut shaders {
-        let mut own = shader.uses();
-        own.iter_mut().for_each(|one| one.name = format!("{}{}", shader.prefix, one.name));
-        uses.extend(own);
-    }
-    let memory = LaunchMemory::new(&uses, StatusUse::None, target);
+    shaders
+}
+
+/// All products in one dispatch.
+fn one_pass(contexts: &[Context], schedule: &GroupedSchedule, target: &GpuTarget, memory: &LaunchMemory) -> Pass {
+    let mut shaders = shaders(contexts, schedule);
     let mut n_before = 0;
     for shader in &mut shaders {
         let n_uses = shader.uses().len();
@@ -133,5 +162,5 @@ fn one_pass(contexts: &[Context], schedule: &GroupedSchedule, target: &GpuTarget
         text.close();
     }
     let label = format!("{}x_{}", contexts.len(), contexts[0].label());
-    text.finish(label, &memory, n_groups)
+    text.finish(label, memory, n_groups)
 }

@@ -14,8 +14,8 @@ use super::blocks::BlockSteps;
 use super::context::Context;
 use super::eval::Eval;
 use super::index::{Accesses, Spot, split};
+use super::launch_memory::{LaunchMemory, Use};
 use super::map::side_by_side;
-use super::memory::{LaunchMemory, StatusUse, Use};
 use super::schedule::{self, VecAxis, VecLoad};
 use super::shader::Shader;
 use super::tree::{ShaderExpr, ShaderType, all, call, min, named, select, word};
@@ -23,28 +23,34 @@ use super::{Pass, PassMemory, ShaderProgram};
 use crate::dtype::{DType, Lane};
 use crate::kernel::{Args, AxisList, InstOp, MatmulArgs, OperandArgs, Reg, Scope};
 use crate::target::variants::{Cols, K_UNROLL, Read, Share};
-pub use grouped::{GroupedSchedule, grouped};
+pub use grouped::{GroupedSchedule, grouped, grouped_memory};
 use shape::{MatmulShape, ProductSchedule, TileRest};
 
-/// The passes of a matmul.
-pub fn program(context: &Context, args: &Args, schedule: &ProductSchedule) -> ShaderProgram {
+/// The memory of each pass of a matmul.
+pub fn memory(context: &Context, args: &Args, schedule: &ProductSchedule) -> Vec<LaunchMemory> {
+    shaders(context, args, schedule).iter().map(|shader| context.memory_of(shader.uses())).collect()
+}
+
+/// The passes of a matmul, each with its memory.
+pub fn program(context: &Context, args: &Args, schedule: &ProductSchedule, memory: &[LaunchMemory]) -> ShaderProgram {
+    let shaders = shaders(context, args, schedule);
+    let scratch = shaders.iter().find(|shader| shader.sums != DispatchSums::Whole);
+    let scratch = scratch.map(|shader| scratch_bytes(args, shader.matmul)).into_iter().collect();
+    let with_memory = shaders.into_iter().zip(memory);
+    let passes = with_memory.map(|(shader, memory)| MatmulShader { memory: memory.clone(), ..shader }.pass());
+    ShaderProgram { passes: passes.collect(), scratch }
+}
+
+/// What the text of each pass of a matmul is written from, still without its memory.
+fn shaders<'a>(context: &'a Context, args: &'a Args, schedule: &ProductSchedule) -> Vec<MatmulShader<'a>> {
     let Some(matmul) = &args.matmul else { unreachable!("a matmul's launch has its numbers") };
-    let mut program = ShaderProgram::default();
-    for (cols, shape) in schedule.columns.iter().copied() {
-        if matmul.k_parts.is_whole() {
-            program.passes.push(MatmulShader::new(context, args, matmul, shape, cols, DispatchSums::Whole).pass());
-            continue;
-        }
-        let size_bytes = scratch_bytes(args, matmul);
-        match program.scratch.first_mut() {
-            Some(first) => *first = size_bytes.max(*first),
-            None => program.scratch.push(size_bytes),
-        }
-        for (shape, sums) in [(shape, DispatchSums::Parts), (shape.smallest(), DispatchSums::Added)] {
-            program.passes.push(MatmulShader::new(context, args, matmul, shape, cols, sums).pass());
-        }
-    }
-    program
+    let of_columns = |(cols, shape): ((usize, usize), MatmulShape)| match matmul.k_parts.is_whole() {
+        true => vec![MatmulShader::new(context, args, matmul, shape, cols, DispatchSums::Whole)],
+        false => [(shape, DispatchSums::Parts), (shape.smallest(), DispatchSums::Added)]
+            .map(|(shape, sums)| MatmulShader::new(context, args, matmul, shape, cols, sums))
+            .into(),
+    };
+    schedule.columns.iter().copied().flat_map(of_columns).collect()
 }
 
 /// Which sums a dispatch makes.
@@ -87,11 +93,8 @@ impl<'a> MatmulShader<'a> {
         let modes = schedule::modes(context.body, args, four);
         let acc = context.body.insts.iter().find(|i| matches!(i.op, InstOp::Acc(_)));
         let lane = acc.map_or(Lane::F32, |i| i.dtype.lane());
-        let memory = LaunchMemory::new(&[], StatusUse::None, context.target);
-        let prefix = String::new();
-        let mut made = MatmulShader { context, args, matmul, shape, cols, sums, lane, modes, memory, prefix };
-        made.memory = context.memory_of(made.uses());
-        made
+        let (memory, prefix) = (LaunchMemory::default(), String::new());
+        MatmulShader { context, args, matmul, shape, cols, sums, lane, modes, memory, prefix }
     }
 
     /// How it uses memory.

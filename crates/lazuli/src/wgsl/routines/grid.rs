@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::RoutineLaunch;
 use crate::target::MAX_ELEMS;
 use crate::wgsl::Pass;
-use crate::wgsl::memory::{LaunchMemory, StatusUse, Use};
+use crate::wgsl::launch_memory::{LaunchMemory, StatusUse, Use};
 use crate::wgsl::shader::Shader;
 use crate::wgsl::tree::{ShaderExpr, ShaderFn, ShaderType, Statement, call, word};
 

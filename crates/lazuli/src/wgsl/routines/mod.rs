@@ -14,7 +14,7 @@ mod tests;
 
 use std::ops::Deref;
 
-use super::memory::Use;
+use super::launch_memory::Use;
 use super::shader::Shader;
 use super::tree::{ShaderExpr, word};
 use super::{PassMemory, ShaderProgram};

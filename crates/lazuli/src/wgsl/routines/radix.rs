@@ -10,7 +10,7 @@ use super::{RoutineLaunch, SortSchedule};
 use crate::dtype::Lane;
 use crate::target::GpuTarget;
 use crate::wgsl::Pass;
-use crate::wgsl::memory::{LaunchMemory, Use};
+use crate::wgsl::launch_memory::{LaunchMemory, Use};
 use crate::wgsl::shader::Shader;
 use crate::wgsl::tree::{ShaderExpr, ShaderType, min, word};
 

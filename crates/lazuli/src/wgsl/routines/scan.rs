@@ -7,7 +7,7 @@ use super::grid::{GridAccess, GridAxis};
 use super::sum::Sum;
 use super::{RoutineLaunch, RoutineLines, RoutineOf, element, scratch};
 use crate::shape::Lines;
-use crate::wgsl::memory::Use;
+use crate::wgsl::launch_memory::Use;
 use crate::wgsl::shader::Shader;
 use crate::wgsl::tree::{ShaderExpr, min, select, word};
 use crate::wgsl::{Pass, ShaderProgram};

@@ -11,7 +11,7 @@ use super::{RoutineLaunch, RoutineLines, RoutineOf, radix, scratch};
 use crate::dtype::Lane;
 use crate::shape::Lines;
 use crate::wgsl::eval::FAIL;
-use crate::wgsl::memory::{LaunchMemory, Use};
+use crate::wgsl::launch_memory::{LaunchMemory, Use};
 use crate::wgsl::shader::Shader;
 use crate::wgsl::tree::{ShaderExpr, ShaderFn, ShaderType, Statement, call, literal, min, named, select, word};
 use crate::wgsl::{Pass, ShaderProgram};

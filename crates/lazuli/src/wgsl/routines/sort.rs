@@ -5,7 +5,7 @@ use super::grid::{GridAccess, GridAxis, is_served};
 use super::{RoutineLaunch, RoutineLines, RoutineOf, element, radix, scratch};
 use crate::dtype::{DType, Lane};
 use crate::shape::Lines;
-use crate::wgsl::memory::{LaunchMemory, Use};
+use crate::wgsl::launch_memory::{LaunchMemory, Use};
 use crate::wgsl::shader::Shader;
 use crate::wgsl::tree::{ShaderExpr, ShaderType, call, literal, word};
 use crate::wgsl::{Pass, ShaderProgram};

@@ -1,7 +1,7 @@
 //! Sums of many terms in shaders. Knows lanes; nothing of what is added.
 
 use crate::dtype::{DType, Lane};
-use crate::wgsl::memory::LaunchMemory;
+use crate::wgsl::launch_memory::LaunchMemory;
 use crate::wgsl::shader::Shader;
 use crate::wgsl::tree::{ShaderExpr, ShaderType, call, literal, named};
 

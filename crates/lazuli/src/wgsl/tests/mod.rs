@@ -21,7 +21,7 @@ use crate::target::{Folds, Limits, Machine, Target, Threads};
 use crate::{DType, Device, DeviceKind, Tensor};
 
 /// What a device may be like.
-fn target(style: Threads) -> GpuTarget {
+pub(in crate::wgsl) fn target(style: Threads) -> GpuTarget {
     GpuTarget {
         kind: DeviceKind::Software,
         max_binding_bytes: 128 << 20,

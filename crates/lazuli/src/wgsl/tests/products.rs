@@ -79,7 +79,7 @@ fn defaults_go_by_device_and_shape() {
         let launch = &plan.launches[0];
         let parts = launch.args.matmul.as_ref().expect("a product").k_parts;
         let parts = if parts.is_whole() { String::new() } else { format!("{parts}, ") };
-        parts + &GpuSchedule::new(launch, target).variant().expect("products have variants")
+        parts + &GpuSchedule::new(launch, &plan.slots, target).variant().expect("products have variants")
     };
     let reported =
         |m: usize, k: usize, n: usize, transposed: bool, style: Threads| told_by(m, k, n, transposed, &target(style));
@@ -147,7 +147,7 @@ fn what_tuning_found_is_used_where_it_fits() {
         let mut tuned = Tuned::default();
         tuned.by_class.insert(class, (named(name).expect("it is in the table"), "2026-11-16".to_string()));
         let target = GpuTarget { tuned: Arc::new(tuned), ..target(Threads::Independent) };
-        GpuSchedule::new(&plan.launches[0], &target).variant().expect("products have variants")
+        GpuSchedule::new(&plan.launches[0], &plan.slots, &target).variant().expect("products have variants")
     };
     assert_eq!(reported("2x4", 64), "2x4: tuned 2026-11-16");
     assert_eq!(reported("4x4 of 32x32, 16 deep", 64), "4x4 of 32x32, 16 deep: tuned 2026-11-16");

@@ -28,7 +28,7 @@ fn check_sweep(expression: impl Fn(usize) -> Tensor) {
             let plan = plan_on(&[&expression(n)], &target);
             for launch in &plan.launches {
                 n_launches += 1;
-                let schedule = GpuSchedule::new(launch, &target);
+                let schedule = GpuSchedule::new(launch, &plan.slots, &target);
                 let classes = schedule.classes(launch);
                 let passes = print(launch, &schedule, &plan.slots, &target).passes;
                 let texts: Vec<Arc<str>> = passes.into_iter().map(|pass| pass.text).collect();
