@@ -23,6 +23,7 @@ pub fn heat(x: &[f32], y: &mut [f32], side: usize, n_steps: usize, n_threads: us
                     let from = unsafe { std::slice::from_raw_parts(from as *const f32, side * side) };
                     for row in rows.clone() {
                         let start = row * side;
+                        // SAFETY: as above.
                         let to = unsafe { std::slice::from_raw_parts_mut((to as *mut f32).add(start), side) };
                         step_row(from, to, row, side);
                     }

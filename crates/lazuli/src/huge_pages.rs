@@ -40,6 +40,7 @@ struct Slab {
 
 // SAFETY: plain memory; whoever has a part of it has those bytes alone.
 unsafe impl Send for Slab {}
+// SAFETY: as above.
 unsafe impl Sync for Slab {}
 
 impl Slab {

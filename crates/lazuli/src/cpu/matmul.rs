@@ -438,8 +438,9 @@ impl ProductMethod {
 #[derive(Clone, Copy)]
 struct SharedPtr(*mut u32);
 
-// SAFETY: see above.
+// SAFETY: what tasks write through it are parts of their own, and nobody writes what others read.
 unsafe impl Send for SharedPtr {}
+// SAFETY: as above.
 unsafe impl Sync for SharedPtr {}
 
 impl SharedPtr {

@@ -68,6 +68,7 @@ enum BlockOwner {
 // either before the run is over, and what others have read of it happened before (docs/decisions/donation-is-safe.md).
 // Threads of one run write to disjoint elements.
 unsafe impl Send for CpuBuffer {}
+// SAFETY: as above.
 unsafe impl Sync for CpuBuffer {}
 
 impl CpuBuffer {

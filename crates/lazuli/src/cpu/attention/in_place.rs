@@ -101,19 +101,19 @@ trait StoredFloat: Copy + Default {
 
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]
+#[allow(unsafe_op_in_unsafe_fn, reason = "memory and instruction set are the callers' promise")]
 mod stored {
     use super::*;
 
     impl StoredFloat for f32 {
-        // SAFETY (all of these): as promised by the caller.
-        #[inline(always)] unsafe fn load<V: Floats>(from: *const f32) -> V { unsafe { V::load(from) } }
-        #[inline(always)] unsafe fn load_first<V: Floats>(from: *const f32, n: usize) -> V { unsafe { V::load_first(from, n) } }
+        #[inline(always)] unsafe fn load<V: Floats>(from: *const f32) -> V { V::load(from) }
+        #[inline(always)] unsafe fn load_first<V: Floats>(from: *const f32, n: usize) -> V { V::load_first(from, n) }
     }
     impl StoredFloat for f16 {
-        #[inline(always)] unsafe fn load<V: Floats>(from: *const f16) -> V { unsafe { V::load_f16(from) } }
+        #[inline(always)] unsafe fn load<V: Floats>(from: *const f16) -> V { V::load_f16(from) }
     }
     impl StoredFloat for bf16 {
-        #[inline(always)] unsafe fn load<V: Floats>(from: *const bf16) -> V { unsafe { V::load_bf16(from) } }
+        #[inline(always)] unsafe fn load<V: Floats>(from: *const bf16) -> V { V::load_bf16(from) }
     }
 }
 

@@ -84,8 +84,9 @@ const COMBINED: usize = 1 << 15;
 #[derive(Clone, Copy)]
 struct SharedParts(*mut f32);
 
-// SAFETY: see above.
+// SAFETY: tasks read and write parts of their own, or what all others have left before.
 unsafe impl Send for SharedParts {}
+// SAFETY: as above.
 unsafe impl Sync for SharedParts {}
 
 /// One run: a launch with its memory. Its unsafe functions rely on what [`ChainedProductWork::run`] asks for, and on tasks being
