@@ -112,7 +112,7 @@ impl CpuSchedule {
         let nanos: f64 = launches.iter().map(|l| l.nanos).sum();
         let n_workers = if nanos < INLINE_NANOS { 1 } else { target.threads };
         let frame = launches.iter().map(ScheduledLaunch::frame).max().unwrap_or(0).next_multiple_of(LINE / 4);
-        launches.iter_mut().for_each(|launch| launch.matmul_scratch = launch.work.matmul_scratch(n_workers));
+        launches.iter_mut().for_each(|launch| launch.share_out(n_workers));
         let needs: Vec<Vec<usize>> = launches.iter().map(|launch| launch.needs(n_workers)).collect();
         let scratch = scratch(plan, &needs);
         if cfg!(debug_assertions) {
@@ -252,6 +252,16 @@ impl Reverted {
 }
 
 impl ScheduledLaunch {
+    /// Decides what depends on how many threads take part.
+    fn share_out(&mut self, n_workers: usize) {
+        match &mut self.work {
+            LaunchSchedule::Matmul(matmul) => matmul.share_out(n_workers),
+            LaunchSchedule::Grouped(parts) => parts.iter_mut().for_each(|part| part.share_out(n_workers)),
+            LaunchSchedule::Loop(_) | LaunchSchedule::Attention(_) | LaunchSchedule::Routine { .. } => {}
+        }
+        self.matmul_scratch = self.work.matmul_scratch(n_workers);
+    }
+
     /// Lanes that each thread needs for tiles.
     fn frame(&self) -> usize {
         let own = match &self.work {

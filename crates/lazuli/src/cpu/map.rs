@@ -10,11 +10,10 @@ use super::tile::{BoundNest, Frame, Tile};
 /// The memory is as [`BoundNest`] says, and its uniforms are evaluated.
 pub unsafe fn run(bound: &BoundNest) {
     let Traversal::Map(grid) = bound.nest.form else { unreachable!("called for maps") };
-    let n_tiles = grid.count();
-    let per_task = bound.nest.per_task;
-    threads::for_each(n_tiles.div_ceil(per_task), &|task| {
+    let tasks = bound.nest.tasks;
+    threads::for_each(tasks.count(), &|task| {
         bound.with_frame(|frame| {
-            for idx in task * per_task..((task + 1) * per_task).min(n_tiles) {
+            for idx in tasks.items(task) {
                 let (start, rows, len) = grid.at(idx);
                 let tile = Tile { start, rows, len, pitch: grid.width, ..Tile::default() };
                 // SAFETY: as promised by the caller.

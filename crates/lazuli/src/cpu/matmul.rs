@@ -7,6 +7,7 @@ mod epilogue;
 mod implicit;
 mod operands;
 mod packable;
+mod tasks;
 mod windows;
 
 use std::fmt;
@@ -18,6 +19,7 @@ use self::byte_products::multiplies_bytes;
 use self::epilogue::{Epilogue, EpilogueTiles};
 use self::operands::LaneOperand;
 use self::packable::PackableOperand;
+use self::tasks::ProductTasks;
 use self::windows::WindowProduct;
 use super::blocks::BlockGemv;
 use super::byte_gemm::ByteGemm;
@@ -60,6 +62,8 @@ pub struct Matmul {
     room: usize,
     /// The operand that is kept packed if it does not change.
     pub packable: Option<Box<PackableOperand>>,
+    /// Which tasks it is cut into; see [`Matmul::share_out`].
+    tasks: ProductTasks,
     /// About how long it takes on one thread.
     pub nanos: f64,
 }
@@ -128,8 +132,9 @@ impl Matmul {
             _ => 0,
         };
         let (lanes, epilogue) = ([None; 2], EpilogueTiles::new(&nest, matmul.n, bare));
+        let (packable, tasks) = (None, ProductTasks::NONE);
         let mut matmul =
-            Matmul { nest, args: matmul, in_output, bare, epilogue, sums, lanes, made, room, packable: None, nanos };
+            Matmul { nest, args: matmul, in_output, bare, epilogue, sums, lanes, made, room, packable, tasks, nanos };
         matmul.packable = matmul.packable_operand().map(Box::new);
         matmul.lanes = matmul.lane_operands();
         matmul
@@ -245,10 +250,9 @@ impl Matmul {
                 return self.run_windows(product, [a, b], epilogue, &scratch);
             }
             let product = Product { matmul: self, a, b, packed, epilogue, parts: SharedPtr(parts) };
-            if self.by_batch() {
-                let per_task = (SMALL / self.work().max(1)).clamp(1, n_batch);
-                threads::for_each_on(n_batch.div_ceil(per_task), &|worker, task| {
-                    for i in task * per_task..((task + 1) * per_task).min(n_batch) {
+            if let Some(tasks) = self.tasks.matrices {
+                threads::for_each_on(tasks.count(), &|worker, task| {
+                    for i in tasks.items(task) {
                         product.rows(i, 0, m, rooms.of(worker));
                     }
                 });
@@ -320,9 +324,7 @@ impl fmt::Display for Matmul {
             ProductMethod::Winograd(gemm) => write!(f, "{gemm}")?,
             ProductMethod::Bytes(gemm) => write!(f, "{gemm}")?,
         }
-        if self.by_batch() {
-            write!(f, ", whole matrices a task")?;
-        }
+        write!(f, "{}", self.tasks)?;
         let [a, b, _, sums, whole, packed] = self.scratch_bytes(1);
         let how = |side: &str, operand: usize| {
             format!("{side} operand {}", if self.made[operand].is_some() { "made" } else { "widened" })
@@ -522,8 +524,13 @@ impl Product<'_> {
                 }
                 ProductMethod::Gemm(gemm) => {
                     let lists = GemmLists { a: self.a.listed(row), b: self.b.listed(0) };
-                    Gemm { m: rows, a, b, b_first, packed: self.packed.get().cast(), out: out.cast(), ..gemm }
-                        .run(lists, rooms, k_parts, parts)
+                    let tasks = self.matmul.tasks.grid(rows, !self.packed.get().is_null());
+                    Gemm { m: rows, a, b, b_first, packed: self.packed.get().cast(), out: out.cast(), ..gemm }.run(
+                        lists,
+                        rooms,
+                        (k_parts, tasks),
+                        parts,
+                    )
                 }
                 ProductMethod::Blocks(_)
                 | ProductMethod::Implicit(_)

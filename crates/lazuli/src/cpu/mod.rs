@@ -6,6 +6,7 @@ mod packed;
 mod placement;
 mod pool;
 mod threads;
+mod tasks;
 mod nontemporal;
 mod convert;
 

@@ -23,11 +23,10 @@ pub unsafe fn run(bound: &BoundNest, sums: *mut u8) {
         // SAFETY: as promised by the caller.
         return unsafe { run_pieces(bound, pieces, PartialSums(sums.cast())) };
     }
-    let n_blocks = bound.nest.n_blocks();
-    let per_task = bound.nest.per_task;
-    threads::for_each(n_blocks.div_ceil(per_task), &|task| {
+    let tasks = bound.nest.tasks;
+    threads::for_each(tasks.count(), &|task| {
         bound.with_frame(|frame| {
-            for block in task * per_task..((task + 1) * per_task).min(n_blocks) {
+            for block in tasks.items(task) {
                 // SAFETY: as promised by the caller.
                 unsafe { run_block(frame, block) };
             }

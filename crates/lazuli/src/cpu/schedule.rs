@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use super::program::{Code, CodeInst};
 use super::runs::{ElementRuns, IN_ORDER};
 use super::sweeps::{Facts, Sweep, Sweeps};
+use super::tasks::TaskRow;
 use crate::kernel::{Args, GatherArgs, InstOp, Order, Reg, Scope, Store};
 use crate::ops::Isa;
 use crate::shape::MAX_RANK;
@@ -63,8 +64,8 @@ pub struct Nest {
     pub scratch: ScratchLayout,
     /// About how long it takes on one thread.
     pub nanos: f64,
-    /// Blocks (or tiles of a map) per task.
-    pub per_task: usize,
+    /// Blocks (or tiles of a map), so many to a task.
+    pub tasks: TaskRow,
 }
 
 /// Numbers of elements.
@@ -358,7 +359,7 @@ impl Nest {
             sizes,
             scratch: ScratchLayout::default(),
             nanos: 0.0,
-            per_task: 1,
+            tasks: TaskRow { n_items: 0, per_task: 1 },
             passes,
             code: code.clone(),
         };
@@ -500,9 +501,11 @@ impl Nest {
         let per_lane: f64 = self.code.body.insts.iter().map(|i| per_inst(&i.op)).sum::<f64>() + 0.1;
         let lanes = self.sizes.outer * self.sizes.inner.max(1);
         self.nanos = lanes as f64 * per_lane;
-        let n_blocks = self.n_blocks().max(1);
+        let n_items = self.n_blocks();
+        let n_blocks = n_items.max(1);
         let per_block = self.nanos / n_blocks as f64;
-        self.per_task = ((TASK_NANOS / per_block) as usize).clamp(1, n_blocks).max(n_blocks.div_ceil(MAX_TASKS));
+        let per_task = ((TASK_NANOS / per_block) as usize).clamp(1, n_blocks).max(n_blocks.div_ceil(MAX_TASKS));
+        self.tasks = TaskRow { n_items, per_task };
     }
 
     /// How many tiles of a map, or blocks of rows or columns, there are.
@@ -574,7 +577,7 @@ impl fmt::Display for Nest {
                 }
             }
         }
-        write!(f, "; {} a task", self.per_task)?;
+        write!(f, "; {} a task", self.tasks.per_task)?;
         let n_sweeps = self.passes.inner.len();
         if n_sweeps > 1 {
             write!(f, "; {n_sweeps} sweeps")?;

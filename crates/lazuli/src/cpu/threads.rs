@@ -113,13 +113,8 @@ fn pool<'p>() -> Option<&'p ThreadPool> {
     unsafe { POOL.get().as_ref() }
 }
 
-/// How many threads [`for_each`] would use here.
-pub fn count() -> usize {
-    pool().map_or(1, |pool| pool.n_threads() + 1)
-}
-
-/// The number of the worker that this thread is in shared work, however deep: less than [`count`] was where the work was
-/// shared out, and no two threads of that work have the same at once.
+/// The number of the worker that this thread is in shared work, however deep: less than [`Workers::count`] of those that share
+/// it, and no two threads of that work have the same at once.
 pub fn worker() -> usize {
     WORKER.get()
 }
@@ -129,8 +124,8 @@ pub fn for_each(n_tasks: usize, f: &(dyn Fn(usize) + Sync)) {
     for_each_on(n_tasks, &|_, task| f(task));
 }
 
-/// [`for_each`] with the number of the worker that takes the task, which is less than [`count`]: no two threads have the same number
-/// at once. Each worker begins with a share of the tasks that is the same from one kernel to the next, since what it has written is
+/// [`for_each`] with the number of the worker that takes the task, which is less than [`Workers::count`]: no two threads have the same
+/// number at once. Each worker begins with a share of the tasks that is the same from one kernel to the next, since what it has written is
 /// in its own cache; then it takes tasks that others have left.
 pub fn for_each_on(n_tasks: usize, f: &(dyn Fn(usize, usize) + Sync)) {
     let Some(pool) = pool().filter(|_| n_tasks > 1) else {

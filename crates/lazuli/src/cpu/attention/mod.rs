@@ -68,17 +68,13 @@ impl ChainedProductWork {
             unsafe { run.task(group, rows, part, TaskRoom::new(self, rooms.of(worker).first)) };
         });
         if n_parts > 1 {
-            let n_values = schedule.n_groups * n_parts * self.group_rows() * self.args.n_values;
-            each(schedule.is_shared && n_values >= COMBINED, schedule.n_groups, &|worker, group| {
+            each(n_parts >= schedule.shared_parts, schedule.n_groups, &|worker, group| {
                 // SAFETY: as above; all parts are there.
                 unsafe { run.combine(group, TaskRoom::new(self, rooms.of(worker).first)) };
             });
         }
     }
 }
-
-/// Values of all parts whose combination is worth more than one thread.
-const COMBINED: usize = 1 << 15;
 
 /// A pointer that tasks share; they write apart.
 #[derive(Clone, Copy)]

@@ -34,6 +34,8 @@ const MAX_JOINED_ROWS: usize = 32;
 /// Bytes of keys and values that are worth more than one thread. A thread that looks for work joins in about a microsecond; a
 /// token's attention to 75 keys and values of 64, three heads of them in room for 256, takes 19 on one thread of a Zen 5.
 const SHARED_BYTES: usize = 128 << 10;
+/// Values of all parts whose combination is worth more than one thread.
+const COMBINED: usize = 1 << 15;
 
 /// How a chained product is cut. It depends on sizes, and on the number of threads only where that changes no bit.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -57,6 +59,8 @@ pub struct AttentionSchedule {
     pub reads_in_place: bool,
     /// Whether tasks are worth more than one thread.
     pub is_shared: bool,
+    /// Parts of columns from which on putting those of a group together is a task of its own; masks may hide some of all parts.
+    pub shared_parts: usize,
 }
 
 impl AttentionSchedule {
@@ -80,6 +84,8 @@ impl AttentionSchedule {
         let rows_per_task = rows_per_task.min(n_rows.max(1)) * n_joined;
         let work = (n_batch * n_rows * n_columns).saturating_mul(args.depth());
         let column_bytes: usize = read.iter().map(|x| x.len * x.storage.unit_bytes()).sum();
+        let is_shared = work >= TASK || reads_in_place && n_groups * n_columns * column_bytes >= SHARED_BYTES;
+        let part_values = n_batch * n_rows * args.n_values;
         AttentionSchedule {
             n_groups,
             n_joined,
@@ -91,7 +97,8 @@ impl AttentionSchedule {
             block_pitch: block_columns.min(n_columns.next_multiple_of(16)),
             chunk_columns: CHUNK_BLOCKS * block_columns,
             reads_in_place,
-            is_shared: work >= TASK || reads_in_place && n_groups * n_columns * column_bytes >= SHARED_BYTES,
+            is_shared,
+            shared_parts: if is_shared { COMBINED.div_ceil(part_values.max(1)) } else { usize::MAX },
         }
     }
 }
@@ -233,7 +240,12 @@ impl ChainedProductWork {
 impl fmt::Display for ChainedProductWork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let softmax = if self.is_softmax { "online softmax, " } else { "" };
-        write!(f, "{softmax}{}", self.schedule)
+        write!(f, "{softmax}{}", self.schedule)?;
+        match self.args.column_parts.count() {
+            1 => Ok(()),
+            n if n >= self.schedule.shared_parts => write!(f, "; {n} parts, put together group by group"),
+            n => write!(f, "; {n} parts, put together on one thread"),
+        }
     }
 }
 

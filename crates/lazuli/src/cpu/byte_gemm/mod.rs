@@ -14,6 +14,7 @@ use std::ops::Range;
 
 use self::kernel::{ByteTile, QuadKernel, kernel, panel_bytes};
 use super::gemm::PackBuffers;
+use super::tasks::TaskGrid;
 use super::threads;
 use crate::kernel::{AxisList, MatmulArgs, OperandArgs};
 use crate::target::CpuTarget;
@@ -176,24 +177,29 @@ impl ByteGemm {
         }
     }
 
-    /// Computes it on all threads.
-    ///
-    /// # Safety
-    /// This machine has the instructions of the kernel. All elements that `a_lies` reaches are within the memory of `a`, `packed` is
-    /// what [`pack`](ByteGemm::pack) has made, and nobody writes either meanwhile; there is a room of [`room`](ByteGemm::room) words
-    /// for every worker, and `m` rows of `n` results if they are to be written. None of these overlap.
-    pub unsafe fn run(&self, memory: ByteMemory, out: ByteOut) {
-        let ByteGemm { m, k, n, .. } = *self;
-        let n_threads = threads::count();
-        let (n_blocks, n_panels) = (m.div_ceil(BLOCK_ROWS), self.n_panels());
-        let work = m.saturating_mul(k).saturating_mul(n) / TASK;
+    /// The tasks of a matrix, for so many threads.
+    pub fn tasks(&self, n_threads: usize) -> TaskGrid {
+        let (n_blocks, n_panels) = (self.m.div_ceil(BLOCK_ROWS), self.n_panels());
+        let work = self.m.saturating_mul(self.k).saturating_mul(self.n) / TASK;
         let n_tasks = work.max(self.packed_len() * 4 / TASK_BYTES).clamp(1, TASKS_PER_THREAD * n_threads);
         let n_tasks = if n_tasks == 1 { 1 } else { n_tasks.next_multiple_of(n_threads) };
         // Tasks below one another read the same panels, tasks side by side copy the same rows, which is more work.
         let n_tall = n_tasks.min(n_blocks).max(1);
         let n_wide = n_tasks.div_ceil(n_tall).min(n_panels.div_ceil(self.kernel.n_panels)).max(1);
+        TaskGrid { n_wide, n_tall }
+    }
+
+    /// Computes it on all threads, by these tasks.
+    ///
+    /// # Safety
+    /// This machine has the instructions of the kernel. All elements that `a_lies` reaches are within the memory of `a`, `packed` is
+    /// what [`pack`](ByteGemm::pack) has made, and nobody writes either meanwhile; there is a room of [`room`](ByteGemm::room) words
+    /// for every worker, and `m` rows of `n` results if they are to be written. None of these overlap.
+    pub unsafe fn run(&self, memory: ByteMemory, tasks: TaskGrid, out: ByteOut) {
+        let (m, TaskGrid { n_wide, n_tall }) = (self.m, tasks);
+        let (n_blocks, n_panels) = (m.div_ceil(BLOCK_ROWS), self.n_panels());
         let share = |n: usize, n_shares: usize, idx: usize| n * idx / n_shares..n * (idx + 1) / n_shares;
-        threads::for_each_on(n_tall * n_wide, &|worker, task| {
+        threads::for_each_on(tasks.count(), &|worker, task| {
             let blocks = share(n_blocks, n_tall, task % n_tall);
             let tiles = share(n_panels.div_ceil(self.kernel.n_panels), n_wide, task / n_tall);
             let rows = blocks.start * BLOCK_ROWS..(blocks.end * BLOCK_ROWS).min(m);

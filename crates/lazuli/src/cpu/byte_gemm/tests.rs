@@ -56,7 +56,7 @@ fn product(
     unsafe {
         gemm.pack(b.as_ptr(), b_lies, packed);
         let memory = ByteMemory { a: a.as_ptr(), a_lies, packed, rooms };
-        gemm.run(memory, if bare { ByteOut::Results(results) } else { ByteOut::Blocks(&hand_over) });
+        gemm.run(memory, gemm.tasks(3), if bare { ByteOut::Results(results) } else { ByteOut::Blocks(&hand_over) });
     }
     out
 }

@@ -13,6 +13,7 @@ use super::pack::turn_near;
 use super::{
     BSource, DEPTH, Gemm, GemmLists, GemmTiling, PackBuffers, SharedConst, TASK, TASKS_PER_THREAD, max_height, share,
 };
+use crate::cpu::tasks::TaskGrid;
 use crate::cpu::threads;
 use crate::dtype::DType;
 use crate::kernel::{AxisList, OperandArgs};
@@ -121,7 +122,7 @@ impl ImplicitGemm {
         BLOCK.next_multiple_of(kernel.heights[2]) * kernel.across * kernel.lanes
     }
 
-    fn n_panels(&self) -> usize {
+    pub(super) fn n_panels(&self) -> usize {
         let kernel = kernel(self.isa, false);
         self.m.div_ceil(kernel.across * kernel.lanes)
     }
@@ -166,25 +167,31 @@ impl ImplicitGemm {
     }
 
     /// Blocks of columns of each image and panel.
-    fn n_blocks(&self, n_images: usize, n_threads: usize) -> usize {
-        let work = self.m.saturating_mul(self.k).saturating_mul(self.n).saturating_mul(n_images);
-        let n_tasks = (work / TASK).clamp(1, TASKS_PER_THREAD * n_threads).div_ceil(n_images * self.n_panels());
+    pub(super) fn n_blocks(&self, n_threads: usize) -> usize {
+        let work = self.m.saturating_mul(self.k).saturating_mul(self.n).saturating_mul(self.n_images);
+        let n_panels = (self.n_images * self.n_panels()).max(1);
+        let n_tasks = (work / TASK).clamp(1, TASKS_PER_THREAD * n_threads).div_ceil(n_panels);
         let most = (self.n / MIN_BLOCK).max(1).min(self.n.div_ceil(self.block_unit()));
         self.n.div_ceil(BLOCK).max(n_tasks.min(most))
     }
 
-    /// Computes it on all threads. Where an image begins is asked for by its number.
+    /// Computes it on all threads, by these tasks of each image. Where an image begins is asked for by its number.
     ///
     /// # Safety
     /// This machine has `isa`; the memory is as [`ImplicitMemory`] says; `image` gives where every image begins whose windows `b`
     /// lists, and `out` takes sums where nobody else writes. None of these overlap but what is only read.
-    pub unsafe fn run(&self, memory: ImplicitMemory, image: &(dyn Fn(usize) -> *const f32 + Sync), out: ImplicitOut) {
+    pub unsafe fn run(
+        &self,
+        memory: ImplicitMemory,
+        tasks: TaskGrid,
+        image: &(dyn Fn(usize) -> *const f32 + Sync),
+        out: ImplicitOut,
+    ) {
         let &ImplicitGemm { k, n, n_images, .. } = self;
-        let (n_panels, unit) = (self.n_panels(), self.block_unit());
+        let (TaskGrid { n_wide: n_panels, n_tall: n_blocks }, unit) = (tasks, self.block_unit());
         if n_images == 0 || n == 0 {
             return;
         }
-        let n_blocks = self.n_blocks(n_images, threads::count());
         // SAFETY: there is room for the table.
         let table = unsafe { std::slice::from_raw_parts_mut(memory.table, k) };
         memory.b.rows.write_offsets(table);

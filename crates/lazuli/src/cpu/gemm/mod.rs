@@ -7,6 +7,7 @@ mod implicit;
 mod kernel;
 mod pack;
 mod packed;
+mod tasks;
 mod winograd;
 
 pub use gather::ListedMatrix;
@@ -22,6 +23,7 @@ use self::kernel::{MicroKernel, RegisterTile, kernel, of};
 pub use self::pack::turn;
 pub use self::packed::PackedMatrix;
 use super::split_k::Parts;
+use super::tasks::TaskGrid;
 use super::threads;
 use crate::blocks::Storage;
 use crate::dtype::DType;
@@ -243,33 +245,25 @@ impl Gemm {
         });
     }
 
-    /// Computes it on all threads, by the parts of k, whose sums there is room for at `sums` but for the first.
+    /// Computes it on all threads, task by task of each part of k. There is room for the sums of all parts but the first at `sums`.
     ///
     /// # Safety
     /// The memory is as [`Gemm`] says, with lists where there are no steps; there is a room of [`Gemm::room`] values for every
     /// worker, and `m · n` values at `sums` for every part of k but the first. None of these overlap.
-    pub unsafe fn run(&self, lists: GemmLists, rooms: PackBuffers, k_parts: AxisParts, sums: *mut f32) {
+    pub unsafe fn run(
+        &self,
+        lists: GemmLists,
+        rooms: PackBuffers,
+        (k_parts, tasks): (AxisParts, TaskGrid),
+        sums: *mut f32,
+    ) {
         if self.k == 0 {
             // SAFETY: as promised by the caller.
             return unsafe { self.out.write_bytes(0, self.m * self.n) };
         }
         let cut = self.cut(lists);
         let (n_panels, n_tiles, tile_rows) = (cut.n_panels(), cut.n_tiles(), cut.kernel.heights[2]);
-        let (n_threads, n_parts) = (threads::count(), k_parts.count());
-        let worth = (self.work() / TASK / n_parts).clamp(1, (TASKS_PER_THREAD * n_threads).div_ceil(n_parts));
-        let n_tasks = if worth == 1 { 1 } else { worth.next_multiple_of(n_threads) };
-        // As wide as a block, for then `a` is read least often; as tall as leaves every thread its share. Panels are
-        // better read by one thread than by two at once.
-        let widest = if cut.way == BSource::Prepacked || cut.packed().is_some() {
-            n_tasks
-        } else {
-            n_tasks.div_ceil(cut.max_tall())
-        };
-        let n_wide = n_panels.div_ceil(cut.max_panels()).max(widest).min(n_panels).max(1);
-        let n_tall = n_tasks.div_ceil(n_wide);
-        let n_tall = if n_wide.is_multiple_of(n_threads) { n_tall } else { n_tall.next_multiple_of(n_threads) };
-        // What is gathered for a task is gathered again for the one below it: no more of them than threads.
-        let n_tall = if lists.b.is_some() { n_tall.min(n_threads) } else { n_tall }.min(cut.max_tall());
+        let (n_parts, TaskGrid { n_wide, n_tall }) = (k_parts.count(), tasks);
         let sums = Parts { first: self.out, rest: sums, len: self.m * self.n };
         threads::for_each_on(n_parts * n_wide * n_tall, &|worker, task| {
             let (part, task) = (task / (n_wide * n_tall), task % (n_wide * n_tall));

@@ -19,7 +19,8 @@ use std::ops::Range;
 use super::gather::ListedMatrix;
 use super::implicit::{BLOCK, DirectBlock, ImplicitGemm, ImplicitOut, MAX_PACKED};
 use super::kernel::{MicroKernel, RegisterTile, kernel};
-use super::{BSource, DEPTH, GemmLists, GemmTiling, PackBuffers, SharedConst, SharedMut, TASKS_PER_THREAD, share};
+use super::{BSource, DEPTH, GemmLists, GemmTiling, PackBuffers, SharedConst, SharedMut, share};
+use crate::cpu::tasks::TaskGrid;
 use crate::cpu::threads;
 use crate::kernel::OperandArgs;
 use crate::ops::math::Floats;
@@ -118,7 +119,7 @@ impl Winograd {
     }
 
     /// Blocks of rows of tiles in an image.
-    fn n_blocks(&self) -> usize {
+    pub(super) fn n_blocks(&self) -> usize {
         let (down, across) = self.n_tiles();
         let most = BLOCK_TILES.min(PLACE_VALUES / self.n_channels) / across;
         down.div_ceil(most.max(1))
@@ -167,15 +168,22 @@ impl Winograd {
         });
     }
 
-    /// Computes it on all threads. Where an image begins is asked for by its number.
+    /// Computes it on all threads, by these tasks of each image. Where an image begins is asked for by its number.
     ///
     /// # Safety
     /// This machine has the instruction set; the memory is as [`WinogradMemory`] says; `image` gives where every image begins whose
     /// windows `b` lists, and `out` takes results where nobody else writes. None of these overlap but what is only read.
-    pub unsafe fn run(&self, memory: WinogradMemory, image: &(dyn Fn(usize) -> *const f32 + Sync), out: ImplicitOut) {
+    pub unsafe fn run(
+        &self,
+        memory: WinogradMemory,
+        tasks: TaskGrid,
+        image: &(dyn Fn(usize) -> *const f32 + Sync),
+        out: ImplicitOut,
+    ) {
         let gemm = self.direct.transposed(memory.a, memory.a_lies);
         let cut = self.cut(&gemm, weight_lists(memory.a_lies));
-        let (sizes, n_images, n_blocks) = (self.block(), self.direct.n_images, self.n_blocks());
+        let (sizes, n_images, TaskGrid { n_wide: n_groups, n_tall: n_blocks }) =
+            (self.block(), self.direct.n_images, tasks);
         // SAFETY: there is room for both tables.
         let (channels, table) =
             unsafe { std::slice::from_raw_parts_mut(memory.table, self.table_len()) }.split_at_mut(self.n_channels);
@@ -183,12 +191,8 @@ impl Winograd {
         memory.b.rows.write_offsets(table);
         let direct = DirectBlock { cut, table, places: &memory.b.cols };
         let block = WinogradBlock { x: self, direct, sizes, packed: SharedConst(memory.packed), channels };
-        // Whoever transforms a block multiplies it with all panels, unless others would have nothing to do.
-        let (n_threads, n_panels, n_rows) = (threads::count(), block.direct.cut.n_panels(), self.n_tiles().0);
-        let n_units = n_images * n_blocks;
-        let is_shared = n_units.is_multiple_of(n_threads) || n_units >= TASKS_PER_THREAD * n_threads;
-        let n_groups = if is_shared { 1 } else { n_panels.min(n_threads) };
-        threads::for_each_on(n_units * n_groups, &|worker, task| {
+        let (n_panels, n_rows) = (block.direct.cut.n_panels(), self.n_tiles().0);
+        threads::for_each_on(n_images * tasks.count(), &|worker, task| {
             let (unit, group) = (task / n_groups, task % n_groups);
             let rows = share(n_rows, n_blocks, unit % n_blocks);
             let (image_idx, panels) = (unit / n_blocks, share(n_panels, n_groups, group));

@@ -54,7 +54,8 @@ impl Matmul {
                 if kept.is_null() && (image == 0 || !b.is_shared(batch)) {
                     gemm.pack(right, b, own);
                 }
-                gemm.run(ByteMemory { a: left, a_lies: a, packed, rooms }, out);
+                let tasks = self.tasks.grid(m, !kept.is_null());
+                gemm.run(ByteMemory { a: left, a_lies: a, packed, rooms }, tasks, out);
             }
         }
     }

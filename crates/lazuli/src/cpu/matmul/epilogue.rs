@@ -7,6 +7,7 @@ use super::{Matmul, SharedPtr};
 use crate::cpu::map;
 use crate::cpu::runs::ElementRuns;
 use crate::cpu::schedule::{Nest, Traversal};
+use crate::cpu::tasks::TaskRow;
 use crate::cpu::threads;
 use crate::cpu::tile::{BoundNest, Tile, Val};
 
@@ -24,6 +25,8 @@ pub(super) struct EpilogueTiles {
     max_len: usize,
     /// Whether a tile may have several rows that are as far apart as those of the product.
     takes_rows: bool,
+    /// Rows to a task, where they are mapped apart from the product.
+    rows_per_task: usize,
     /// There is nothing to do: the sums are the output.
     is_bare: bool,
 }
@@ -35,7 +38,8 @@ impl EpilogueTiles {
         // Either the nest's own rows are those of the product, or all that it reads and writes lies as positions count.
         let is_flat = |walk: &ElementRuns| matches!(walk, ElementRuns::Flat(_) | ElementRuns::One(_));
         let takes_rows = grid.width == n || nest.walks.iter().all(is_flat);
-        EpilogueTiles { n, n_lanes: grid.rows * grid.len, max_len: grid.len, takes_rows, is_bare }
+        let rows_per_task = PIECE.div_ceil(n.max(1));
+        EpilogueTiles { n, n_lanes: grid.rows * grid.len, max_len: grid.len, takes_rows, rows_per_task, is_bare }
     }
 }
 
@@ -84,7 +88,7 @@ impl Epilogue<'_> {
     /// # Safety
     /// Their sums are there, and nobody else maps them.
     pub unsafe fn map_block(&self, start: usize, rows: Range<usize>, columns: Range<usize>, sums: BlockSums) {
-        let EpilogueTiles { n, n_lanes, max_len, takes_rows, is_bare } = self.tiles;
+        let EpilogueTiles { n, n_lanes, max_len, takes_rows, is_bare, .. } = self.tiles;
         if is_bare || rows.is_empty() || columns.is_empty() {
             return;
         }
@@ -125,11 +129,10 @@ impl Epilogue<'_> {
         if self.tiles.is_bare || n == 0 {
             return;
         }
-        let per_task = PIECE.div_ceil(n);
-        threads::for_each(n_rows.div_ceil(per_task), &|task| {
-            let rows = task * per_task..n_rows.min((task + 1) * per_task);
+        let tasks = TaskRow { n_items: n_rows, per_task: self.tiles.rows_per_task };
+        threads::for_each(tasks.count(), &|task| {
             // SAFETY: as promised by the caller.
-            unsafe { self.block(start, rows, 0..n) }
+            unsafe { self.block(start, tasks.items(task), 0..n) }
         });
     }
 }

@@ -36,6 +36,7 @@ impl Matmul {
         let out = if self.bare { ImplicitOut::Results(&results) } else { ImplicitOut::Blocks(&map) };
         let image = |image: usize| b.matrix(batch, image, 0).cast();
         let weights: *const f32 = a.matrix(batch, 0, 0).cast();
+        let tasks = self.tasks.grid(m, !kept.is_null());
         // SAFETY: as promised by the caller.
         unsafe {
             match &self.sums {
@@ -44,7 +45,7 @@ impl Matmul {
                         gemm.pack(weights, a.lies, own);
                     }
                     let table = own.wrapping_add(gemm.packed_len()).cast();
-                    gemm.run(ImplicitMemory { packed, table, b: b.lies, rooms }, &image, out);
+                    gemm.run(ImplicitMemory { packed, table, b: b.lies, rooms }, tasks, &image, out);
                 }
                 ProductMethod::Winograd(gemm) => {
                     if kept.is_null() {
@@ -52,7 +53,7 @@ impl Matmul {
                     }
                     let table = own.wrapping_add(gemm.packed_len()).cast();
                     let memory = WinogradMemory { a: weights, a_lies: a.lies, packed, table, b: b.lies, rooms };
-                    gemm.run(memory, &image, out);
+                    gemm.run(memory, tasks, &image, out);
                 }
                 _ => unreachable!("called for products that read windows in place"),
             }
