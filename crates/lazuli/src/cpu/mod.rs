@@ -5,6 +5,7 @@ mod memory;
 mod packed;
 mod placement;
 mod pool;
+mod raw;
 mod threads;
 mod tasks;
 mod nontemporal;

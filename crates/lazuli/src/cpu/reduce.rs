@@ -4,6 +4,7 @@
 use super::chain;
 use super::fold;
 use super::program::CodeInst;
+use super::raw::SharedLanes;
 use super::schedule::{Nest, SERIAL, Tiling, Traversal};
 use super::sweeps::{Fold, Sweep};
 use super::threads;
@@ -14,14 +15,13 @@ use crate::ops::{CombineStep, ReduceLoops};
 /// Runs a reduction on the threads this is called in.
 ///
 /// # Safety
-/// The memory is as [`BoundNest`] says, and its uniforms are evaluated. `sums` is valid for [`Nest::sums_bytes`] bytes, aligned for
-/// lanes, and used by nobody else.
-pub unsafe fn run(bound: &BoundNest, sums: *mut u8) {
+/// The memory is as [`BoundNest`] says, and its uniforms are evaluated. `sums` has [`Nest::sums_bytes`] bytes, used by nobody else.
+pub unsafe fn run(bound: &BoundNest, sums: SharedLanes) {
     if let Traversal::Columns { pieces, .. } = bound.nest.form
         && pieces.count() > 1
     {
         // SAFETY: as promised by the caller.
-        return unsafe { run_pieces(bound, pieces, PartialSums(sums.cast())) };
+        return unsafe { run_pieces(bound, pieces, sums) };
     }
     let tasks = bound.nest.tasks;
     threads::for_each(tasks.count(), &|task| {
@@ -245,15 +245,13 @@ fn combine(a: u32, b: u32, loops: &ReduceLoops) -> u32 {
 ///
 /// # Safety
 /// As for [`run`]; the nest is one of columns whose rows are cut into these pieces.
-unsafe fn run_pieces(bound: &BoundNest, pieces: Tiling, sums: PartialSums) {
+unsafe fn run_pieces(bound: &BoundNest, pieces: Tiling, sums: SharedLanes) {
     let nest = bound.nest;
     let Traversal::Columns { blocks, .. } = nest.form else { unreachable!("called for columns") };
     let (passes, pass) = (&nest.passes, &nest.passes.inner[0]);
     let (n_pieces, n_folds) = (pieces.count(), pass.folds.len());
-    // The sums of a piece; pieces of one fold lie one after another.
-    let at = |block: usize, fold: usize, piece: usize| {
-        sums.get().wrapping_add(((block * n_folds + fold) * n_pieces + piece) * blocks.piece)
-    };
+    // Where the sums of a piece are; pieces of one fold lie one after another.
+    let at = |block: usize, fold: usize, piece: usize| ((block * n_folds + fold) * n_pieces + piece) * blocks.piece;
     threads::for_each(blocks.count() * n_pieces, &|task| {
         let (block, piece) = (task / n_pieces, task % n_pieces);
         let (start, len) = blocks.at(block);
@@ -262,7 +260,8 @@ unsafe fn run_pieces(bound: &BoundNest, pieces: Tiling, sums: PartialSums) {
             frame.run_outer(&passes.outer[0], start, len);
             columns(frame, pass, (start, len), pieces.at(piece));
             for (i, fold) in pass.folds.iter().enumerate() {
-                at(block, i, piece).copy_from_nonoverlapping(frame.outer_lanes(fold.reg), len);
+                let own = std::slice::from_raw_parts(frame.outer_lanes(fold.reg), len);
+                sums.part(at(block, i, piece), len).copy_from_slice(own);
             }
         });
     });
@@ -272,7 +271,7 @@ unsafe fn run_pieces(bound: &BoundNest, pieces: Tiling, sums: PartialSums) {
         bound.with_frame(|frame| unsafe {
             frame.run_outer(&passes.outer[0], start, len);
             for (i, fold) in pass.folds.iter().enumerate() {
-                let lanes = |piece: usize| std::slice::from_raw_parts_mut(at(block, i, piece), len);
+                let lanes = |piece: usize| sums.part(at(block, i, piece), len);
                 let mut step = 1;
                 while step < n_pieces {
                     for piece in (0..n_pieces - step).step_by(2 * step) {
@@ -280,25 +279,12 @@ unsafe fn run_pieces(bound: &BoundNest, pieces: Tiling, sums: PartialSums) {
                     }
                     step *= 2;
                 }
-                frame.outer_lanes(fold.reg).copy_from_nonoverlapping(at(block, i, 0), len);
+                std::slice::from_raw_parts_mut(frame.outer_lanes(fold.reg), len).copy_from_slice(lanes(0));
             }
             passes.outer[1..].iter().for_each(|lines| frame.run_outer(lines, start, len));
             frame.store_outer(start, len);
         });
     });
-}
-
-/// Where sums of pieces are; tasks write apart.
-#[derive(Clone, Copy)]
-struct PartialSums(*mut u32);
-
-// SAFETY: see above.
-unsafe impl Sync for PartialSums {}
-
-impl PartialSums {
-    fn get(self) -> *mut u32 {
-        self.0
-    }
 }
 
 /// One pass over columns (the first, and how many) along some of their rows (likewise), a few rows at a time.

@@ -12,6 +12,7 @@ use super::matmul::{Matmul, MatmulScratch};
 use super::memory::CpuBuffer;
 use super::packed::PackedMemory;
 use super::program::CpuProgram;
+use super::raw::SharedLanes;
 use super::routines::{RoutineCall, RoutineScratch};
 use super::schedule::{Nest, Traversal};
 use super::tile::{BoundNest, KernelFaults};
@@ -105,7 +106,7 @@ fn run_loop(running: &RunningLaunch, nest: &Nest, sums: *mut u8) {
         bound.evaluate_uniforms();
         match nest.form {
             Traversal::Map(_) => map::run(&bound),
-            _ => reduce::run(&bound, sums),
+            _ => reduce::run(&bound, SharedLanes::new(sums, nest.sums_bytes())),
         }
     }
 }

@@ -1,0 +1,69 @@
+//! Memory that the tasks of a launch share, each for parts of its own. Where it ends is known in debug builds, in which a part that
+//! reaches beyond is a panic before it is touched; a release build keeps the pointer alone.
+
+/// Lanes of 32 bits that tasks share.
+#[derive(Clone, Copy)]
+pub struct SharedLanes {
+    first: *mut u32,
+    #[cfg(debug_assertions)]
+    n_lanes: usize,
+}
+
+// SAFETY: who makes one promises that tasks keep to parts of their own, or wait for each other.
+unsafe impl Send for SharedLanes {}
+// SAFETY: as above.
+unsafe impl Sync for SharedLanes {}
+
+impl SharedLanes {
+    /// These bytes as lanes; there may be none, and then the pointer may be null.
+    ///
+    /// # Safety
+    /// For as long as it is used, `n_bytes` bytes from `first` on are valid for reading and writing, aligned for lanes, and used
+    /// through this alone.
+    pub unsafe fn new(first: *mut u8, n_bytes: usize) -> SharedLanes {
+        debug_assert!(n_bytes == 0 || first.cast::<u32>().is_aligned() && !first.is_null(), "no memory for lanes");
+        SharedLanes {
+            first: first.cast(),
+            #[cfg(debug_assertions)]
+            n_lanes: n_bytes / 4,
+        }
+    }
+
+    /// Some lanes, from `at` on.
+    ///
+    /// # Safety
+    /// They are within the memory, and nobody else uses them as long as this is used.
+    pub unsafe fn part<'m>(self, at: usize, len: usize) -> &'m mut [u32] {
+        #[cfg(debug_assertions)]
+        assert!(at + len <= self.n_lanes, "bug in the schedule: lanes {at} and {len} more of {}", self.n_lanes);
+        // SAFETY: as promised by the caller; the memory is as `new` was promised.
+        unsafe { std::slice::from_raw_parts_mut(self.first.add(at), len) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_where_they_are_asked_for() {
+        let mut lanes = vec![0u32; 8];
+        // SAFETY: that memory is there, and no two parts are the same.
+        unsafe {
+            let shared = SharedLanes::new(lanes.as_mut_ptr().cast(), 32);
+            shared.part(0, 3).fill(1);
+            shared.part(5, 3).fill(2);
+            assert!(SharedLanes::new(lanes.as_mut_ptr().cast(), 0).part(0, 0).is_empty());
+        }
+        assert_eq!(lanes, [1, 1, 1, 0, 0, 2, 2, 2]);
+    }
+
+    #[cfg(debug_assertions)]
+    #[test]
+    #[should_panic(expected = "lanes 6 and 3 more of 8")]
+    fn a_part_beyond_the_end_is_found_out() {
+        let mut lanes = vec![0u32; 8];
+        // SAFETY: it panics before it touches anything.
+        unsafe { SharedLanes::new(lanes.as_mut_ptr().cast(), 32).part(6, 3).fill(0) };
+    }
+}
