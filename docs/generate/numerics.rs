@@ -28,6 +28,9 @@ What each op promises, and what the tests hold it to. The rules in short:
   of one size errors are about those of plain sums. Beside a value of 10⁶ a result whose window is all zeros may be 0.1 instead of 0, so
   large numbers that mark missing places of an image (−10⁹, 10³⁰) also spoil results whose windows do not hold them. Small whole
   numbers stay exact, and NaN and ±∞ reach the results whose windows hold them and no others.
+- **Weights in blocks** on processors with AMX: 16 rows and more are multiplied in three passes of bf16. A result is off by less than
+  1e−5 of the sum of its terms without their signs if their last bits differ, and by at most 3.1e−5 if all have the worst ones. NaN, ±∞
+  and subnormals are what they are elsewhere. `LAZULI_AMX=off` keeps such products as exact as sums of f32.
 - **f16 and bf16** are storage: values are computed as f32, and stay f32 between ops that share a kernel. They are rounded
   once, when they are stored (or where `to_dtype` says so), so fusing takes roundings away and adds none. What is written
   with several ops (activations, means, spreads, norms, softmax) is computed in f32 from its first step to its last: of every

@@ -11,6 +11,7 @@ use crate::line::Line;
 use crate::map::{Map, binary, promote};
 use crate::program::{Op, Table};
 use crate::reduce::fold;
+use crate::subject::left_out_of_products;
 
 /// A contraction of two tensors (an einsum may have one or three).
 #[derive(Clone, Debug)]
@@ -96,7 +97,8 @@ fn bounded(exact: Cell, magnitudes: Magnitudes, n_roundings: usize) -> Cell {
     }
     // Half a unit of the sum of magnitudes per rounding; what underflows is lost, times what it is then multiplied by.
     let lost = magnitudes.largest * f64::powi(2.0, -148);
-    let error = 0.5 * n_roundings as f64 * (1.01 * ulp(magnitudes.sum) + lost);
+    let rounded = 0.5 * n_roundings as f64 * (1.01 * ulp(magnitudes.sum) + lost);
+    let error = rounded + left_out_of_products() * magnitudes.sum;
     exact.widened(error, error)
 }
 

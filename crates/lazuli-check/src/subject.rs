@@ -3,6 +3,7 @@
 
 use std::cell::{Cell as Slot, RefCell};
 use std::marker::PhantomData;
+use std::sync::OnceLock;
 
 use lazuli::{Device, Result, Tensor};
 
@@ -54,6 +55,16 @@ pub fn device() -> Device {
 /// The error that a row states for the device under test.
 pub fn stated(ulps: f64, gpu_ulps: f64) -> f64 {
     if device() == Device::cpu() { ulps } else { gpu_ulps }
+}
+
+/// The part of a product that the device under test may leave out: by AMX floats are multiplied as two bf16 each.
+pub fn left_out_of_products() -> f64 {
+    static OF_CPU: OnceLock<f64> = OnceLock::new();
+    let by_amx = || Device::cpu().properties().iter().any(|(name, _)| *name == "AMX");
+    match device() == Device::cpu() {
+        true => *OF_CPU.get_or_init(|| if by_amx() { f64::powi(2.0, -15) } else { 0.0 }),
+        false => 0.0,
+    }
 }
 
 /// Whether the device under test takes subnormal numbers for zero.

@@ -213,6 +213,9 @@ impl Matmul {
             ProductMethod::Winograd(gemm) => gemm.packed_len() * 4 + gemm.table_len() * size_of::<isize>(),
             ProductMethod::Blocks(gemv) => gemv.digits_bytes(),
             ProductMethod::Bytes(gemm) => gemm.packed_len() * 4,
+            ProductMethod::Gemm(gemm) => {
+                Gemm { m: self.panel_rows().min(gemm.m), ..*gemm }.split_words(self.args.k_parts) * 4
+            }
             _ => 0,
         };
         [a, b, parts, self.sums_bytes(), packed, n_workers * self.room * 4]
@@ -249,7 +252,8 @@ impl Matmul {
             if let ProductMethod::Windows(product) = self.sums {
                 return self.run_windows(product, [a, b], epilogue, &scratch);
             }
-            let product = Product { matmul: self, a, b, packed, epilogue, parts: SharedPtr(parts) };
+            let split = SharedPtr(scratch.packed.cast());
+            let product = Product { matmul: self, a, b, packed, split, epilogue, parts: SharedPtr(parts) };
             if let Some(tasks) = self.tasks.matrices {
                 threads::for_each_on(tasks.count(), &|worker, task| {
                     for i in tasks.items(task) {
@@ -380,6 +384,9 @@ impl ProductMethod {
             b_steps: b.steps(),
             panels,
             packed: null,
+            // Where threads take whole matrices there is no memory for several that are split.
+            by_amx: panels.is_none() && args.batch.iter().all(|n| *n == 1) && target.amx.takes(m, b_storage),
+            split: std::ptr::null_mut(),
             out,
         };
         let (Some(a_steps), Some(b_steps)) = (a.steps(), b.steps()) else {
@@ -481,6 +488,8 @@ struct Product<'a> {
     b: StridedOperand<'a>,
     /// The right operand packed, or null.
     packed: SharedPtr,
+    /// Memory for the left operand split, or null.
+    split: SharedPtr,
     epilogue: Epilogue<'a>,
     parts: SharedPtr,
 }
@@ -525,7 +534,8 @@ impl Product<'_> {
                 ProductMethod::Gemm(gemm) => {
                     let lists = GemmLists { a: self.a.listed(row), b: self.b.listed(0) };
                     let tasks = self.matmul.tasks.grid(rows, !self.packed.get().is_null());
-                    Gemm { m: rows, a, b, b_first, packed: self.packed.get().cast(), out: out.cast(), ..gemm }.run(
+                    let (packed, split) = (self.packed.get().cast(), self.split.get());
+                    Gemm { m: rows, a, b, b_first, packed, split, out: out.cast(), ..gemm }.run(
                         lists,
                         rooms,
                         (k_parts, tasks),

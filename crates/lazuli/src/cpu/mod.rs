@@ -93,10 +93,12 @@ type HeldProgram = Arc<InternedRef<Arc<Kernel>, CpuProgram>>;
 impl Cpu {
     /// Opens it.
     pub fn new() -> Cpu {
-        Cpu::with(Workers::new())
+        let threads = Workers::new();
+        let target = CpuTarget::new(isa(), threads.count());
+        Cpu::with(threads, target)
     }
 
-    fn with(threads: Workers) -> Cpu {
+    fn with(threads: Workers, target: CpuTarget) -> Cpu {
         let counters: Arc<Counters> = Arc::default();
         let driver = match isa() {
             Isa::Baseline => std::env::consts::ARCH,
@@ -112,7 +114,6 @@ impl Cpu {
             max_buffer_bytes: isize::MAX as usize,
             max_binding_bytes: isize::MAX as usize,
         };
-        let target = CpuTarget::new(isa(), threads.count());
         let pool = Arc::new(BlockPool::new(counters.clone()));
         let packed = PackedOperands::new(pool.clone(), counters.clone());
         let programs = Interned::new(counters.clone(), |counters| &counters.bytes_programs);

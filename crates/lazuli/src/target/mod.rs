@@ -2,6 +2,7 @@
 //! graph. A device makes its own when it is opened; presets have a name and need no device, so that plans, schedules and
 //! texts for any of them are tested anywhere. Knows no backend and no API.
 
+mod amx;
 #[cfg(feature = "gpu")]
 pub mod attention_tiles;
 #[cfg(feature = "gpu")]
@@ -18,6 +19,9 @@ mod tests;
 #[cfg(feature = "gpu")]
 pub mod variants;
 
+pub use amx::AmxUse;
+#[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
+pub use amx::is_permitted as amx_is_permitted;
 #[cfg(feature = "gpu")]
 pub use gpu::{Folds, GpuTarget, MAX_ELEMS, Pace, Threads};
 #[cfg(feature = "gpu")]
@@ -57,6 +61,8 @@ pub struct CpuTarget {
     pub has_vnni: bool,
     /// Digits of eight bits as which floats are multiplied with blocks, one to three: three are as exact as f32.
     pub n_digits: usize,
+    /// Which products of floats may go through AMX's tiles, beside AVX-512.
+    pub amx: AmxUse,
 }
 
 /// Sizes of caches in bytes. They are not asked of the machine: tiles, and with them the order of sums, should not
@@ -237,7 +243,14 @@ impl CpuTarget {
         let has_vnni = isa == Isa::Avx512 && has_vnni();
         let n_digits = log::choice("LAZULI_DIGITS", &[("1", 1), ("2", 2), ("3", 3)]);
         let n_digits = n_digits.unwrap_or_else(|| DIGITS.load(Ordering::Relaxed));
-        CpuTarget { isa, threads, caches: Caches { l1_bytes: 32 << 10, all_bytes }, has_vnni, n_digits }
+        CpuTarget {
+            isa,
+            threads,
+            caches: Caches { l1_bytes: 32 << 10, all_bytes },
+            has_vnni,
+            n_digits,
+            amx: AmxUse::of_machine(isa),
+        }
     }
 
     /// Lanes of a vector of floats.

@@ -1,6 +1,6 @@
 //! Targets by name, for plans, schedules and texts that are made without a device.
 
-use super::{Caches, CpuTarget, Target};
+use super::{AmxUse, Caches, CpuTarget, Target};
 #[cfg(feature = "gpu")]
 use super::{GpuTarget, quirks};
 #[cfg(feature = "gpu")]
@@ -9,14 +9,23 @@ use crate::ops::Isa;
 
 /// Two threads, and caches as they are outside of tests.
 fn processor(isa: Isa) -> Target {
+    with_amx(isa, AmxUse::Never)
+}
+
+fn with_amx(isa: Isa, amx: AmxUse) -> Target {
     let caches = Caches { l1_bytes: 32 << 10, all_bytes: 12 << 20 };
-    Target::cpu(CpuTarget { isa, threads: 2, caches, has_vnni: isa == Isa::Avx512, n_digits: 3 })
+    Target::cpu(CpuTarget { isa, threads: 2, caches, has_vnni: isa == Isa::Avx512, n_digits: 3, amx })
 }
 
 impl Target {
     /// A processor with AVX-512, and two threads.
     pub fn avx512() -> Target {
         processor(Isa::Avx512)
+    }
+
+    /// A processor with AVX-512 and AMX, and two threads.
+    pub fn amx() -> Target {
+        with_amx(Isa::Avx512, AmxUse::Blocks)
     }
 
     /// A processor with AVX2, and two threads.

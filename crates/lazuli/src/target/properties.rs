@@ -1,6 +1,6 @@
 //! A target as people read it: a name and a value for each thing that plans and kernels go by.
 
-use super::{CpuTarget, Machine, Target};
+use super::{AmxUse, CpuTarget, Machine, Target};
 #[cfg(feature = "gpu")]
 use super::{Folds, GpuTarget, Threads};
 
@@ -20,11 +20,17 @@ impl Target {
 }
 
 fn of_cpu(cpu: &CpuTarget) -> Vec<(&'static str, String)> {
-    vec![
+    let mut all = vec![
         ("instructions", format!("{:?}", cpu.isa).to_lowercase()),
         ("threads", cpu.threads.to_string()),
         ("first-level cache", format!("{} KiB, taken to be so", cpu.caches.l1_bytes >> 10)),
-    ]
+    ];
+    match cpu.amx {
+        AmxUse::Never => {}
+        AmxUse::Blocks => all.push(("AMX", "products of many rows with blocks".to_string())),
+        AmxUse::All => all.push(("AMX", "products of many rows".to_string())),
+    }
+    all
 }
 
 #[cfg(feature = "gpu")]

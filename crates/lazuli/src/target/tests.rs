@@ -70,10 +70,29 @@ fn graphs() -> Vec<(&'static str, Tensor)> {
     ]
 }
 
+/// A row, a few and many times a weight in blocks, and many times one that is not.
+#[cfg(target_arch = "x86_64")]
+fn products_with_blocks() -> Vec<(&'static str, Tensor)> {
+    let format = crate::BlockFormat::named("Q4_0").expect("a format");
+    let bytes = format.quantize(&vec![0.0; 1536 * 576]).expect("whole blocks");
+    let w = Tensor::from_blocks(format, &bytes, [1536, 576], &Device::cpu()).t();
+    vec![
+        ("one row times blocks", data([1, 576]).matmul(&w)),
+        ("12 rows times blocks", data([12, 576]).matmul(&w)),
+        ("257 rows times blocks", (data([257, 576]).matmul(&w) + data([1536])).relu()),
+        ("257 rows times floats", data([257, 576]).matmul(&data([1536, 576]).t())),
+    ]
+}
+
 /// What a target makes of all graphs.
 fn told(target: &Target) -> String {
+    told_of(target, graphs())
+}
+
+/// What a target makes of these.
+fn told_of(target: &Target, graphs: Vec<(&'static str, Tensor)>) -> String {
     let mut text = String::new();
-    for (name, output) in graphs() {
+    for (name, output) in graphs {
         let plan = plan(&output, target);
         let _ = writeln!(text, "{name}");
         let schedules = match &target.machine {
@@ -108,6 +127,27 @@ fn shader_texts(plan: &Plan, gpu: &GpuTarget) -> Vec<String> {
 #[test]
 fn plans_for_avx512() {
     insta::assert_snapshot!(told(&Target::avx512()));
+}
+
+#[test]
+fn only_a_processor_that_uses_amx_tells_of_it() {
+    let amx = |target: Target| target.properties().into_iter().find(|(name, _)| *name == "AMX");
+    assert_eq!(amx(Target::amx()), Some(("AMX", "products of many rows with blocks".to_string())));
+    assert_eq!(amx(Target::avx512()), None);
+}
+
+// Other architectures have other micro-kernels.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn products_for_amx() {
+    insta::assert_snapshot!(told_of(&Target::amx(), products_with_blocks()));
+}
+
+// Other architectures have other micro-kernels.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn amx_changes_no_plan_of_plain_floats() {
+    assert_eq!(told(&Target::amx()), told(&Target::avx512()));
 }
 
 // Other architectures have other micro-kernels.

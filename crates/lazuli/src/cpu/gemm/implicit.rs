@@ -142,6 +142,8 @@ impl ImplicitGemm {
             b_steps: lies.steps().map(|(row, column)| (column, row)),
             panels: None,
             packed: std::ptr::null(),
+            by_amx: false,
+            split: std::ptr::null_mut(),
             out: std::ptr::null_mut(),
         }
     }

@@ -2,6 +2,7 @@
 //! and stay near while the rows of the left one pass over them; a tile of results is summed up in registers. A constant
 //! operand may lie so from the start. The order in which a result is added up depends on its sizes alone.
 
+mod amx;
 mod gather;
 mod implicit;
 mod kernel;
@@ -10,6 +11,8 @@ mod packed;
 mod tasks;
 mod winograd;
 
+#[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
+pub use amx::emulate as emulate_amx;
 pub use gather::ListedMatrix;
 pub use implicit::{ImplicitGemm, ImplicitMemory, ImplicitOut};
 pub use winograd::{Winograd, WinogradMemory};
@@ -83,6 +86,10 @@ pub struct Gemm {
     pub panels: Option<Panels>,
     /// All of `b` packed, if it is kept so; else null. Sums are the same either way.
     pub packed: *const f32,
+    /// Whether it goes through AMX, where numbers allow it. Then `b` is in no panels and never kept packed.
+    pub by_amx: bool,
+    /// Memory for the left operand as AMX reads it, [`split_words`](Gemm::split_words) of it; else null.
+    pub split: *mut u32,
     pub out: *mut f32,
 }
 
@@ -142,6 +149,8 @@ enum BSource {
     PackFirst,
     /// It lies as if laid out.
     Prepacked,
+    /// It is laid out before, each number as two bf16, for AMX.
+    SplitFirst,
 }
 
 /// Memory that tasks read.
@@ -186,6 +195,7 @@ impl Gemm {
         let cut = self.cut(GemmLists::default());
         let lanes = cut.kernel.lanes;
         match cut.way {
+            BSource::SplitFirst => cut.split_room(),
             BSource::InPlace | BSource::Prepacked => 0,
             BSource::PackOnFirstUse | BSource::PackFirst => {
                 let n_columns = self.n.next_multiple_of(self.panels.map_or(lanes, |panels| panels.width));
@@ -218,6 +228,7 @@ impl Gemm {
     fn cut<'a>(&'a self, lists: GemmLists<'a>) -> GemmTiling<'a> {
         let is_narrow = self.b_storage != F32;
         let way = match self.panels {
+            None if self.by_amx => BSource::SplitFirst,
             // A single row widens what it reads.
             Some(_) if !is_narrow || self.m == 1 => BSource::Prepacked,
             Some(_) => BSource::PackOnFirstUse,
@@ -262,17 +273,28 @@ impl Gemm {
             return unsafe { self.out.write_bytes(0, self.m * self.n) };
         }
         let cut = self.cut(lists);
-        let (n_panels, n_tiles, tile_rows) = (cut.n_panels(), cut.n_tiles(), cut.kernel.heights[2]);
+        let (n_panels, n_tiles, tile_rows) = (cut.n_panels(), cut.n_tiles(), cut.tile_rows());
         let (n_parts, TaskGrid { n_wide, n_tall }) = (k_parts.count(), tasks);
         let sums = Parts { first: self.out, rest: sums, len: self.m * self.n };
+        if cut.way == BSource::SplitFirst {
+            // SAFETY: as promised by the caller.
+            unsafe { cut.split_left(k_parts) };
+        }
         threads::for_each_on(n_parts * n_wide * n_tall, &|worker, task| {
             let (part, task) = (task / (n_wide * n_tall), task % (n_wide * n_tall));
             let panels = share(n_panels, n_wide, task / n_tall);
             let tiles = share(n_tiles, n_tall, task % n_tall);
             let rows = tiles.start * tile_rows..(tiles.end * tile_rows).min(self.m);
             let block = GemmTask { rows, depth: k_parts.range(part, self.k), panels };
+            let (out, room) = (sums.at(part), rooms.of(worker));
             // SAFETY: as promised by the caller.
-            unsafe { cut.multiply(block, sums.at(part), rooms.of(worker)) };
+            unsafe {
+                if cut.way == BSource::SplitFirst {
+                    cut.multiply_split(block, (k_parts, part), out, room)
+                } else {
+                    cut.multiply(block, out, room)
+                }
+            };
         });
         // SAFETY: all were computed.
         unsafe { sums.add_up(n_parts) };
@@ -298,6 +320,7 @@ impl fmt::Display for Gemm {
             BSource::PackOnFirstUse => "packed on first use",
             BSource::PackFirst => "packed first",
             BSource::Prepacked => "packed already",
+            BSource::SplitFirst => return cut.write_split(f),
         };
         let (rows, columns) = (cut.kernel.heights[2], cut.kernel.across * cut.kernel.lanes);
         write!(f, "GEMM, right operand {b}, register tiles of {rows}×{columns}")
@@ -331,8 +354,18 @@ impl GemmTiling<'_> {
         (packs && !self.x.packed.is_null()).then_some(self.x.packed)
     }
 
+    /// Rows of a tile.
+    fn tile_rows(&self) -> usize {
+        if self.way == BSource::SplitFirst { amx::TILE_ROWS } else { self.kernel.heights[2] }
+    }
+
+    /// Columns that panels have multiples of.
+    fn panel_unit(&self) -> usize {
+        if self.way == BSource::SplitFirst { amx::TILE_COLUMNS } else { self.kernel.lanes }
+    }
+
     fn n_tiles(&self) -> usize {
-        self.x.m.div_ceil(self.kernel.heights[2])
+        self.x.m.div_ceil(self.tile_rows())
     }
 
     /// Tasks below one another at most.
@@ -342,22 +375,25 @@ impl GemmTiling<'_> {
 
     /// Panels in a block. Few rows of `a` stay near by themselves.
     fn max_panels(&self) -> usize {
+        if self.way == BSource::SplitFirst {
+            return amx::MAX_PANELS;
+        }
         if self.x.m <= FEW { 1 } else { MAX_ACROSS / self.kernel.across }
     }
 
     /// The columns of panels: vectors are shared among all, so that none is much narrower than others.
     fn columns(&self, panels: Range<usize>) -> Range<usize> {
-        let (n, lanes, n_panels) = (self.x.n, self.kernel.lanes, self.n_panels());
+        let (n, unit, n_panels) = (self.x.n, self.panel_unit(), self.n_panels());
         let edge = |panel: usize| match self.x.panels {
             Some(panels) => (panel * panels.width).min(n),
-            None => (n.div_ceil(lanes) * panel / n_panels * lanes).min(n),
+            None => (n.div_ceil(unit) * panel / n_panels * unit).min(n),
         };
         edge(panels.start)..edge(panels.end)
     }
 
     /// Columns of a panel, with those that only fill it up.
     fn width(&self, columns: &Range<usize>) -> usize {
-        self.x.panels.map_or(columns.len().next_multiple_of(self.kernel.lanes), |panels| panels.width)
+        self.x.panels.map_or(columns.len().next_multiple_of(self.panel_unit()), |panels| panels.width)
     }
 
     /// Rows of `a` as dense rows, and how far apart they are: in place where they are dense, else copied to `left`.
@@ -448,6 +484,7 @@ impl GemmTiling<'_> {
                                 (BSource::InPlace | BSource::Prepacked, None) => lies,
                                 (BSource::PackOnFirstUse, None) if is_first => lies,
                                 (BSource::PackOnFirstUse | BSource::PackFirst, None) => laid.cast_const(),
+                                (BSource::SplitFirst, None) => unreachable!("multiplied by AMX"),
                             };
                             let out = out.add(row * x.n + columns.start);
                             let adds = l > block.depth.start;

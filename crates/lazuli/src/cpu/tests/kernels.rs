@@ -338,7 +338,7 @@ fn a_custom_op_that_panics_is_an_error_and_nothing_else_breaks() {
 
 #[test]
 fn another_size_compiles_nothing_and_reuses_memory() {
-    let cpu = Cpu::with(Workers::with(1));
+    let cpu = Cpu::with(Workers::with(1), CpuTarget::new(isa(), 1));
     // A program lives as long as a plan that uses it.
     let mut plans = Vec::new();
     for n in [1000, 1001, 1002] {

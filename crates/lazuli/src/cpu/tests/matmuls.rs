@@ -376,6 +376,49 @@ fn operands_are_read_by_lists_of_axes() {
     }
 }
 
+/// Small integers are sums of two bf16, so that AMX gives the same bits, too.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[test]
+fn products_by_amx_are_right_for_operands_of_every_kind() {
+    let Some(cpus) = cpus_with_amx() else { return };
+    let is_by_amx = |case: &Case| case.schedule(&cpus[0]).contains("AMX");
+    for shape @ [_, k, _] in [[17, 5, 7], [33, 70, 90], [130, 33, 70], [40, 515, 33], [300, 40, 20]] {
+        for lies in [
+            [Lies::Rows, Lies::Rows],
+            [Lies::Columns, Lies::Rows],
+            [Lies::Rows, Lies::Columns],
+            [Lies::Apart, Lies::Apart],
+        ] {
+            let (mut case, acc) = product(&[], shape, DType::F32, lies, false);
+            let y = epilogue(&mut case, acc, DType::F32);
+            case.store_all(y);
+            assert!(is_by_amx(&case), "{shape:?}");
+            case.check_on(cpus);
+        }
+        for dtype in [DType::F16, DType::BF16] {
+            let (mut case, acc) = product(&[1], shape, dtype, [Lies::Rows, Lies::Columns], false);
+            case.args.matmul.as_mut().unwrap().k_parts = AxisParts::of_count(k, 2);
+            let y = case.cast(acc, DType::F32);
+            case.store_all(y);
+            assert!(is_by_amx(&case), "{shape:?}");
+            case.check_on(cpus);
+        }
+    }
+    // Windows as rows times windows as columns, both by lists; in parts of k, or they would be an implicit GEMM.
+    let shape = [3, 9, 8, 3, 2, 1];
+    let ((a, [rows, k, _]), (b, [_, n, n_elems])) = (windows(1, shape, true), windows(1, shape, false));
+    let mut case = Case::new(&[1, rows, n], &[], Order::InnerFast);
+    case.matmul = true;
+    case.numbers(DType::F32, n_elems, 1);
+    case.numbers(DType::F32, n_elems, 2);
+    let k_parts = AxisParts::of_count(k, 2);
+    case.args.matmul = Some(Box::new(MatmulArgs { batch: vec![1], m: rows, k, n, a, b, panels: None, k_parts }));
+    let acc = case.push(InstOp::Acc(0), DType::F32, Scope::Outer);
+    case.store_all(acc);
+    assert!(is_by_amx(&case), "windows");
+    case.check_on(cpus);
+}
+
 /// Weights times windows of 3 × 3, which Winograd's way is for, with what follows, and the sizes of `(c, h, w)`, `m` and images.
 fn winograd([images, c, h, w, m]: [usize; 5], follow: bool) -> Case {
     let (b, [k, n, n_elems]) = windows(images, [c, h, w, 3, 3, 1], false);

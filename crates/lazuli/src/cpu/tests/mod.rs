@@ -15,15 +15,28 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::graph::Buffer;
 use crate::kernel::{AccessForm, Args, Body, GatherArgs, Inst, InstOp, Kernel, Order, Reg, Scope, Store};
-use crate::ops::{BinaryRow, ReduceRow, UnaryRow};
+use crate::ops::{BinaryRow, Isa, ReduceRow, UnaryRow, isa};
 use crate::plan::{Launch, LaunchStructure, Plan, Slot, SlotId, SlotKind, StageEnd};
 use crate::shape::Shape;
+use crate::target::{AmxUse, CpuTarget};
 use crate::view::{IndexMap, View};
 
 /// Devices with one, two and three threads: all must agree to the bit.
 pub fn cpus() -> &'static [Cpu] {
     static CPUS: OnceLock<Vec<Cpu>> = OnceLock::new();
-    CPUS.get_or_init(|| [1, 2, 3].map(|n| Cpu::with(Workers::with(n))).into())
+    CPUS.get_or_init(|| [1, 2, 3].map(|n| Cpu::with(Workers::with(n), CpuTarget::new(isa(), n))).into())
+}
+
+/// The same devices, whose products of many rows all go through AMX: on the processor if it has any, else emulated. None without
+/// AVX-512.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub fn cpus_with_amx() -> Option<&'static [Cpu]> {
+    static CPUS: OnceLock<Vec<Cpu>> = OnceLock::new();
+    let cpu = |n| Cpu::with(Workers::with(n), CpuTarget { amx: AmxUse::All, ..CpuTarget::new(isa(), n) });
+    (isa() == Isa::Avx512).then(|| {
+        super::gemm::emulate_amx();
+        CPUS.get_or_init(|| [1, 2, 3].map(cpu).into()).as_slice()
+    })
 }
 
 /// A kernel in the making, with its memory.
@@ -184,6 +197,11 @@ impl Case {
         Plan { launches: vec![launch], slots, outputs: writes, stages, ..Plan::default() }
     }
 
+    /// How a device would run it, in words.
+    pub fn schedule(&self, cpu: &Cpu) -> String {
+        super::schedule_texts(&self.plan(), &cpu.target).concat()
+    }
+
     /// Runs it on a device.
     pub fn run(&self, cpu: &Cpu) -> Result<(Vec<Vec<u8>>, Option<FailedCheck>)> {
         let upload = |bytes: &Vec<u8>| cpu.upload(HostBytes::new(bytes.clone()));
@@ -212,8 +230,13 @@ impl Case {
     /// Runs it with every number of threads and compares each bit with the reference.
     #[track_caller]
     pub fn check(&self) {
+        self.check_on(cpus());
+    }
+
+    #[track_caller]
+    pub fn check_on(&self, cpus: &[Cpu]) {
         let expect = reference::run(self);
-        for cpu in cpus() {
+        for cpu in cpus {
             let (outputs, failed) = self.run(cpu).unwrap();
             assert_eq!(failed, None);
             self.compare(&outputs, &expect);
