@@ -412,7 +412,8 @@ fn products_by_amx_are_right_for_operands_of_every_kind() {
     case.numbers(DType::F32, n_elems, 1);
     case.numbers(DType::F32, n_elems, 2);
     let k_parts = AxisParts::of_count(k, 2);
-    case.args.matmul = Some(Box::new(MatmulArgs { batch: vec![1], m: rows, k, n, a, b, panels: None, k_parts }));
+    case.args.matmul =
+        Some(Box::new(MatmulArgs { batch: vec![1], m: rows, k, n, a, b, panels: None, k_parts, made: [None, None] }));
     let acc = case.push(InstOp::Acc(0), DType::F32, Scope::Outer);
     case.store_all(acc);
     assert!(is_by_amx(&case), "windows");

@@ -252,8 +252,9 @@ impl Product {
         let mut rooms = vec![f32::NAN; n_threads * gemm.room()];
         let rooms = PackBuffers { first: rooms.as_mut_ptr(), size: gemm.room() };
         Workers::with(n_threads).enter(|| {
+            let [tasks, _] = gemm.tasks(gemm.m, k_parts, n_threads);
             // SAFETY: operands, results and rooms are there.
-            unsafe { gemm.run(GemmLists::default(), rooms, k_parts, null_mut()) }
+            unsafe { gemm.run(GemmLists::default(), rooms, (k_parts, tasks), null_mut()) }
         });
         out
     }
