@@ -87,6 +87,9 @@ pub unsafe fn decode(at: *const u8) -> Option<(Instruction, usize)> {
 }
 
 /// The address that ModRM and what follows it tell; None if it is none that has a base register.
+///
+/// # Safety
+/// The code that is read is an instruction's, which is there to its end.
 unsafe fn address(code: &mut Code, mode: u8, rm: usize, x: usize, b: usize) -> Option<Address> {
     // SAFETY: as promised by the caller.
     unsafe {

@@ -143,10 +143,14 @@ impl Drop for TileRegisters {
 /// Elsewhere AMX is never found, so that no product goes through it.
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 impl TileRegisters {
+    /// # Safety
+    /// As on Linux; never called.
     pub unsafe fn new() -> TileRegisters {
         unreachable!("AMX is used on Linux alone")
     }
 
+    /// # Safety
+    /// As on Linux; never called.
     pub unsafe fn multiply(&self, _: *const u16, _: *const u32, _: usize, _: &mut Sums) {
         unreachable!("AMX is used on Linux alone")
     }

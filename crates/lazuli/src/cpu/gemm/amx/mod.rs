@@ -174,6 +174,9 @@ impl GemmTiling<'_> {
     }
 
     /// Lays out and splits some rows of some panels.
+    ///
+    /// # Safety
+    /// The rows and the panels are of the right operand, and the room has [`split_room`](GemmTiling::split_room) for this thread alone.
     unsafe fn split_right(
         &self,
         room: &SplitRoom,
@@ -194,6 +197,10 @@ impl GemmTiling<'_> {
     }
 
     /// A tile of rows times some panels.
+    ///
+    /// # Safety
+    /// The tile and the panels are split, in `left` and the room; nobody else writes their results. The rest as for
+    /// [`GemmTiling::multiply_split`].
     unsafe fn multiply_tile(
         &self,
         registers: &TileRegisters,
@@ -224,6 +231,10 @@ impl GemmTiling<'_> {
     }
 
     /// Some rows times a panel by the AVX-512 kernel, for numbers that may not be split.
+    ///
+    /// # Safety
+    /// There is room for a panel at `floats`, for this thread alone, and nobody else writes the results. The rest as for
+    /// [`GemmTiling::multiply`].
     #[cold]
     unsafe fn multiply_floats(
         &self,
@@ -246,6 +257,9 @@ impl GemmTiling<'_> {
     }
 
     /// Hands over rows of `a` as dense rows, a few at a time: the first, how far apart they are, and which they are of those asked for.
+    ///
+    /// # Safety
+    /// The rows and the depth are within `a`.
     unsafe fn some_rows_of_a(
         &self,
         rows: Range<usize>,

@@ -98,6 +98,9 @@ pub fn split(x: f32) -> [u32; 2] {
 }
 
 /// So many numbers from here on, filled up with zeros.
+///
+/// # Safety
+/// There are so many numbers, or 32 where more are asked for.
 #[inline(always)]
 unsafe fn first(from: *const f32, n: usize) -> [f32; STEP] {
     // SAFETY: as promised by the caller.
