@@ -9,11 +9,12 @@ use smallvec::SmallVec;
 
 use super::create::coordinate;
 use super::operand::or_error;
-use super::softmax::Widened;
+use super::row::RuleRow;
+use super::softmax::{Widened, with_rule};
 use super::windows::{Pads, PerAxis};
 use crate::dtype::DType;
 use crate::error::{Error, Fault, Result};
-use crate::shape::{MAX_RANK, Shape};
+use crate::shape::{AxisSet, MAX_RANK, Shape};
 use crate::tensor::Tensor;
 use crate::view::View;
 
@@ -207,6 +208,13 @@ fn within(axes: &PoolAxes) -> SmallVec<[i32; 3]> {
     (0..axes.len() as i32).map(|i| 3 + 2 * i).collect()
 }
 
+/// The same axes as a set.
+fn within_set(axes: &PoolAxes) -> AxisSet {
+    let mut set = AxisSet::default();
+    within(axes).into_iter().for_each(|axis| set.insert(axis as usize));
+    set
+}
+
 /// Windows of an image with `fill` around it: each axis of the image is one of windows and one of their elements.
 #[track_caller]
 fn windows(op: &str, x: &Tensor, axes: &PoolAxes, fill: f64) -> Result<Tensor> {
@@ -236,18 +244,20 @@ fn windows(op: &str, x: &Tensor, axes: &PoolAxes, fill: f64) -> Result<Tensor> {
 /// Windows of at most this many elements are combined element by element.
 const SMALL: usize = 16;
 
-/// The elements of small windows, one after another; None of large windows.
-fn elements(windows: &Tensor, axes: &PoolAxes) -> Option<Vec<Tensor>> {
-    let n: usize = axes.iter().map(|a| a.window).product();
+/// The elements of small windows along their axes, one after another; None of large windows.
+fn elements(windows: &Tensor, axes: AxisSet) -> Result<Option<Vec<Tensor>>> {
+    let shape = windows.node()?.shape;
+    let axes: SmallVec<[usize; 3]> = (0..shape.rank()).filter(|axis| axes.contains(*axis)).collect();
+    let n: usize = axes.iter().map(|axis| shape[*axis]).product();
     let element = |mut i: usize| {
         let mut y = windows.clone();
-        for (axis, a) in within(axes).into_iter().zip(axes).rev() {
-            y = y.select_index(axis, (i % a.window) as i64);
-            i /= a.window;
+        for &axis in axes.iter().rev() {
+            y = y.select_index(axis as i32, (i % shape[axis]) as i64);
+            i /= shape[axis];
         }
         y
     };
-    (n <= SMALL).then(|| (0..n).map(element).collect())
+    Ok((n <= SMALL).then(|| (0..n).map(element).collect()))
 }
 
 /// The least number of a dtype, which no maximum sees.
@@ -260,19 +270,27 @@ fn max_pool(x: &Tensor, pool: Pool) -> Result<Tensor> {
     let node = x.node()?;
     let axes = axes_of("max_pool", &node.shape, pool)?;
     let windows = windows("max_pool", x, &axes, least(node.dtype))?;
-    let Some(elements) = elements(&windows, &axes) else { return Ok(windows.max(&within(&axes)[..])) };
+    let set = within_set(&axes);
+    let Some(elements) = elements(&windows, set)? else { return Ok(windows.max(&within(&axes)[..])) };
     let y = elements.iter().skip(1).fold(elements[0].clone(), |y, x| y.maximum(x));
-    if !node.dtype.is_float() {
-        return Ok(y);
-    }
-    // On the way back each element asks whether it was the greatest, and ties share: one map over the input, where the
-    // gradient of every `maximum` would be put together from pieces.
-    let hits = |x: &Tensor| x.eq(&y).to_dtype(DType::F32);
+    if node.dtype.is_float() { with_rule(&MAX_POOL, &y, &[&windows], set) } else { Ok(y) }
+}
+
+static MAX_POOL: RuleRow = RuleRow {
+    name: "max_pool",
+    grad: |inputs, y, g, axes| vec![Some(Tensor::attempt(|| max_pool_grad(&inputs[0], y, g, axes)))],
+};
+
+/// The gradient of the windows. Each element asks whether it was the greatest, and ties share: one map over the windows, where
+/// the gradient of every `maximum` would be put together from pieces.
+fn max_pool_grad(windows: &Tensor, y: &Tensor, g: &Tensor, axes: AxisSet) -> Result<Tensor> {
+    let kept = windows.node()?.shape.reduced(&axes, true);
+    let Some(elements) = elements(windows, axes)? else { unreachable!("is recorded of small windows") };
+    let hits = |x: &Tensor| x.eq(y).to_dtype(DType::F32);
     let n_hits = elements.iter().skip(1).fold(hits(&elements[0]), |n, x| n.add(hits(x)));
-    let spread = |y: &Tensor| within(&axes).iter().fold(y.clone(), |y, axis| y.unsqueeze(*axis));
-    let share = windows.eq(spread(&y)).select(spread(&n_hits.recip()), 0.0).detach();
-    let twin = windows.mul(share).sum(&within(&axes)[..]);
-    Ok(y.with_gradient_of(&twin.to_dtype(node.dtype)))
+    let share = n_hits.recip().reshape(kept);
+    let share = windows.eq(y.reshape(kept)).select(share, 0.0).detach();
+    Ok(g.reshape(kept).mul(share))
 }
 
 #[track_caller]
@@ -302,8 +320,8 @@ fn indices_of(x: &Tensor, y: &Tensor, pool: Pool) -> Result<Tensor> {
 fn summed(op: &str, x: &Tensor, axes: &PoolAxes) -> Result<Tensor> {
     let windows = windows(op, x, axes, 0.0)?;
     let whole = windows.sum(&within(axes)[..]);
-    Ok(match elements(&windows, axes) {
-        // As above: on the way back each element gets its share of the window's gradient.
+    Ok(match elements(&windows, within_set(axes))? {
+        // On the way back each element gets the gradient of its window: one map, as in the rule of `max_pool`.
         Some(elements) => elements.iter().skip(1).fold(elements[0].clone(), |y, x| y.add(x)).with_gradient_of(&whole),
         None => whole,
     })

@@ -193,7 +193,7 @@ fn total(x: &Tensor, axes: AxisSet) -> Result<Tensor> {
 
 /// `value`, whose gradients go to `inputs` by the row's rule.
 #[track_caller]
-fn with_rule(row: &'static RuleRow, value: &Tensor, inputs: &[&Tensor], axes: AxisSet) -> Result<Tensor> {
+pub(super) fn with_rule(row: &'static RuleRow, value: &Tensor, inputs: &[&Tensor], axes: AxisSet) -> Result<Tensor> {
     let value = value.node()?;
     let mut edges: SmallVec<[NodeRef; 3]> = SmallVec::from_iter([value.clone()]);
     for input in inputs {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Smooth::{Once, Twice};
 use super::check;
-use crate::graph::{CustomOp, Op};
+use crate::graph::{CustomOp, Op, Recipe};
 use crate::ops::{ReduceRow, table};
 use crate::shape::{AxisSet, keep};
 use crate::{
@@ -360,6 +360,22 @@ fn windows_over_pads() {
             let n: usize = rows.shape().map_or(0, |s| s[..3].iter().product());
             rows.reshape([n, 12]).matmul(&x[1]).tanh()
         });
+    }
+}
+
+/// What the gradient of a pooling is made of is recorded when it is asked for, and its ties are shared.
+#[test]
+fn max_pool_records_nothing_for_its_gradient() {
+    let x = Tensor::from_slice(&[1.0f32, 3.0, 3.0, 0.0], [1, 1, 4], &super::device());
+    let y = x.max_pool(Pool { stride: 1.into(), ..Pool::new(3) });
+    let recipe = y.node().map(|node| node.recipe());
+    let Ok(Recipe::Known { op: Op::WithRule(row, _), twin: None, .. }) = recipe else { panic!("{y:?}") };
+    assert_eq!(row.name, "max_pool");
+    let half = x.to_dtype(DType::F16);
+    for (x, y) in [(&x, y), (&half, half.max_pool(Pool { stride: 1.into(), ..Pool::new(3) }))] {
+        let g = &y.mul(Tensor::from_slice(&[1.0f32, 4.0], [1, 1, 2], &super::device())).sum(..).grad(&[x])[0];
+        assert_eq!(g.to_vec::<f32>().expect("no mistake"), [0.0, 2.5, 2.5, 0.0]);
+        assert_eq!(g.dtype().expect("no mistake"), x.dtype().expect("no mistake"));
     }
 }
 
