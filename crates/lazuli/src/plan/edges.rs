@@ -28,7 +28,8 @@ pub enum Edge {
     NoMore(NodeIdx, NodeIdx),
     /// Whether the fill of a pad is thin: an eighth of what is inside at most.
     ThinFill(NodeIdx),
-    /// Whether a view shows elements twice or more on average.
+    /// Whether a view of a pad shows the elements inside the fill twice or more on average. The fill does not count, so that windows
+    /// of 3 × 3 at every second place do, however small the image is.
     Repeats(NodeIdx),
     /// Whether a view shows all elements of its input in the same order.
     Reshape(NodeIdx),
@@ -86,7 +87,7 @@ impl Edge {
             Edge::SameCount(a, b) => n_elems(a) == n_elems(b),
             Edge::NoMore(a, b) => n_elems(a) <= n_elems(b),
             Edge::ThinFill(pad) => n_elems(pad) <= n_elems(input(pad)) + n_elems(input(pad)) / 8,
-            Edge::Repeats(view) => n_elems(view) >= 2 * n_elems(input(view)),
+            Edge::Repeats(view) => n_elems(view) >= 2 * n_elems(input(input(view))),
             Edge::Reshape(view) => seen_as(graph, view).is_linear() && n_elems(view) == n_elems(input(view)),
             Edge::SpreadsRows { view, reduce } => {
                 n_elems(input(view)) == n_elems(reduce) && spreads_rows(graph, view, reduce)
@@ -282,7 +283,7 @@ impl fmt::Display for ToldEdge<'_> {
             Edge::SameCount(a, b) => write!(f, "{} and {} have equally many elements", node(a), node(b)),
             Edge::NoMore(a, b) => write!(f, "{} has no more elements than {}", node(a), node(b)),
             Edge::ThinFill(a) => write!(f, "{} has little fill", node(a)),
-            Edge::Repeats(a) => write!(f, "{} shows each element twice or more", node(a)),
+            Edge::Repeats(a) => write!(f, "{} shows each element inside the fill twice or more", node(a)),
             Edge::Reshape(a) => write!(f, "{} shows all elements in the same order", node(a)),
             Edge::SpreadsRows { view, reduce } => {
                 write!(f, "{} spreads {} over what was reduced", node(view), node(reduce))

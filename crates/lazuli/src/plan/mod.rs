@@ -208,7 +208,7 @@ pub fn compile_told(graph: Graph, target: &Target) -> ToldPlan {
         edges::ToldEdge { edge: *edge, answer: *answer, graph: &draft.graph }.to_string()
     };
     let asked = template.answers.iter().map(tell);
-    let edges = asked.chain(explain::loops(&plan)).collect();
+    let edges = structure::told_sizes(&draft.graph).into_iter().chain(asked).chain(explain::loops(&plan)).collect();
     let evaluations = lower::evaluations(&draft.to_lower(&template, limits));
     ToldPlan { plan, edges, repeated: repeated::repeated(&draft.graph, &evaluations) }
 }

@@ -50,6 +50,27 @@ pub fn structure_of(graph: &Graph) -> Key {
     Key::new(words, customs)
 }
 
+/// What of a structure follows from sizes, as text: where nodes whose shape does not follow from those of their inputs have axes
+/// of one element or none. None if there is no such axis.
+pub fn told_sizes(graph: &Graph) -> Option<String> {
+    let is_given = |op: &Op| {
+        matches!(
+            op,
+            Op::Data | Op::Const(_) | Op::View(_) | Op::Pad(_) | Op::RowsAt(_) | Op::Routine(..) | Op::Custom(_)
+        )
+    };
+    let mut told = String::new();
+    for (idx, node) in graph.nodes.iter().enumerate() {
+        if !is_given(&node.op) || node.shape.iter().all(|size| *size > 1) {
+            continue;
+        }
+        let sizes: Vec<&str> = node.shape.iter().map(|size| ["0", "1", "n"][(*size).min(2)]).collect();
+        let comma = if told.is_empty() { "" } else { ", " };
+        told += &format!("{comma}{} #{idx} [{}]", node.op.name(), sizes.join(", "));
+    }
+    (!told.is_empty()).then(|| format!("axes of one element or none: {told}"))
+}
+
 /// A number for each family of ops.
 fn family(op: &Op) -> u64 {
     match op {
