@@ -105,6 +105,30 @@ impl CpuSchedule {
         n_bytes
     }
 
+    /// The inputs of a plan that products read as they are, by number, and that no product keeps packed.
+    pub fn inputs_read_as_they_are(&self, plan: &Plan) -> Vec<u32> {
+        let (mut read, mut kept) = (Vec::new(), Vec::new());
+        for (scheduled, launch) in self.launches.iter().zip(&plan.launches) {
+            let products = match &scheduled.work {
+                LaunchSchedule::Grouped(parts) => parts.iter().zip(&launch.parts).collect(),
+                _ => vec![(scheduled, launch)],
+            };
+            for (scheduled, launch) in products {
+                let LaunchSchedule::Matmul(matmul) = &scheduled.work else { continue };
+                let packed = matmul.packable.as_ref().map(|operand| operand.idx);
+                for (i, slot) in launch.reads.iter().enumerate().take(2) {
+                    let SlotKind::Input { idx, donated: false } = plan.slots[slot.0 as usize].kind else { continue };
+                    let list = if packed == Some(i) { &mut kept } else { &mut read };
+                    list.push(idx);
+                }
+            }
+        }
+        read.retain(|idx| !kept.contains(idx));
+        read.sort_unstable();
+        read.dedup();
+        read
+    }
+
     /// Schedules a plan, whose kernels are programs from this source.
     pub fn new(plan: &Plan, programs: &mut ProgramSource, target: &CpuTarget) -> Result<CpuSchedule> {
         let launches = plan.launches.iter().map(|launch| scheduled(launch, programs, target));

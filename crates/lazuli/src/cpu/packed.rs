@@ -39,6 +39,13 @@ pub enum PackedLayout {
     Bytes,
 }
 
+impl PackedLayout {
+    /// Whether a form takes more memory than what it is made of.
+    fn outgrows_operand(self) -> bool {
+        self == PackedLayout::Winograd
+    }
+}
+
 impl PackedKey {
     /// About how many bytes it occupies beside itself.
     pub fn size_bytes(&self) -> usize {
@@ -52,6 +59,8 @@ pub struct PackedOperands {
     counters: Arc<Counters>,
     /// Counts uses of all operands.
     clock: AtomicU64,
+    /// Counts runs of plans.
+    runs: AtomicU64,
     max_bytes: usize,
     /// The forms that have memory, and some that had.
     held: Mutex<Vec<Weak<PackedForm>>>,
@@ -72,6 +81,9 @@ struct FormState {
     n_uses: u32,
     first_use: u64,
     last_use: u64,
+    /// The last run in which it was read, and the one before that in which it was.
+    last_run: u64,
+    previous_run: u64,
     memory: Option<Arc<PackedMemory>>,
 }
 
@@ -94,6 +106,32 @@ impl Drop for PackedMemory {
     }
 }
 
+impl NodeForms {
+    // Nothing panics while the lock is held, so a poisoned list is still good.
+    fn list(&self) -> MutexGuard<'_, Vec<Arc<PackedForm>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The form with this key, which may have no memory yet.
+    fn of(&self, key: &PackedKey) -> Arc<PackedForm> {
+        let mut forms = self.list();
+        if let Some(form) = forms.iter().find(|form| form.key == *key) {
+            return form.clone();
+        }
+        let form = Arc::new(PackedForm { key: key.clone(), state: Mutex::default() });
+        forms.push(form.clone());
+        form
+    }
+
+    /// Lets go of forms that were last read before that run.
+    fn let_go_before(&self, run: u64) {
+        let forms = self.list();
+        forms.iter().map(|form| form.state()).filter(|state| state.last_run < run).for_each(|mut state| {
+            *state = FormState::default();
+        });
+    }
+}
+
 impl PackedForm {
     // Nothing panics while the lock is held, so a poisoned state is still good.
     fn state(&self) -> MutexGuard<'_, FormState> {
@@ -105,7 +143,14 @@ impl PackedOperands {
     /// None yet.
     pub fn new(pool: Arc<BlockPool>, counters: Arc<Counters>) -> PackedOperands {
         let max_bytes = pool.total_bytes() / PART;
-        PackedOperands { pool, counters, clock: AtomicU64::new(0), max_bytes, held: Mutex::default() }
+        PackedOperands {
+            pool,
+            counters,
+            clock: AtomicU64::new(0),
+            runs: AtomicU64::new(0),
+            max_bytes,
+            held: Mutex::default(),
+        }
     }
 
     /// The packed form of an operand that a product is about to read, if there is one or if it is time to make it: `pack`
@@ -117,14 +162,23 @@ impl PackedOperands {
         n_values: usize,
         pack: impl FnOnce(*mut f32),
     ) -> Option<Arc<PackedMemory>> {
-        let form = self.form(node, key)?;
-        let now = self.clock.fetch_add(1, Ordering::Relaxed);
+        let forms = node.kept::<NodeForms>()?;
+        let form = forms.of(key);
+        let (now, run) = (self.clock.fetch_add(1, Ordering::Relaxed), self.runs.load(Ordering::Relaxed));
         let mut state = form.state();
         state.last_use = now;
         if state.n_uses == 0 {
             state.first_use = now;
         }
         state.n_uses = state.n_uses.saturating_add(1);
+        if state.last_run != run {
+            (state.previous_run, state.last_run) = (state.last_run, run);
+            let previous_run = state.previous_run;
+            drop(state);
+            // Read by two runs after one another, neither of which read the others: those are of sizes that were met before.
+            forms.let_go_before(previous_run);
+            state = form.state();
+        }
         if state.memory.is_some() || state.n_uses < USES {
             return state.memory.clone();
         }
@@ -142,21 +196,24 @@ impl PackedOperands {
         Some(memory)
     }
 
+    /// Notes that a plan is about to run.
+    pub fn begin_run(&self) {
+        self.runs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes that a product reads an operand as it is: forms of it that take more memory than the operand itself go, since they are
+    /// of no use to products of this size.
+    pub fn pass_over(&self, node: &Node) {
+        let Some(forms) = node.kept_so_far::<NodeForms>() else { return };
+        let outgrown =
+            forms.list().iter().filter(|form| form.key.layout.outgrows_operand()).cloned().collect::<Vec<_>>();
+        outgrown.into_iter().for_each(|form| *form.state() = FormState::default());
+    }
+
     /// Lets go of all forms.
     pub fn trim(&self) {
         let held = std::mem::take(&mut *self.held());
         held.iter().filter_map(Weak::upgrade).for_each(|form| *form.state() = FormState::default());
-    }
-
-    fn form(&self, node: &Node, key: &PackedKey) -> Option<Arc<PackedForm>> {
-        let forms = &node.kept::<NodeForms>()?.0;
-        let mut forms = forms.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(form) = forms.iter().find(|form| form.key == *key) {
-            return Some(form.clone());
-        }
-        let form = Arc::new(PackedForm { key: key.clone(), state: Mutex::default() });
-        forms.push(form.clone());
-        Some(form)
     }
 
     /// Whether so many bytes more may be held, after forms have gone that were not used since `first_use`. What is in use as
@@ -220,6 +277,42 @@ mod tests {
         operands.trim();
         assert_eq!(operands.counters.read().bytes_packed, 0);
         assert!(!used(&operands, &x[2]));
+    }
+
+    #[test]
+    fn a_form_goes_when_two_runs_read_another_of_its_operand() {
+        let (operands, x) = (operands(), tensors(1));
+        let node = x[0].node().unwrap();
+        let keys = [key(), PackedKey { layout: PackedLayout::Winograd, ..key() }];
+        let used = |i: usize| {
+            operands.begin_run();
+            operands.find(node, &keys[i], 50, |_| ()).is_some()
+        };
+        let bytes = || operands.counters.read().bytes_packed;
+        assert_eq!([0; 3].map(used), [false, false, true]);
+        assert_eq!(([1; 3].map(used), bytes()), ([false, false, true], 200));
+        // Two that are read by turns both stay.
+        assert_eq!([0, 1, 0, 1, 0, 1].map(used), [false, true, false, true, true, true]);
+        assert_eq!(([0, 1].map(used), bytes()), ([true, true], 400));
+        // As do two that the same runs read, however often.
+        for _ in 0..2 {
+            operands.begin_run();
+            assert!([0, 0, 0, 1, 1, 1].iter().all(|i| operands.find(node, &keys[*i], 50, |_| ()).is_some()));
+        }
+        assert_eq!((used(0), bytes()), (true, 400));
+        assert_eq!((used(0), bytes()), (true, 200));
+    }
+
+    #[test]
+    fn a_form_that_is_larger_than_its_operand_goes_when_a_product_does_not_read_it() {
+        let (operands, x) = (operands(), tensors(1));
+        let node = x[0].node().unwrap();
+        operands.pass_over(node);
+        let keys = [key(), PackedKey { layout: PackedLayout::Winograd, ..key() }];
+        let used = |i: usize| operands.find(node, &keys[i], 50, |_| ()).is_some();
+        assert_eq!([0, 1, 0, 1, 0, 1].map(used), [false, false, false, false, true, true]);
+        operands.pass_over(node);
+        assert_eq!(([0, 1].map(used), operands.counters.read().bytes_packed), ([true, false], 200));
     }
 
     #[test]

@@ -35,6 +35,8 @@ pub struct CpuPlan {
     _programs: Vec<HeldProgram>,
     schedule: CpuSchedule,
     outputs: Vec<OutputMemory>,
+    /// The inputs that products read as they are.
+    read_as_they_are: Vec<u32>,
 }
 
 /// Where the memory of an output comes from.
@@ -122,8 +124,8 @@ impl CpuPlan {
         };
         let schedule = CpuSchedule::new(&plan, &mut with_program, target)?;
         log::show(Topic::Schedule, || schedule.to_string());
-        let outputs = OutputMemory::of(&plan);
-        Ok(CpuPlan { cpu, plan, _programs: programs, schedule, outputs })
+        let (outputs, read_as_they_are) = (OutputMemory::of(&plan), schedule.inputs_read_as_they_are(&plan));
+        Ok(CpuPlan { cpu, plan, _programs: programs, schedule, outputs, read_as_they_are })
     }
 
     /// The memory of every slot, the schedule's last. All of it before anything runs, so that running out of it spoils
@@ -288,10 +290,16 @@ impl CpuPlan {
 
 impl Runnable for CpuPlan {
     fn size_bytes(&self) -> usize {
-        size_of::<CpuPlan>() + self.schedule.size_bytes() + self.outputs.capacity() * size_of::<OutputMemory>()
+        size_of::<CpuPlan>()
+            + self.schedule.size_bytes()
+            + self.outputs.capacity() * size_of::<OutputMemory>()
+            + self.read_as_they_are.capacity() * size_of::<u32>()
     }
 
     fn run(&self, Run { inputs, nodes, constants, stage_done, .. }: Run<'_>) -> Result<Outcome> {
+        self.cpu.packed.begin_run();
+        let read = self.read_as_they_are.iter().filter_map(|idx| nodes.get(*idx as usize));
+        read.for_each(|node| self.cpu.packed.pass_over(node));
         let mut taken = Buffers::new();
         let slots = self.slots(inputs, &mut taken)?;
         let CpuSchedule { n_workers, frame, .. } = self.schedule;

@@ -224,6 +224,11 @@ impl Node {
         self.kept.get_or_init(|| Box::new(T::default())).downcast_ref()
     }
 
+    /// What its device keeps of it, if it keeps anything.
+    pub fn kept_so_far<T: Any>(&self) -> Option<&T> {
+        self.kept.get()?.downcast_ref()
+    }
+
     // Nothing panics while the lock is held, so a poisoned one is still good.
     fn lineage(&self) -> MutexGuard<'_, Lineage> {
         self.lineage.lock().unwrap_or_else(PoisonError::into_inner)

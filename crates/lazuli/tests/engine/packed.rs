@@ -116,3 +116,23 @@ fn packed_forms_are_counted_and_go_with_their_tensor() {
     drop(x);
     assert_eq!(device().stats().bytes_packed, 0, "gone with the tensors");
 }
+
+#[test]
+fn at_another_size_no_more_is_kept_than_explain_tells() {
+    let _device = alone();
+    if device().info().kind != DeviceKind::Cpu {
+        return;
+    }
+    // By turns many images and one: their products read other forms of the weights, or the weights as they are.
+    for n_channels in [32, 256] {
+        device().trim();
+        let kernel = numbers(&[n_channels, n_channels, 3, 3], 1);
+        for n_images in [8, 1, 8, 1] {
+            let images = numbers(&[n_images, n_channels, 7, 7], 2);
+            let y = || images.conv(&kernel, None, Conv { padding: 1.into(), ..Conv::default() });
+            let kept = y().explain().unwrap().kept_bytes;
+            (0..3).for_each(|_| drop(y().compute().unwrap()));
+            assert_eq!(device().stats().bytes_packed, kept as u64, "{n_images} images of {n_channels} channels");
+        }
+    }
+}
