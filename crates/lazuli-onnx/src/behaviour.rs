@@ -9,7 +9,7 @@ use crate::proto::{
     TensorProto, TensorShapeProto, TensorTypeProto, TypeKind, TypeProto, ValueInfoProto,
 };
 
-fn node(op: &str, inputs: &[&str], outputs: &[&str], attribute: Vec<AttributeProto>) -> NodeProto {
+pub(crate) fn node(op: &str, inputs: &[&str], outputs: &[&str], attribute: Vec<AttributeProto>) -> NodeProto {
     NodeProto {
         op_type: op.into(),
         input: inputs.iter().map(|name| name.to_string()).collect(),
@@ -19,7 +19,7 @@ fn node(op: &str, inputs: &[&str], outputs: &[&str], attribute: Vec<AttributePro
     }
 }
 
-fn info(name: &str, elem_type: i32) -> ValueInfoProto {
+pub(crate) fn info(name: &str, elem_type: i32) -> ValueInfoProto {
     let tensor = TensorTypeProto { elem_type, shape: None };
     ValueInfoProto { name: name.into(), r#type: Some(TypeProto { value: Some(TypeKind::Tensor(tensor)) }) }
 }
@@ -38,11 +38,11 @@ fn body(name: &str, graph: GraphProto) -> AttributeProto {
     AttributeProto { name: name.into(), kind: 5, g: Some(graph), ..AttributeProto::default() }
 }
 
-fn number(name: &str, i: i64) -> AttributeProto {
+pub(crate) fn number(name: &str, i: i64) -> AttributeProto {
     AttributeProto { name: name.into(), kind: 2, i, ..AttributeProto::default() }
 }
 
-fn model(nodes: Vec<NodeProto>, constants: Vec<TensorProto>, output: i32) -> ModelProto {
+pub(crate) fn model(nodes: Vec<NodeProto>, constants: Vec<TensorProto>, output: i32) -> ModelProto {
     let graph = GraphProto {
         node: nodes,
         initializer: constants,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use lazuli::{DType, Device, Error, Tensor};
 
+use crate::chunks::Chunks;
 use crate::elem::ElemType;
 use crate::fault;
 use crate::graph::{Attr, KeptFor, Node};
@@ -57,6 +58,8 @@ pub struct Call<'a> {
     pub seed: u64,
     /// Whether what is made of constants may be evaluated and kept: not while shapes are inferred.
     pub may_evaluate: bool,
+    /// How steps of a recurrence are evaluated some at a time; None where all is recorded lazily.
+    pub chunks: Option<Chunks<'a>>,
 }
 
 impl Call<'_> {

@@ -13,11 +13,13 @@ mod host;
 mod value;
 mod literal;
 mod graph;
+mod chunks;
 mod call;
 mod ops;
 mod resolve;
 mod machine;
 mod recorded;
+mod evaluations;
 mod infer;
 mod model;
 mod files;
@@ -29,8 +31,11 @@ mod behaviour;
 mod exactness;
 #[cfg(test)]
 mod hostile;
+#[cfg(test)]
+mod recurrences;
 
 pub use elem::ElemType;
+pub use evaluations::Evaluation;
 pub use example::example_bytes;
 pub use files::Outline;
 pub use model::{Declared, Dim, Form, Model, Results};

@@ -6,6 +6,7 @@
 use lazuli::{Device, Error, Result, Tensor};
 
 use crate::call::{Call, Stop, axis, invalid, listed};
+use crate::chunks::{Chunks, Evaluator};
 use crate::elem::ElemType;
 use crate::fault;
 use crate::graph::{Action, Attr, Graph, Node, Slot};
@@ -27,6 +28,8 @@ pub struct Machine<'m> {
     n_rounds: u64,
     /// How many nodes are run at most. Where there is a limit, nothing is evaluated.
     n_most: u64,
+    /// What evaluates on the way; None if nothing does, so that the whole run is lazy.
+    evaluator: Option<&'m dyn Evaluator>,
 }
 
 /// How far a run has come.
@@ -79,12 +82,24 @@ impl<'m> Machine<'m> {
     /// A run of `graph` with these inputs; None leaves an input to its default.
     pub fn new(graph: &'m Graph, inputs: Vec<Option<Value>>, device: &'m Device) -> Machine<'m> {
         let frame = Frame::new(graph, None, inputs, Then::Finish);
-        Machine { device, frames: vec![frame], waiting: None, n_run: 0, n_rounds: 0, n_most: u64::MAX }
+        let (waiting, evaluator) = (None, None);
+        Machine { device, frames: vec![frame], waiting, n_run: 0, n_rounds: 0, n_most: u64::MAX, evaluator }
+    }
+
+    /// The same run, which evaluates long recurrences some steps at a time. Gradients do not pass through what was evaluated.
+    pub fn in_chunks(self, evaluator: &'m dyn Evaluator) -> Machine<'m> {
+        Machine { evaluator: Some(evaluator), ..self }
     }
 
     /// The same run, which fails after so many nodes.
     pub fn with_most(self, n_nodes: usize) -> Machine<'m> {
         Machine { n_most: n_nodes as u64, ..self }
+    }
+
+    /// The name of the node that it has stopped at.
+    pub fn node(&self) -> &'m str {
+        let node = self.frames.last().and_then(|frame| frame.graph.nodes.get(frame.at));
+        node.map_or("the end of a body", |node| &node.name)
     }
 
     /// Hands over the elements that were asked for.
@@ -135,7 +150,8 @@ impl<'m> Machine<'m> {
             return Ok(());
         }
         let inputs = node.inputs.iter().map(|slot| slot.and_then(|slot| frame.slots[slot].clone())).collect();
-        let call = Call { node, inputs, device: self.device, opset: node.opset, seed: self.n_run, may_evaluate };
+        let (device, opset, seed) = (self.device, node.opset, self.n_run);
+        let call = Call { node, inputs, device, opset, seed, may_evaluate, chunks: None };
         let with_slot = |stop: Stop| {
             let slot = match stop {
                 Stop::Need(i) => node.inputs.get(i).copied().flatten(),
@@ -145,10 +161,14 @@ impl<'m> Machine<'m> {
         };
         match node.action {
             Action::Row(row) => {
+                let live = || live(&self.frames);
+                let chunks = self.evaluator.map(|evaluator| Chunks { evaluator, node: &node.name, live: &live });
+                let call = Call { chunks, ..call };
                 let outputs = (row.run)(&call).map_err(with_slot)?;
                 if may_evaluate && node.is_fixed() {
                     fold(&call, &outputs).map_err(|error| with_slot(Stop::Failed(error)))?;
                 }
+                let frame = self.frames.last_mut().expect("the node is one of a frame");
                 frame.store(node, outputs);
                 Ok(())
             }
@@ -311,6 +331,21 @@ impl<'m> Machine<'m> {
         self.frames.push(next);
         Ok(())
     }
+}
+
+/// The tensors that nodes have made and that are still to be read.
+fn live(frames: &[Frame]) -> Vec<Tensor> {
+    let mut live = Vec::new();
+    for frame in frames {
+        let mut is_made = vec![true; frame.slots.len()];
+        let constants = frame.graph.constants.iter().map(|(slot, _)| slot);
+        for slot in constants.chain(frame.graph.captures.iter().map(|(_, inner)| inner)) {
+            is_made[*slot] = false;
+        }
+        let made = frame.slots.iter().zip(is_made).filter(|(_, is_made)| *is_made);
+        made.filter_map(|(value, _)| value.as_ref()).for_each(|value| value.tensors(&mut live));
+    }
+    live.into_iter().cloned().collect()
 }
 
 /// Operators that make views. Constant folding leaves them out: a view costs nothing to make in every run, and folding would keep

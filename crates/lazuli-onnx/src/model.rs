@@ -7,7 +7,9 @@ use std::path::Path;
 use lazuli::{Device, Result, Tensor};
 use prost::Message;
 
+use crate::chunks::{Compute, Evaluator};
 use crate::elem::ElemType;
+use crate::evaluations::{Evaluation, Explainer};
 use crate::fault;
 use crate::graph::{Graph, Slot};
 use crate::host::Host;
@@ -43,6 +45,8 @@ pub struct Model {
     /// Those without a default.
     inputs: Vec<Declared>,
     outputs: Vec<Declared>,
+    /// Whether an input may come in several sizes, so that sequences may have several lengths.
+    has_free_sizes: bool,
     pub(crate) recorded: RecordedRuns,
 }
 
@@ -144,7 +148,10 @@ impl Model {
         let required = all_inputs.iter().zip(&graph.inputs).filter(|(_, slot)| !has_default(slot));
         let inputs: Vec<Declared> = required.map(|(input, _)| input.clone()).collect();
         infer::fill(&graph, &all_inputs, &inputs, &mut outputs, device);
-        Ok(Model { graph, device: device.clone(), all_inputs, inputs, outputs, recorded: RecordedRuns::default() })
+        let is_fixed = |dims: &Vec<Dim>| dims.iter().all(|dim| matches!(dim, Dim::Size(_)));
+        let has_free_sizes = !all_inputs.iter().all(|input| input.dims.as_ref().is_some_and(is_fixed));
+        let (device, recorded) = (device.clone(), RecordedRuns::default());
+        Ok(Model { graph, device, all_inputs, inputs, outputs, has_free_sizes, recorded })
     }
 
     /// The inputs that a run must be given. Inputs with a default, which a run may be given, are not listed.
@@ -170,6 +177,9 @@ impl Model {
 
     /// Runs the model and evaluates its outputs, all together. When inputs of the same shapes come again, the model is recorded
     /// ([`lazuli::Recording`]), and later runs with such inputs only run kernels. No gradient passes through it.
+    ///
+    /// Where inputs may come in several sizes, the steps of LSTM, GRU and RNN are evaluated in chunks, so that another length of a
+    /// sequence is not planned anew.
     ///
     /// ```
     /// # use lazuli::{Device, Tensor};
@@ -205,7 +215,7 @@ impl Model {
             wanted = Some(signature).filter(|_| wants_more);
         }
         let Some(signature) = wanted else {
-            let results = self.run(inputs)?;
+            let results = self.driven(bound, &Compute)?;
             results.compute()?;
             return Ok(results);
         };
@@ -217,7 +227,8 @@ impl Model {
         }
         let own = tensors(&bound)?;
         lazuli::compute(&own.iter().collect::<Vec<_>>())?;
-        let (run, values) = RecordedRun::new(Machine::new(&self.graph, bound, &self.device), own)?;
+        let machine = Machine::new(&self.graph, bound, &self.device);
+        let (run, values) = RecordedRun::new(machine, own, self.has_free_sizes)?;
         self.recorded.keep(&signature, run);
         Ok(self.results(values))
     }
@@ -270,6 +281,30 @@ impl Model {
             match machine.advance()? {
                 Progress::Done(values) => return Ok(self.results(values)),
                 Progress::Read(tensor, elem) => machine.provide(Host::read(&tensor, elem)?),
+            }
+        }
+    }
+
+    /// Runs the model as [`infer`](Model::infer) does when it meets such inputs for the first time, and tells each evaluation. The
+    /// last, of the outputs, is told and not made.
+    pub fn explain(&self, inputs: &[(&str, &Tensor)]) -> Result<Vec<Evaluation>> {
+        let explainer = Explainer::default();
+        let results = self.driven(self.bound(&self.declared_values(inputs)?)?, &explainer)?;
+        explainer.note("outputs", &results.tensors())?;
+        Ok(explainer.into_evaluations())
+    }
+
+    /// A run that evaluates what it needs on its way.
+    fn driven(&self, bound: Vec<Option<Value>>, evaluator: &dyn Evaluator) -> Result<Results> {
+        let machine = Machine::new(&self.graph, bound, &self.device);
+        let mut machine = if self.has_free_sizes { machine.in_chunks(evaluator) } else { machine };
+        loop {
+            match machine.advance()? {
+                Progress::Done(values) => return Ok(self.results(values)),
+                Progress::Read(tensor, elem) => {
+                    evaluator.evaluate(machine.node(), &[&tensor])?;
+                    machine.provide(Host::read(&tensor, elem)?);
+                }
             }
         }
     }
@@ -435,9 +470,14 @@ impl Results {
     /// # Ok::<(), lazuli::Error>(())
     /// ```
     pub fn compute(&self) -> Result<()> {
+        lazuli::compute(&self.tensors())
+    }
+
+    /// Its tensors of a device.
+    fn tensors(&self) -> Vec<&Tensor> {
         let mut tensors = Vec::new();
         self.named.iter().for_each(|(_, value)| value.tensors(&mut tensors));
-        lazuli::compute(&tensors)
+        tensors
     }
 
     /// An output as a tensor of the engine.

@@ -3,11 +3,13 @@
 //! without visiting the nodes of the model. The recorded runs of one shape are a tree: they share their evaluations up to the first
 //! number in which they differ. Knows nothing of operators.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lazuli::{Recording, Result, Tensor};
 
+use crate::chunks::Evaluator;
 use crate::elem::ElemType;
 use crate::host::{Host, HostData};
 use crate::machine::{Machine, Progress};
@@ -19,9 +21,9 @@ const MOST_SHAPES: usize = 8;
 /// `If` has two branches needs two recordings. After this many runs in a row that no recording fits, all recordings of the shape
 /// are dropped and no more are made: a model that reads other numbers in every run (boxes in an image) gains nothing from them.
 const MOST_RUNS: usize = 4;
-/// The most tensors that a recorded run may read: each is an evaluation whose plan is kept, and a `Loop` whose condition is computed
-/// on the device reads one in every iteration.
-const MOST_READS: usize = 64;
+/// The most evaluations that a recorded run may make before its last: the plan of each is kept. A `Loop` whose condition is computed
+/// on the device makes one in every iteration, and a recurrence one for each chunk of its steps.
+const MOST_EVALUATIONS: usize = 64;
 
 /// What a recorded run is found by: element type and shape of every input of the model, None for an input that the caller left
 /// out and that has a default value in the model.
@@ -106,7 +108,11 @@ impl RecordedRuns {
     /// Per shape of inputs, how many different reads and ends the recorded runs have.
     pub fn n_steps(&self) -> Vec<[usize; 2]> {
         fn count(step: &RecordedStep) -> [usize; 2] {
-            let RecordedStep::Read { branches, .. } = step else { return [0, 1] };
+            let branches = match step {
+                RecordedStep::Read { branches, .. } => branches,
+                RecordedStep::Evaluate { next, .. } => return count(next),
+                RecordedStep::End { .. } => return [0, 1],
+            };
             let branches = branches.lock().unwrap_or_else(PoisonError::into_inner);
             branches.iter().map(|(_, next)| count(next)).fold([1, 0], |[n, m], [reads, ends]| [n + reads, m + ends])
         }
@@ -116,24 +122,70 @@ impl RecordedRuns {
 
 /// A run as evaluations.
 pub struct RecordedRun {
-    /// The reads whose numbers depend on the inputs, in order.
-    reads: VecDeque<RecordedRead>,
+    /// The evaluations before the last that depend on the inputs, in order.
+    evaluations: VecDeque<RecordedEvaluation>,
     last: RecordedStep,
 }
 
-/// An evaluation whose result the model read while it was recorded, with the numbers that it read.
-struct RecordedRead {
-    recording: Recording,
-    elem: ElemType,
-    found: HostData,
+/// An evaluation that was made while a run was recorded.
+enum RecordedEvaluation {
+    /// The model read its result, and found these numbers. `is_known` if it is an input or the result of an evaluation before.
+    Read { recording: Recording, elem: ElemType, is_known: bool, found: HostData },
+    /// The model looked at none of its results.
+    Unread(Recording),
+}
+
+/// Records the evaluations of a run while it makes them.
+struct Recorder {
+    /// What later evaluations may read beside the model: inputs, and results of the evaluations so far.
+    given: RefCell<Vec<Tensor>>,
+    evaluations: RefCell<VecDeque<RecordedEvaluation>>,
+}
+
+impl Recorder {
+    /// Whether there are so many evaluations that the run will not be kept.
+    fn is_full(&self) -> bool {
+        self.evaluations.borrow().len() >= MOST_EVALUATIONS
+    }
+
+    fn is_known(&self, tensor: &Tensor) -> bool {
+        self.given.borrow().iter().any(|known| known.is_same(tensor))
+    }
+
+    /// An evaluation of tensors; None if what it gives is the same in every run.
+    fn recording(&self, tensors: &[&Tensor]) -> Result<Option<Recording>> {
+        let recording = Recording::reading(&self.given.borrow().iter().collect::<Vec<_>>(), tensors)?;
+        Ok(Some(recording).filter(Recording::depends_on_inputs))
+    }
+}
+
+impl Evaluator for Recorder {
+    fn evaluate(&self, _: &str, tensors: &[&Tensor]) -> Result<()> {
+        // A tensor that was given before, or that two values of the model share, has its place already.
+        let mut new: Vec<&Tensor> = Vec::with_capacity(tensors.len());
+        for tensor in tensors {
+            if !self.is_known(tensor) && !new.iter().any(|known| known.is_same(tensor)) {
+                new.push(tensor);
+            }
+        }
+        let recording = if new.is_empty() || self.is_full() { None } else { self.recording(&new)? };
+        lazuli::compute(tensors)?;
+        if let Some(recording) = recording {
+            self.evaluations.borrow_mut().push_back(RecordedEvaluation::Unread(recording));
+            self.given.borrow_mut().extend(new.into_iter().cloned());
+        }
+        Ok(())
+    }
 }
 
 /// What follows in a run from its inputs and from the numbers that were found before. Runs that have found the same share their
 /// steps, so that whichever of them a new run is, each of its steps is computed once.
 pub enum RecordedStep {
     /// The model reads a tensor that is computed from the inputs and from earlier reads; each branch is how the run goes on after
-    /// one value of it.
-    Read { recording: Recording, elem: ElemType, branches: Mutex<Vec<(HostData, Arc<RecordedStep>)>> },
+    /// one value of it. `is_known` if it is an input or the result of an evaluation before, so that it has its place already.
+    Read { recording: Recording, elem: ElemType, is_known: bool, branches: Mutex<Vec<(HostData, Arc<RecordedStep>)>> },
+    /// Tensors are evaluated that later evaluations read.
+    Evaluate { recording: Recording, next: Arc<RecordedStep> },
     /// The evaluation of the outputs, None if no output is a tensor of the device, and what each output is.
     End { recording: Option<Recording>, outputs: Vec<RecordedOutput> },
 }
@@ -150,17 +202,20 @@ pub enum RecordedOutput {
 impl RecordedRun {
     /// Runs a model and records it, unless it looks at too many tensors. `inputs` are those of the machine; none is seen by it in
     /// another way.
-    pub fn new(mut machine: Machine, inputs: Vec<Tensor>) -> Result<(Option<RecordedRun>, Vec<Value>)> {
-        let (mut given, mut reads) = (inputs, VecDeque::new());
+    pub fn new(machine: Machine, inputs: Vec<Tensor>, may_chunk: bool) -> Result<(Option<RecordedRun>, Vec<Value>)> {
+        let recorder = Recorder { given: RefCell::new(inputs), evaluations: RefCell::default() };
+        let mut machine = if may_chunk { machine.in_chunks(&recorder) } else { machine };
         let values = loop {
             match machine.advance()? {
-                Progress::Read(tensor, elem) if reads.len() < MOST_READS => {
-                    let recording = Recording::reading(&given.iter().collect::<Vec<_>>(), &[&tensor])?;
+                Progress::Read(tensor, elem) if !recorder.is_full() => {
+                    let recording = recorder.recording(&[&tensor])?;
                     let host = Host::read(&tensor, elem)?;
                     // What is made of constants alone is the same in every run, in which it may be folded already.
-                    if recording.depends_on_inputs() {
-                        reads.push_back(RecordedRead { recording, elem, found: host.data.clone() });
-                        given.push(tensor);
+                    if let Some(recording) = recording {
+                        let (is_known, found) = (recorder.is_known(&tensor), host.data.clone());
+                        let read = RecordedEvaluation::Read { recording, elem, is_known, found };
+                        recorder.evaluations.borrow_mut().push_back(read);
+                        recorder.given.borrow_mut().extend((!is_known).then_some(tensor));
                     }
                     machine.provide(host);
                 }
@@ -168,22 +223,26 @@ impl RecordedRun {
                 Progress::Done(values) => break values,
             }
         };
+        let is_full = recorder.is_full();
         let mut tensors = Vec::new();
         values.iter().for_each(|value| value.tensors(&mut tensors));
         let outputs = values.iter().map(RecordedOutput::new).collect();
-        let recording = match tensors.is_empty() || reads.len() == MOST_READS {
+        let recording = match tensors.is_empty() || is_full {
             true => None,
-            false => Some(Recording::reading(&given.iter().collect::<Vec<_>>(), &tensors)?),
+            false => Some(Recording::reading(&recorder.given.borrow().iter().collect::<Vec<_>>(), &tensors)?),
         };
         lazuli::compute(&tensors)?;
-        let run = RecordedRun { last: RecordedStep::End { recording, outputs }, reads };
-        Ok((Some(run).filter(|run| run.reads.len() < MOST_READS), values))
+        let (last, evaluations) = (RecordedStep::End { recording, outputs }, recorder.evaluations.take());
+        Ok((Some(RecordedRun { last, evaluations }).filter(|_| !is_full), values))
     }
 
     /// Its steps, as far as they are left.
     fn into_steps(self) -> RecordedStep {
-        self.reads.into_iter().rev().fold(self.last, |next, RecordedRead { recording, elem, found }| {
-            RecordedStep::Read { recording, elem, branches: Mutex::new(vec![(found, Arc::new(next))]) }
+        self.evaluations.into_iter().rev().fold(self.last, |next, evaluation| match evaluation {
+            RecordedEvaluation::Read { recording, elem, is_known, found } => {
+                RecordedStep::Read { recording, elem, is_known, branches: Mutex::new(vec![(found, Arc::new(next))]) }
+            }
+            RecordedEvaluation::Unread(recording) => RecordedStep::Evaluate { recording, next: Arc::new(next) },
         })
     }
 }
@@ -194,11 +253,16 @@ impl RecordedStep {
         let (mut step, mut given) = (self, inputs.to_vec());
         loop {
             let next = match &*step {
-                RecordedStep::Read { recording, elem, branches } => {
+                RecordedStep::Read { recording, elem, is_known, branches } => {
                     let read = recording.run(&mut given.clone(), &[])?.remove(0);
                     let found = Host::read(&read, *elem)?.data;
-                    given.push(read);
+                    given.extend((!is_known).then_some(read));
                     branch(&branches.lock().unwrap_or_else(PoisonError::into_inner), &found)
+                }
+                RecordedStep::Evaluate { recording, next } => {
+                    let made = recording.run(&mut given.clone(), &[])?;
+                    given.extend(made);
+                    Some(next.clone())
                 }
                 RecordedStep::End { recording, outputs } => {
                     let made = recording.as_ref().map_or(Ok(Vec::new()), |recording| recording.run(&mut given, &[]))?;
@@ -217,16 +281,20 @@ impl RecordedStep {
     /// recorded the same.
     fn join(self: &Arc<RecordedStep>, mut run: RecordedRun) {
         let mut step = self.clone();
-        while let RecordedStep::Read { branches, .. } = &*step {
-            let Some(RecordedRead { found, .. }) = run.reads.pop_front() else { return };
-            // Nothing panics while the lock is held, so a poisoned one is still good.
-            let mut branches = branches.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(next) = branch(&branches, &found) else {
-                branches.push((found, Arc::new(run.into_steps())));
-                return;
+        loop {
+            step = match (&*step, run.evaluations.pop_front()) {
+                (RecordedStep::Read { branches, .. }, Some(RecordedEvaluation::Read { found, .. })) => {
+                    // Nothing panics while the lock is held, so a poisoned one is still good.
+                    let mut branches = branches.lock().unwrap_or_else(PoisonError::into_inner);
+                    let Some(next) = branch(&branches, &found) else {
+                        branches.push((found, Arc::new(run.into_steps())));
+                        return;
+                    };
+                    next
+                }
+                (RecordedStep::Evaluate { next, .. }, Some(RecordedEvaluation::Unread(_))) => next.clone(),
+                _ => return,
             };
-            drop(branches);
-            step = next;
         }
     }
 }

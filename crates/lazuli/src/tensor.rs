@@ -107,6 +107,17 @@ impl Tensor {
         Ok(&self.node()?.device)
     }
 
+    /// Whether both are handles on the same value, which is computed once: more than that their numbers are equal.
+    ///
+    /// ```
+    /// use lazuli::{Device, Tensor};
+    /// let x = Tensor::scalar(1.0f32, &Device::cpu());
+    /// assert!(x.is_same(&x.clone()) && !x.is_same(&x.add(0.0)));
+    /// ```
+    pub fn is_same(&self, other: &Tensor) -> bool {
+        matches!((&self.node, &other.node), (Ok(a), Ok(b)) if Arc::ptr_eq(a, b))
+    }
+
     /// The error it carries, if it does.
     pub fn check(&self) -> Result<()> {
         self.node().map(|_| ())

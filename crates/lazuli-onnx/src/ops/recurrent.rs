@@ -1,4 +1,7 @@
-//! RNN, GRU and LSTM, unrolled over time: each step is recorded, and products with the inputs of all steps are one product.
+//! RNN, GRU and LSTM, unrolled over time: each step is recorded, and products with the inputs of all steps are one product. A run
+//! that may evaluate takes the steps in chunks.
+
+use std::ops::Range;
 
 use lazuli::{DType, Tensor};
 
@@ -168,6 +171,51 @@ impl Direction {
     }
 }
 
+/// One direction of one node on its way through a sequence.
+struct Sequence {
+    direction: Direction,
+    reverse: bool,
+    /// Of all steps, times the input weights, the bias added.
+    inputs: Tensor,
+    /// How many steps each sequence of the batch has, if they have not all of them.
+    lengths: Option<Tensor>,
+    /// Hidden state and cell before the next step.
+    h: Tensor,
+    inner: Tensor,
+}
+
+impl Sequence {
+    /// Takes some steps and gives the hidden states after each, in the order of the sequence.
+    fn take(&mut self, range: Range<usize>) -> Tensor {
+        let mut order: Vec<usize> = range.collect();
+        if self.reverse {
+            order.reverse();
+        }
+        let mut steps = Vec::with_capacity(order.len());
+        for t in order {
+            let x = self.inputs.select_index(0, t as i64);
+            let (next, next_inner) = self.direction.step(&x, &self.h, &self.inner);
+            match &self.lengths {
+                // Beyond its length a sequence keeps its state and gives zeros.
+                Some(lengths) => {
+                    let goes = lengths.gt(t as i32);
+                    self.h = goes.select(&next, &self.h);
+                    self.inner = goes.select(&next_inner, &self.inner);
+                    steps.push(goes.select(&next, 0.0));
+                }
+                None => {
+                    (self.h, self.inner) = (next.clone(), next_inner);
+                    steps.push(next);
+                }
+            }
+        }
+        if self.reverse {
+            steps.reverse();
+        }
+        Tensor::stack(&steps.iter().collect::<Vec<_>>(), 0)
+    }
+}
+
 /// For each direction of a node whether it goes backwards.
 fn directions(node: &Node) -> Result<&'static [bool], Stop> {
     let known: [(&str, &[bool]); 3] = [("forward", &[false]), ("reverse", &[true]), ("bidirectional", &[false, true])];
@@ -222,9 +270,9 @@ fn recurrent(c: &Call, cell: Cell) -> Outputs {
     if n_hidden == 0 || n_steps == 0 {
         return invalid("there are no steps or no hidden elements");
     }
-    let (mut outputs, mut last_hidden, mut last_cell) = (Vec::new(), Vec::new(), Vec::new());
-    for (i, reverse) in reverses.iter().enumerate() {
-        let direction = direction(c, cell, i, n_hidden)?;
+    let lengths = c.optional(4)?.map(|lengths| lengths.unsqueeze(1));
+    let mut sequences = Vec::with_capacity(n_directions);
+    for (i, &reverse) in reverses.iter().enumerate() {
         let state = |input: usize| -> Result<Tensor, Stop> {
             Ok(match c.optional(input)? {
                 Some(state) if batch_first => state.select_index(1, i as i64),
@@ -232,32 +280,34 @@ fn recurrent(c: &Call, cell: Cell) -> Outputs {
                 None => Tensor::zeros([batch, n_hidden], DType::F32, c.device),
             })
         };
-        let (mut h, mut inner) = (state(5)?, state(6)?);
+        let (h, inner) = (state(5)?, state(6)?);
         let weights = c.tensor(1)?.select_index(0, i as i64);
         let mut inputs = x.reshape([n_steps * batch, n_features]).matmul(&weights.t());
         if let Some(bias) = c.optional(3)? {
             inputs = inputs.add(&bias.select_index(0, i as i64).narrow(0, 0, n_gates * n_hidden));
         }
         let inputs = inputs.reshape([n_steps, batch, n_gates * n_hidden]);
-        let lengths = c.optional(4)?.map(|lengths| lengths.unsqueeze(1));
-        let mut steps = vec![h.clone(); listed(n_steps)?];
-        let order: Vec<usize> = if *reverse { (0..n_steps).rev().collect() } else { (0..n_steps).collect() };
-        for t in order {
-            let (next, next_inner) = direction.step(&inputs.select_index(0, t as i64), &h, &inner);
-            match &lengths {
-                // Beyond its length a sequence keeps its state and gives zeros.
-                Some(lengths) => {
-                    let goes = lengths.gt(t as i32);
-                    h = goes.select(&next, &h);
-                    inner = goes.select(&next_inner, &inner);
-                    steps[t] = goes.select(&next, 0.0);
-                }
-                None => (h, inner, steps[t]) = (next.clone(), next_inner, next),
-            }
-        }
-        outputs.push(Tensor::stack(&steps.iter().collect::<Vec<_>>(), 0));
-        last_hidden.push(h);
-        last_cell.push(inner);
+        let lengths = lengths.clone();
+        sequences.push(Sequence { direction: direction(c, cell, i, n_hidden)?, reverse, inputs, lengths, h, inner });
+    }
+    let all = 0..listed(n_steps)?;
+    // A single step is no other graph than those around it.
+    let chunks = c.chunks.filter(|_| n_steps > 1);
+    if let Some(chunks) = chunks {
+        let states = sequences.iter().flat_map(|s| [s.inputs.clone(), s.h.clone(), s.inner.clone()]);
+        chunks.begin(states.collect())?;
+    }
+    let (mut outputs, mut last_hidden, mut last_cell) = (Vec::new(), Vec::new(), Vec::new());
+    for mut sequence in sequences {
+        outputs.push(match chunks {
+            Some(chunks) => chunks.over(n_steps, sequence.reverse, |steps| {
+                let y = sequence.take(steps);
+                vec![y, sequence.h.clone(), sequence.inner.clone()]
+            })?,
+            None => sequence.take(all.clone()),
+        });
+        last_hidden.push(sequence.h);
+        last_cell.push(sequence.inner);
     }
     let stacked = |tensors: &[Tensor], axis: i32| Tensor::stack(&tensors.iter().collect::<Vec<_>>(), axis);
     // [steps, directions, batch, hidden], or with the batch first [batch, steps, directions, hidden].
