@@ -34,10 +34,8 @@ impl Shape {
     /// assert_eq!(Shape::from([usize::MAX, 2, 0]).n_elems(), 0);
     /// ```
     pub fn n_elems(&self) -> usize {
-        match self.contains(&0) {
-            true => 0,
-            false => self.iter().fold(1, |n, size| n.saturating_mul(*size)),
-        }
+        // An empty axis makes 0 of what has saturated, too.
+        self.iter().fold(1, |n, size| n.saturating_mul(*size))
     }
 
     /// The number of axes.

@@ -189,8 +189,7 @@ impl View {
         // it must stay inside its axis for every i, so that no step carries from one axis into the next.
         let first: isize = (0..outer.shape.rank()).map(|axis| inside(axis).0 * outer.strides[axis]).sum();
         let start = digits(outer.offset + first);
-        let mut reach: SmallVec<[CoordRange; MAX_RANK]> =
-            start.iter().take(inner.len()).map(|c| CoordRange::at(*c)).collect();
+        let mut reach = start.map(CoordRange::at);
         let mut out = View { strides: [0; MAX_RANK], offset: self.offset, ..*outer };
         for (axis, &stride) in outer.strides.iter().enumerate().take(outer.shape.rank()) {
             let n = inside(axis).1 - inside(axis).0;
@@ -216,7 +215,7 @@ impl View {
             out.offset += start[j] * digit.stride;
             if reach.low < digit.inside.0 || reach.high >= digit.inside.1 {
                 // Part of it is outside the mask: one axis alone must decide which.
-                let &(axis, step) = reach.walkers.first().filter(|_| reach.walkers.len() == 1)?;
+                let (axis, step) = reach.only_walker()?;
                 let (low, high) = steps_inside(start[j], step, digit.inside);
                 let (from, to) = inside(axis);
                 let range = (low.clamp(0, to - from) + from, high.clamp(0, to - from) + from);
@@ -247,24 +246,32 @@ impl Digit {
     }
 }
 
-/// How far a coordinate goes, and the axes that move it, each with its step.
+/// How far a coordinate goes, how many axes move it, and the last of these with its step.
+#[derive(Clone, Copy)]
 struct CoordRange {
     low: isize,
     high: isize,
-    walkers: SmallVec<[(usize, isize); 2]>,
+    n_walkers: usize,
+    last: (usize, isize),
 }
 
 impl CoordRange {
     fn at(coordinate: isize) -> CoordRange {
-        CoordRange { low: coordinate, high: coordinate, walkers: SmallVec::new() }
+        CoordRange { low: coordinate, high: coordinate, n_walkers: 0, last: (0, 0) }
     }
 
     fn walk(&mut self, axis: usize, step: isize, n: isize) {
         if step != 0 {
             self.low += (step * (n - 1)).min(0);
             self.high += (step * (n - 1)).max(0);
-            self.walkers.push((axis, step));
+            self.n_walkers += 1;
+            self.last = (axis, step);
         }
+    }
+
+    /// The axis that moves it, and its step, if it is one alone.
+    fn only_walker(&self) -> Option<(usize, isize)> {
+        (self.n_walkers == 1).then_some(self.last)
     }
 }
 

@@ -550,10 +550,9 @@ impl Captured {
     /// The graph, written out for the planner.
     pub fn graph(&self) -> Graph {
         let mut n_leaves = 0;
-        let mut nodes: Vec<GraphNode> = Vec::with_capacity(self.nodes.len());
-        for (idx, node) in (0..).zip(&self.nodes) {
-            let op = node.with_pending(|e, _| (!e.is_move()).then(|| e.op.clone())).flatten().unwrap_or(Op::Data);
-            let inputs = SmallVec::from_slice(self.inputs(idx));
+        let node = |(idx, node): (NodeIdx, &NodeRef)| {
+            let pending = node.with_pending(|e, _| if e.is_move() { Op::Data } else { e.op.clone() });
+            let op = pending.unwrap_or(Op::Data);
             let (slot, donated) = match &op {
                 Op::Data => {
                     n_leaves += 1;
@@ -562,8 +561,10 @@ impl Captured {
                 Op::Const(_) => (self.links[idx as usize].constant, false),
                 _ => (0, false),
             };
-            nodes.push(GraphNode { op, inputs, shape: node.shape, dtype: node.dtype, slot, donated, origin: idx });
-        }
+            let inputs = SmallVec::from_slice(self.inputs(idx));
+            GraphNode { op, inputs, shape: node.shape, dtype: node.dtype, slot, donated, origin: idx }
+        };
+        let nodes = (0..).zip(&self.nodes).map(node).collect();
         Graph { nodes, outputs: self.outputs.clone(), stages: self.stages.clone() }
     }
 }

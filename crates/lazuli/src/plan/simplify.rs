@@ -50,6 +50,9 @@ fn without_short_reductions(graph: Graph) -> Graph {
 /// Products read blocks where they are stored by their right operand, and would widen a left one as a whole:
 /// blocks·x = (xᵀ·blocksᵀ)ᵀ.
 fn with_blocks_on_the_right(graph: Graph) -> Graph {
+    if !graph.nodes.iter().any(|node| matches!(node.op, Op::Widen(_))) {
+        return graph;
+    }
     let is_blocks = |mut idx: NodeIdx| loop {
         let node = &graph.nodes[idx as usize];
         match node.op {
@@ -237,31 +240,33 @@ impl Simplifier {
 }
 
 /// What a node reads, as equal nodes are found by it: a number by its parameter of the plan, anything else by its node.
-#[derive(PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum InputKey {
-    Node(NodeIdx),
-    Number(u32),
+type InputKey = u64;
+
+fn input_key(nodes: &[GraphNode], input: NodeIdx) -> InputKey {
+    let node = &nodes[input as usize];
+    match node.op {
+        Op::Const(_) => 1 << 32 | node.slot as u64,
+        _ => input as u64,
+    }
 }
 
 /// Inputs in an order that does not tell `a + b` from `b + a`.
 fn operands<'a>(nodes: &'a [GraphNode], node: &'a GraphNode) -> impl Iterator<Item = (InputKey, &'a GraphNode)> {
-    let operand = move |i: usize| {
-        let input = &nodes[node.inputs[i] as usize];
-        match input.op {
-            Op::Const(_) => (InputKey::Number(input.slot), input),
-            _ => (InputKey::Node(node.inputs[i]), input),
-        }
-    };
+    let key = move |i: usize| input_key(nodes, node.inputs[i]);
     let last = node.inputs.len().saturating_sub(1);
-    let is_swapped = matches!(&node.op, Op::Binary(row) if row.commutes && operand(0).0 > operand(1).0);
-    (0..node.inputs.len()).map(move |i| operand(if is_swapped { last - i } else { i }))
+    let is_swapped = matches!(&node.op, Op::Binary(row) if row.commutes && key(0) > key(1));
+    (0..node.inputs.len()).map(move |i| {
+        let i = if is_swapped { last - i } else { i };
+        (key(i), &nodes[node.inputs[i] as usize])
+    })
 }
 
+/// Shapes are left out where they follow from the inputs.
 fn hash(nodes: &[GraphNode], node: &GraphNode) -> u64 {
     let mut hasher = FastHasher::default();
     std::mem::discriminant(&node.op).hash(&mut hasher);
-    operands(nodes, node).for_each(|(operand, _)| operand.hash(&mut hasher));
-    (node.shape, node.dtype, node.slot).hash(&mut hasher);
+    hasher.write_u64((node.dtype as u64) << 32 | node.slot as u64);
+    operands(nodes, node).for_each(|(key, _)| hasher.write_u64(key));
     match &node.op {
         Op::Unary(row) => row.hash(&mut hasher),
         Op::Binary(row) => row.hash(&mut hasher),
@@ -269,9 +274,11 @@ fn hash(nodes: &[GraphNode], node: &GraphNode) -> u64 {
         Op::Custom(op) => op.hash(&mut hasher),
         Op::View(view) | Op::Pad(view) => view.hash(&mut hasher),
         Op::Reduce(row, axes) => (row, axes).hash(&mut hasher),
-        Op::Gather(axis, _) | Op::Cat(axis) | Op::RowsAt(axis) | Op::WriteRows(axis) => axis.hash(&mut hasher),
-        Op::Routine(row, params) => (row, params).hash(&mut hasher),
-        Op::Data | Op::Const(_) | Op::Index | Op::Select | Op::Cast | Op::Commit | Op::WithRule(..) | Op::Matmul => {}
+        Op::Gather(axis, _) | Op::Cat(axis) | Op::WriteRows(axis) => axis.hash(&mut hasher),
+        Op::RowsAt(axis) => (axis, node.shape).hash(&mut hasher),
+        Op::Routine(row, params) => (row, params, node.shape).hash(&mut hasher),
+        Op::Index => node.shape.hash(&mut hasher),
+        Op::Data | Op::Const(_) | Op::Select | Op::Cast | Op::Commit | Op::WithRule(..) | Op::Matmul => {}
     }
     hasher.finish()
 }

@@ -39,7 +39,9 @@ pub fn structure_of(graph: &Graph) -> Key {
             Op::Const(_) => {}
             Op::Index | Op::Select | Op::Cast | Op::Commit | Op::WithRule(..) | Op::Matmul => {}
         }
-        words.extend(node.inputs.iter().map(|i| *i as u64));
+        for pair in node.inputs.chunks(2) {
+            words.push(pair[0] as u64 | (pair.get(1).copied().unwrap_or(0) as u64) << 32);
+        }
     }
     words.push(u64::MAX);
     words.extend(graph.outputs.iter().map(|o| *o as u64));
