@@ -18,7 +18,7 @@ use super::schedule::Nest;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{Args, Body, InstOp, Kernel, RoutineArgs};
-use crate::plan::{Launch, Plan, Scratch, SlotId, SlotKind, scratch, verify_scratch};
+use crate::plan::{CompiledKernel, Launch, Plan, Scratch, SlotId, SlotKind, scratch, verify_scratch};
 use crate::shape::Shape;
 use crate::target::CpuTarget;
 
@@ -45,7 +45,7 @@ pub struct ScheduledLaunch {
     /// The bindings that start where a number of the evaluation says.
     pub moved: Vec<MovedBinding>,
     /// What takes its place after a failure, if it commits.
-    pub reverted: Option<Reverted>,
+    pub reverted: Option<Box<Reverted>>,
     /// Bytes of each piece of scratch memory of a product, in the order of [`MatmulScratch`].
     pub matmul_scratch: [usize; 6],
 }
@@ -62,7 +62,7 @@ pub struct MovedBinding {
 pub struct Reverted {
     pub launch: Launch,
     pub moved: Vec<MovedBinding>,
-    pub nest: Box<Nest>,
+    pub nest: Nest,
 }
 
 /// How a launch is run, by its form.
@@ -152,8 +152,8 @@ impl CpuSchedule {
     }
 }
 
-/// Shows the program of a kernel to whoever asks.
-pub type ProgramSource<'a> = dyn FnMut(&Kernel, &mut dyn FnMut(&CpuProgram)) + 'a;
+/// Shows the program of a kernel to whoever asks. If it is that of a launch, what it was compiled to may be kept there.
+pub type ProgramSource<'a> = dyn FnMut(&Kernel, Option<&CompiledKernel>, &mut dyn FnMut(&CpuProgram)) + 'a;
 
 fn scheduled(launch: &Launch, programs: &mut ProgramSource, target: &CpuTarget) -> Result<ScheduledLaunch> {
     let aliased: SmallVec<[bool; 8]> = launch.writes.iter().map(|w| launch.reads.contains(w)).collect();
@@ -169,14 +169,17 @@ fn scheduled(launch: &Launch, programs: &mut ProgramSource, target: &CpuTarget) 
             // Each element is computed by one part, from elements that none of them writes or from itself.
             let mut nests = Vec::with_capacity(parts.len());
             for (body, args) in parts {
-                programs(&Kernel::Loop(Arc::new(body)), &mut |program| {
+                programs(&Kernel::Loop(Arc::new(body)), None, &mut |program| {
                     nests.extend(nest_of(program, &args, &aliased, target))
                 });
             }
             let nanos = nests.iter().map(|nest| nest.nanos).sum();
             made = Some(Ok((LaunchSchedule::Loop(nests), nanos)));
         }
-        kernel => programs(kernel, &mut |program| made = Some(work_of(launch, program, &aliased, target))),
+        kernel => {
+            let compiled = Some(&launch.compiled);
+            programs(kernel, compiled, &mut |program| made = Some(work_of(launch, program, &aliased, target)))
+        }
     }
     let (work, nanos) = made.expect("every kernel has a program")?;
     let (moved, reverted) = (moved(launch), Reverted::of(launch, target));
@@ -266,12 +269,12 @@ pub fn sums_bytes(nests: &[Nest]) -> usize {
 }
 
 impl Reverted {
-    fn of(launch: &Launch, target: &CpuTarget) -> Option<Reverted> {
+    fn of(launch: &Launch, target: &CpuTarget) -> Option<Box<Reverted>> {
         let launch = reverted(launch)?;
         let Kernel::Loop(body) = &launch.kernel else { unreachable!("made as a loop") };
         let aliased: SmallVec<[bool; 8]> = launch.writes.iter().map(|w| launch.reads.contains(w)).collect();
-        let nest = Box::new(Nest::new(Arc::new(Code::new(body)), &launch.args, &aliased, target));
-        Some(Reverted { moved: moved(&launch), launch, nest })
+        let nest = Nest::new(Arc::new(Code::new(body)), &launch.args, &aliased, target);
+        Some(Box::new(Reverted { moved: moved(&launch), launch, nest }))
     }
 }
 

@@ -58,7 +58,7 @@ use crate::graph::Buffer;
 use crate::interned::{Interned, InternedRef};
 use crate::kernel::Kernel;
 use crate::ops::{Isa, isa};
-use crate::plan::{Explain, Plan};
+use crate::plan::{CompiledKernel, Explain, Plan};
 use crate::target::{CpuTarget, Target};
 #[cfg(feature = "gpu")]
 pub use memory::free_bytes;
@@ -123,11 +123,17 @@ impl Cpu {
 }
 
 impl CpuShared {
-    /// The program of a kernel, compiled if its structure is new.
-    fn program(&self, kernel: &Kernel) -> HeldProgram {
-        if let Some(program) = self.programs.get(kernel) {
+    /// The program of a kernel, compiled if its structure is new. `compiled` is where that is kept of a launch.
+    fn program(&self, kernel: &Kernel, compiled: Option<&CompiledKernel>) -> HeldProgram {
+        if let Some(program) = compiled.and_then(CompiledKernel::get) {
             return program;
         }
+        let program = self.programs.get(kernel).unwrap_or_else(|| self.compile(kernel));
+        compiled.inspect(|compiled| compiled.set(&program));
+        program
+    }
+
+    fn compile(&self, kernel: &Kernel) -> HeldProgram {
         Counters::count(&self.counters.pipelines_compiled, 1);
         let program = CpuProgram::new(kernel);
         let size_bytes = kernel.size_bytes() + program.size_bytes();
@@ -199,7 +205,7 @@ impl Backend for Cpu {
 }
 
 /// Compiles a kernel for whoever asks, and forgets it.
-fn compiled(kernel: &Kernel, use_it: &mut dyn FnMut(&CpuProgram)) {
+fn compiled(kernel: &Kernel, _: Option<&CompiledKernel>, use_it: &mut dyn FnMut(&CpuProgram)) {
     use_it(&CpuProgram::new(kernel));
 }
 

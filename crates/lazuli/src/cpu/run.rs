@@ -117,8 +117,8 @@ impl CpuPlan {
     /// Binds every launch of a plan to its program.
     pub fn new(cpu: Arc<CpuShared>, plan: Arc<Plan>, target: &CpuTarget) -> Result<CpuPlan> {
         let mut programs: Vec<HeldProgram> = Vec::with_capacity(plan.launches.len());
-        let mut with_program = |kernel: &Kernel, use_it: &mut dyn FnMut(&CpuProgram)| {
-            let program = cpu.program(kernel);
+        let mut with_program = |kernel: &Kernel, compiled: Option<&_>, use_it: &mut dyn FnMut(&CpuProgram)| {
+            let program = cpu.program(kernel, compiled);
             use_it(&program);
             programs.push(program);
         };
@@ -170,7 +170,7 @@ impl CpuPlan {
             };
             let running = RunningLaunch { launch, moved: &scheduled.moved, memory, constants, faults, idx };
             let _timed = LaunchTimer::start(launch);
-            if let Some(Reverted { launch, moved, nest }) = scheduled.reverted.as_ref().filter(|_| faults.any()) {
+            if let Some(Reverted { launch, moved, nest }) = scheduled.reverted.as_deref().filter(|_| faults.any()) {
                 run_loop(&RunningLaunch { launch, moved, ..running }, nest, piece(nest.sums_bytes()));
                 continue;
             }

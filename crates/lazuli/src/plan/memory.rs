@@ -5,7 +5,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::lower::{LaunchDraft, Lowered, PlanValue};
 use super::order::Makers;
-use super::{Launch, LaunchStructure, Plan, Slot, SlotId, SlotKind, ValueId};
+use super::{CompiledKernel, Launch, LaunchStructure, Plan, Slot, SlotId, SlotKind, ValueId};
 use crate::kernel::{AccessForm, Body, InstOp, Kernel};
 
 /// Which values share memory. It depends on sizes only through which value is larger, so it mostly holds for other sizes, too.
@@ -111,6 +111,7 @@ fn placed(step: LaunchDraft, slot_of: &[SlotId]) -> Launch {
         may_fail: step.may_fail,
         ops: step.ops,
         part_of: step.part_of,
+        compiled: CompiledKernel::default(),
     };
     let parts = step.parts.into_iter().map(|part| placed(part, slot_of)).collect();
     Launch { parts, ..Launch::new(structure, step.args) }

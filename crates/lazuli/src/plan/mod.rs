@@ -37,9 +37,11 @@ pub use split::k_parts;
 pub use stages::StageEnd;
 pub use template::Templates;
 
+use std::any::Any;
 use std::borrow::Cow;
+use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use self::edges::AskedGraph;
 use self::lower::Lowered;
@@ -120,6 +122,44 @@ pub struct LaunchStructure {
     pub ops: Vec<Cow<'static, str>>,
     /// If it is a part of a kernel that was cut: which kernel.
     pub part_of: Option<u32>,
+    /// What a backend compiled it to.
+    pub compiled: CompiledKernel,
+}
+
+/// What a backend compiled a kernel to: found here without looking the kernel up by its instructions, for as long as a plan
+/// holds it. A copy of a launch may become another kernel, and begins with none.
+#[derive(Default)]
+pub struct CompiledKernel(Mutex<Option<Weak<dyn Any + Send + Sync>>>);
+
+impl CompiledKernel {
+    /// It, if it was compiled and somebody holds it.
+    pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        self.known().as_ref()?.upgrade()?.downcast().ok()
+    }
+
+    /// Lets it be found.
+    pub fn set<T: Any + Send + Sync>(&self, compiled: &Arc<T>) {
+        let compiled: Weak<T> = Arc::downgrade(compiled);
+        *self.known() = Some(compiled);
+    }
+
+    // Nothing panics while the lock is held, so a poisoned one is still good.
+    fn known(&self) -> MutexGuard<'_, Option<Weak<dyn Any + Send + Sync>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Clone for CompiledKernel {
+    fn clone(&self) -> CompiledKernel {
+        CompiledKernel::default()
+    }
+}
+
+/// It is no part of what a plan is.
+impl fmt::Debug for CompiledKernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("_")
+    }
 }
 
 impl Deref for Launch {
@@ -142,6 +182,12 @@ impl Launch {
     /// One that is not grouped.
     pub fn new(structure: LaunchStructure, args: Args) -> Launch {
         Launch { structure: Arc::new(structure), args, parts: Vec::new() }
+    }
+
+    /// The same launch, its numbers yet to be filled in.
+    fn without_numbers(&self) -> Launch {
+        let parts = self.parts.iter().map(Launch::without_numbers).collect();
+        Launch { structure: self.structure.clone(), args: Args::default(), parts }
     }
 
     /// Its parts; itself if it is not grouped.

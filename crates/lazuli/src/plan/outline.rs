@@ -5,7 +5,7 @@
 use super::grouped::may_share;
 use super::lower::{self, GroupMemos, KnownKernels, LaunchDraft, Lowered, PlanValue, ToLower};
 use super::memory::{Assignment, starts_at_zero};
-use super::split::{split, split_sums_of};
+use super::split::{split_sums_of, stays_whole};
 use super::{Launch, Limits, Plan};
 use crate::graph::NodeIdx;
 use crate::kernel::Args;
@@ -23,6 +23,8 @@ pub struct PlanOutline {
     /// Per kernel, the launch that it is or is a part of, and which part.
     places: Vec<(usize, Option<usize>)>,
     assignment: Assignment,
+    /// The launches without numbers, and all else of the plan.
+    launches: Vec<Launch>,
     plan: Plan,
 }
 
@@ -79,22 +81,15 @@ impl LoweredKernels {
 impl PlacedKernels {
     /// The outline of the plan.
     pub fn outline(self, assignment: Assignment, plan: &Plan) -> PlanOutline {
-        let PlacedKernels { lowered: LoweredKernels { drafts, values, nodes, facts }, places } = self;
-        let mut outline = PlanOutline { drafts, nodes, values, facts, places, assignment, plan: plan.clone() };
-        outline.drop_numbers();
-        outline
+        let PlacedKernels { lowered: LoweredKernels { mut drafts, values, nodes, facts }, places } = self;
+        drafts.iter_mut().for_each(|draft| draft.args = Args::default());
+        let launches = plan.launches.iter().map(Launch::without_numbers).collect();
+        let plan = Plan { launches: Vec::new(), slots: Vec::new(), value_elems: Vec::new(), ..plan.clone() };
+        PlanOutline { drafts, nodes, values, facts, places, assignment, launches, plan }
     }
 }
 
 impl PlanOutline {
-    fn drop_numbers(&mut self) {
-        self.drafts.iter_mut().for_each(|draft| draft.args = Args::default());
-        let parts = self.plan.launches.iter_mut().flat_map(|launch| launch.parts.iter_mut());
-        parts.for_each(|part| part.args = Args::default());
-        self.plan.launches.iter_mut().for_each(|launch| launch.args = Args::default());
-        (self.plan.slots, self.plan.value_elems) = (Vec::new(), Vec::new());
-    }
-
     /// The same plan with the numbers of another graph. None if it is another plan.
     pub fn filled(&mut self, of: &ToLower, memos: &GroupMemos, target: &Target) -> Option<Plan> {
         for (value, node) in self.values.iter_mut().zip(&self.nodes) {
@@ -114,36 +109,27 @@ impl PlanOutline {
     }
 
     /// Whether nothing is cut, and grouping and memory are what they were.
-    fn is_whole(&mut self, limits: &Limits) -> bool {
-        let (steps, values) = (std::mem::take(&mut self.drafts), std::mem::take(&mut self.values));
-        let split = split(Lowered { steps, values, outputs: Vec::new(), checks: Vec::new() }, limits);
-        (self.drafts, self.values) = (split.steps, split.values);
-        let is_same = |(draft, place): (&LaunchDraft, &(usize, Option<usize>))| {
-            draft.part_of.is_none() && draft.kernel == at(&self.plan.launches, *place).kernel
-        };
-        (self.drafts.len(), self.values.len()) == (self.places.len(), self.nodes.len())
-            && self.drafts.iter().zip(&self.places).all(is_same)
+    fn is_whole(&self, limits: &Limits) -> bool {
+        self.drafts.iter().all(|draft| stays_whole(draft, &self.values, limits))
             && facts(&self.drafts, &self.values, limits).eq(self.facts.iter().copied())
             && self.assignment.serves(&self.values)
     }
 
     /// The plan, with the numbers that were filled in.
     fn with_numbers(&mut self, target: &Target) -> Plan {
-        let mut plan = self.plan.clone();
+        let mut launches: Vec<Launch> = self.launches.iter().map(Launch::without_numbers).collect();
         for (draft, (launch, part)) in self.drafts.iter_mut().zip(&self.places) {
-            let launch = &mut plan.launches[*launch];
+            let launch = &mut launches[*launch];
             split_sums_of(draft, launch.parts.len().max(1), target);
             let launch = if let Some(part) = *part { &mut launch.parts[part] } else { launch };
             launch.args = std::mem::take(&mut draft.args);
         }
-        plan.slots = self.assignment.slots(&self.values);
-        plan.value_elems = self.values.iter().map(|value| value.n_elems).collect();
-        plan.temp_lower_bound = self.assignment.live_bytes(&self.values);
-        plan
+        Plan {
+            launches,
+            slots: self.assignment.slots(&self.values),
+            value_elems: self.values.iter().map(|value| value.n_elems).collect(),
+            temp_lower_bound: self.assignment.live_bytes(&self.values),
+            ..self.plan.clone()
+        }
     }
-}
-
-fn at(launches: &[Launch], (launch, part): (usize, Option<usize>)) -> &Launch {
-    let launch = &launches[launch];
-    part.map_or(launch, |part| &launch.parts[part])
 }

@@ -16,7 +16,7 @@ use crate::error::Result;
 use crate::graph::Buffer;
 use crate::kernel::{AccessForm, Args, Body, GatherArgs, Inst, InstOp, Kernel, Order, Reg, Scope, Store};
 use crate::ops::{BinaryRow, Isa, ReduceRow, UnaryRow, isa};
-use crate::plan::{Launch, LaunchStructure, Plan, Slot, SlotId, SlotKind, StageEnd};
+use crate::plan::{CompiledKernel, Launch, LaunchStructure, Plan, Slot, SlotId, SlotKind, StageEnd};
 use crate::shape::Shape;
 use crate::target::{AmxUse, CpuTarget};
 use crate::view::{IndexMap, View};
@@ -191,6 +191,7 @@ impl Case {
             may_fail: Vec::new(),
             ops: Vec::new(),
             part_of: None,
+            compiled: CompiledKernel::default(),
         };
         let launch = Launch::new(structure, self.args.clone());
         let stages = vec![StageEnd { launches: 1, outputs: writes.len() }];

@@ -18,7 +18,7 @@ use crate::gpu::run::dispatch;
 use crate::gpu::storage::GpuBuffer;
 use crate::kernel::{AccessForm, Args, Body, Inst, InstOp, Kernel, OperandArgs, Scope, Store};
 use crate::log::{self, Topic};
-use crate::plan::{Launch, LaunchStructure, Plan, Slot, SlotId, SlotKind, StageEnd, k_parts};
+use crate::plan::{CompiledKernel, Launch, LaunchStructure, Plan, Slot, SlotId, SlotKind, StageEnd, k_parts};
 use crate::shape::Shape;
 use crate::target::products::default_of;
 use crate::target::variants::{Class, Tuned, VARIANTS, Variant};
@@ -280,6 +280,7 @@ pub fn plan(class: &Class) -> Plan {
         may_fail: Vec::new(),
         ops: vec!["matmul".into()],
         part_of: None,
+        compiled: CompiledKernel::default(),
     };
     let args = Args { outer, accesses, matmul: Some(Box::new(matmul)), ..Args::default() };
     Plan {

@@ -42,6 +42,34 @@ pub fn split(lowered: Lowered, limits: &Limits) -> Lowered {
     Lowered { steps: split.steps, values: split.values, outputs, checks }
 }
 
+/// Whether a kernel is left as it is.
+pub fn stays_whole(step: &LaunchDraft, values: &[PlanValue], limits: &Limits) -> bool {
+    LongReduce::of(step, limits).is_none() && fits(step, values, limits)
+}
+
+/// Whether a device takes a kernel at once. Chained products and routines share out their own memory, and a device that has made
+/// operands needs no parts.
+fn fits(step: &LaunchDraft, values: &[PlanValue], limits: &Limits) -> bool {
+    match &step.kernel {
+        Kernel::Attention(_) | Kernel::Routine(_) | Kernel::Grouped(_) => true,
+        Kernel::Matmul(body) if body.makes_operands() => true,
+        Kernel::Loop(_) | Kernel::Matmul(_) => {
+            Footprint::new(step, values, limits).is_small() || is_hopeless(step, values, limits)
+        }
+    }
+}
+
+/// Whether a kernel writes more than any device holds. Nothing is gained by millions of parts: it is left whole, and refused
+/// when memory is asked for.
+fn is_hopeless(step: &LaunchDraft, values: &[PlanValue], limits: &Limits) -> bool {
+    let size_bytes = |value: &ValueId| {
+        let PlanValue { n_elems, dtype, .. } = &values[*value as usize];
+        n_elems.saturating_mul(dtype.size())
+    };
+    let most = limits.max_binding_bytes.saturating_mul(MAX_PARTS);
+    step.writes.iter().any(|value| size_bytes(value) > most)
+}
+
 /// All kernels, each with the parts in which its sums are made: of products, and of chained products.
 pub fn split_sums(mut lowered: Lowered, target: &Target) -> Lowered {
     for step in &mut lowered.steps {
@@ -84,29 +112,9 @@ impl SplitSteps<'_> {
         self.values.len() as ValueId - 1
     }
 
-    /// Whether a kernel writes more than any device holds. Nothing is gained by millions of parts: it is left whole, and refused
-    /// when memory is asked for.
-    fn is_hopeless(&self, step: &LaunchDraft) -> bool {
-        let size_bytes = |value: &ValueId| {
-            let PlanValue { n_elems, dtype, .. } = &self.values[*value as usize];
-            n_elems.saturating_mul(dtype.size())
-        };
-        let most = self.limits.max_binding_bytes.saturating_mul(MAX_PARTS);
-        step.writes.iter().any(|value| size_bytes(value) > most)
-    }
-
-    /// Adds a kernel, in as many parts as it takes. Chained products and routines share out their own memory, and a device that
-    /// has made operands needs no parts.
+    /// Adds a kernel, in as many parts as it takes.
     fn fit(&mut self, step: LaunchDraft) {
-        if let Kernel::Matmul(body) = &step.kernel
-            && body.makes_operands()
-        {
-            return self.steps.push(step);
-        }
-        if let Kernel::Attention(_) | Kernel::Routine(_) | Kernel::Grouped(_) = step.kernel {
-            return self.steps.push(step);
-        }
-        if Footprint::new(&step, &self.values, self.limits).is_small() || self.is_hopeless(&step) {
+        if fits(&step, &self.values, self.limits) {
             return self.steps.push(step);
         }
         let first = self.steps.len();
