@@ -19,7 +19,7 @@ pub enum ElementRuns {
     /// By strides over axes, outermost first; neighbours that run on are merged.
     Strided { axes: StridedAxes, offset: isize },
     /// The same with a mask, or of other axes than those that are visited.
-    Masked(ChainView),
+    Masked(Box<ChainView>),
     /// Through views, source side first.
     Chain(Vec<ChainView>),
 }
@@ -60,7 +60,7 @@ impl ElementRuns {
         match self {
             ElementRuns::Strided { axes, .. } if axes.spilled() => axes.capacity() * size_of::<StridedAxis>(),
             ElementRuns::One(_) | ElementRuns::Flat(_) | ElementRuns::Strided { .. } => 0,
-            ElementRuns::Masked(masked) => view(masked),
+            ElementRuns::Masked(masked) => size_of::<ChainView>() + view(masked),
             ElementRuns::Chain(views) => {
                 views.capacity() * size_of::<ChainView>() + views.iter().map(view).sum::<usize>()
             }
@@ -123,7 +123,7 @@ impl ElementRuns {
             |(i, v): (usize, &View)| ChainView::new(v, if i == last { order } else { &IN_ORDER[..v.shape.rank()] });
         let mut views: Vec<ChainView> = views.iter().enumerate().map(chain_view).collect();
         match views.len() == 1 && !views[0].axes.is_empty() {
-            true => ElementRuns::Masked(views.swap_remove(0)),
+            true => ElementRuns::Masked(Box::new(views.swap_remove(0))),
             false => ElementRuns::Chain(views),
         }
     }
@@ -183,7 +183,7 @@ impl ElementRuns {
                 }
                 source + rest as isize * axes[0].stride
             }
-            ElementRuns::Masked(view) => chain_run(std::slice::from_ref(view), at as isize, 1).source,
+            ElementRuns::Masked(view) => chain_run(std::slice::from_ref(&**view), at as isize, 1).source,
             ElementRuns::Chain(views) => chain_run(views, at as isize, 1).source,
         }
     }

@@ -51,11 +51,11 @@ pub struct Nest {
     /// Per access.
     pub walks: Vec<ElementRuns>,
     /// Per access, from one row of a tile to the next, in elements.
-    pub row_steps: Vec<isize>,
+    pub row_steps: SmallVec<[isize; 6]>,
     /// Whether the rows of every tile are runs of the innermost axis.
     pub rows_are_runs: bool,
     /// Per store, whether it goes past the caches.
-    pub streams: Vec<bool>,
+    pub streams: SmallVec<[bool; 8]>,
     pub gathers: Vec<GatherArgs>,
     pub consts: Vec<u32>,
     pub passes: Arc<Sweeps>,
@@ -320,7 +320,7 @@ impl Nest {
             |s: &Store| code.scope(s.value) == Scope::Inner || axes.is_inner(&args.accesses[s.access as usize]);
         let is_inner: SmallVec<[bool; 8]> = code.body.stores.iter().map(is_inner).collect();
         let rows_are_runs = axes.rows_are_runs();
-        let row_steps: Vec<isize> = args.accesses.iter().map(|map| axes.row_step(map)).collect();
+        let row_steps: SmallVec<[isize; 6]> = args.accesses.iter().map(|map| axes.row_step(map)).collect();
         // A box of a larger tensor is written row by row.
         let is_in_rows = |(walk, row_step): (&ElementRuns, &isize)| {
             let is_box = !axes.has_inner && rows_are_runs && walk.step() == Some(1) && *row_step > 0;
@@ -332,7 +332,7 @@ impl Nest {
             let n_bytes = n_elems * code.body.outputs[s.output as usize].size();
             !aliased[s.output as usize] && n_bytes >= target.caches.all_bytes && in_rows[s.access as usize]
         };
-        let streams: Vec<bool> = code.body.stores.iter().zip(&is_inner).map(streams).collect();
+        let streams: SmallVec<[bool; 8]> = code.body.stores.iter().zip(&is_inner).map(streams).collect();
         let known = Known {
             code: &code,
             walks: &walks,
@@ -521,8 +521,8 @@ impl Nest {
         size_of::<Nest>()
             + self.walks.capacity() * size_of::<ElementRuns>()
             + self.walks.iter().map(ElementRuns::size_bytes).sum::<usize>()
-            + self.row_steps.capacity() * size_of::<isize>()
-            + self.streams.capacity()
+            + if self.row_steps.spilled() { self.row_steps.capacity() * size_of::<isize>() } else { 0 }
+            + if self.streams.spilled() { self.streams.capacity() } else { 0 }
             + self.gathers.capacity() * size_of::<GatherArgs>()
             + self.consts.capacity() * size_of::<u32>()
             + self.passes.size_bytes()

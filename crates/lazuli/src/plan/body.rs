@@ -31,9 +31,10 @@ type SeenInputs = SmallVec<[(NodeIdx, MapId); 3]>;
 /// Room for what most kernels have, so that lists do not grow while they are filled.
 const ROOM: usize = 16;
 
-/// An index map of the kernel, where it varies, and whether it is moved when the kernel runs.
+/// An index map of the kernel by its number, where it varies, and whether it is moved when the kernel runs.
+#[derive(Clone, Copy, PartialEq)]
 struct Access {
-    map: IndexMap,
+    map: MapId,
     scope: Scope,
     moved: Option<MovedBy>,
 }
@@ -76,6 +77,8 @@ pub struct BodyBuilder {
     /// For a reduction: how the index space meets what is reduced, and the result.
     rows: Option<(View, View)>,
     lists: Box<BodyLists>,
+    /// The maps of the accesses, once there will be no more of these and axes are merged.
+    access_maps: Vec<IndexMap>,
     inputs: BoundInputs,
     gathers: Vec<GatherArgs>,
     consts: Vec<u32>,
@@ -98,7 +101,6 @@ pub struct BodyLists {
     insts: Vec<Inst>,
     loads: Vec<((ValueId, u16), Reg)>,
     accesses: Vec<Access>,
-    access_hashes: Vec<u64>,
     stores: Vec<BodyStore>,
     /// The constants that the body uses, each as its index in the plan's list and its dtype; and the register of each.
     const_ids: Vec<(u32, DType)>,
@@ -149,7 +151,6 @@ impl BodyLists {
         self.insts.clear();
         self.loads.clear();
         self.accesses.clear();
-        self.access_hashes.clear();
         self.stores.clear();
         self.const_ids.clear();
         self.const_regs.clear();
@@ -170,7 +171,8 @@ impl BodyBuilder {
             dims: outer.iter().chain(inner).copied().collect(),
             n_outer: outer.len(),
             rows,
-            lists: std::mem::take(&mut lowering.lists).emptied(),
+            lists: lowering.lists.take().unwrap_or_default().emptied(),
+            access_maps: Vec::new(),
             inputs: BoundInputs::new(),
             gathers: Vec::new(),
             consts: Vec::new(),
@@ -197,6 +199,20 @@ impl BodyBuilder {
                 *stride = 0;
             }
         }
+        self.number_as_is(map)
+    }
+
+    /// The number of the map through which the input of a view is seen, if the view is seen through this one.
+    fn number_through(&mut self, map: MapId, view: &View) -> MapId {
+        // The same elements in the same order, in whatever shape.
+        if view.is_linear() {
+            return map;
+        }
+        let seen = self.lists.maps[map as usize].of(view);
+        self.number(seen)
+    }
+
+    fn number_as_is(&mut self, map: IndexMap) -> MapId {
         let hash = hash_of(&map);
         let is_it = |(i, h): (usize, &u64)| *h == hash && self.lists.maps[i] == map;
         if let Some(known) = self.lists.map_hashes.iter().enumerate().position(is_it) {
@@ -246,6 +262,7 @@ impl BodyBuilder {
     /// Loads an element of a value, from a position on that is known when the kernel runs.
     fn load_moved(&mut self, source: (ValueId, Storage), map: IndexMap, moved: MovedBy) -> Reg {
         let scope = scope_of(&map, self.n_outer);
+        let map = self.number_as_is(map);
         let access = self.access_in(map, scope, Some(moved));
         self.load_access(source, access, Some(moved))
     }
@@ -263,7 +280,8 @@ impl BodyBuilder {
 
     /// Adds a store.
     pub fn store(&mut self, reg: Reg, value: ValueId, dtype: DType, map: IndexMap) {
-        let access = self.access(map);
+        let map = self.number_as_is(map);
+        let access = self.access_by(map);
         self.recording.asked(BodyQuestion::Store(access));
         self.lists.stores.push(BodyStore { reg, value, dtype, access, base: None });
     }
@@ -272,6 +290,7 @@ impl BodyBuilder {
     pub fn store_rows(&mut self, reg: Reg, value: (ValueId, DType), map: IndexMap, moved: MovedBy, base: ValueId) {
         self.recording.must_be_built();
         let scope = scope_of(&map, self.n_outer);
+        let map = self.number_as_is(map);
         let access = self.access_in(map, scope, Some(moved));
         self.lists.stores.push(BodyStore { reg, value: value.0, dtype: value.1, access, base: Some(base) });
     }
@@ -293,42 +312,20 @@ impl BodyBuilder {
         }) as u16
     }
 
-    fn access(&mut self, map: IndexMap) -> u16 {
-        let scope = scope_of(&map, self.n_outer);
+    /// The access by a map.
+    fn access_by(&mut self, map: MapId) -> u16 {
+        let scope = scope_of(&self.lists.maps[map as usize], self.n_outer);
         self.access_in(map, scope, None)
     }
 
-    /// The access by a map that has a number.
-    fn access_by(&mut self, map: MapId) -> u16 {
-        let (hash, map) = (self.lists.map_hashes[map as usize], &self.lists.maps[map as usize]);
-        let scope = scope_of(map, self.n_outer);
-        match self.known_access(map, hash, scope, None) {
-            Some(known) => known,
-            None => self.add_access(map.clone(), hash, scope, None),
-        }
-    }
-
     /// An access for values of `scope`, though it may vary less itself.
-    fn access_in(&mut self, map: IndexMap, scope: Scope, moved: Option<MovedBy>) -> u16 {
-        let hash = hash_of(&map);
-        match self.known_access(&map, hash, scope, moved) {
-            Some(known) => known,
-            None => self.add_access(map, hash, scope, moved),
-        }
-    }
-
-    fn known_access(&self, map: &IndexMap, hash: u64, scope: Scope, moved: Option<MovedBy>) -> Option<u16> {
-        let is_it = |(i, h): (usize, &u64)| {
-            let known: &Access = &self.lists.accesses[i];
-            *h == hash && (known.scope, known.moved) == (scope, moved) && known.map == *map
-        };
-        self.lists.access_hashes.iter().enumerate().position(is_it).map(|known| known as u16)
-    }
-
-    fn add_access(&mut self, map: IndexMap, hash: u64, scope: Scope, moved: Option<MovedBy>) -> u16 {
-        self.lists.access_hashes.push(hash);
-        self.lists.accesses.push(Access { map, scope, moved });
-        self.lists.accesses.len() as u16 - 1
+    fn access_in(&mut self, map: MapId, scope: Scope, moved: Option<MovedBy>) -> u16 {
+        let access = Access { map, scope, moved };
+        let known = self.lists.accesses.iter().position(|known| *known == access);
+        known.unwrap_or_else(|| {
+            self.lists.accesses.push(access);
+            self.lists.accesses.len() - 1
+        }) as u16
     }
 
     fn scope(&self, reg: Reg) -> Scope {
@@ -410,8 +407,7 @@ impl BodyBuilder {
         let inputs = &graph.nodes[node as usize].inputs;
         match &graph.nodes[node as usize].op {
             Op::View(view) | Op::Pad(view) => {
-                let seen = self.lists.maps[from as usize].of(view);
-                let to = self.number(seen);
+                let to = self.number_through(from, view);
                 self.recording.asked(BodyQuestion::View { node, from, to });
                 let mut seen: SeenInputs = smallvec![(inputs[0], to)];
                 if let Some(fill) = inputs.get(1) {
@@ -505,8 +501,7 @@ impl BodyBuilder {
             Op::Custom(op) => self.push(InstOp::Custom(op.clone(), regs.to_vec()), dtype, scope),
             Op::Pad(view) => {
                 // By the same map as the element, so that both are one access: a backend may then read and fill at once.
-                let seen = self.lists.maps[map as usize].of(view);
-                let seen = self.number(seen);
+                let seen = self.number_through(map, view);
                 let access = self.access_by(seen);
                 self.recording.asked(BodyQuestion::Pad { node: idx, map, access });
                 let valid_scope = self.lists.accesses[access as usize].scope;
@@ -571,6 +566,7 @@ impl BodyBuilder {
         let place = View::from_axes(node.shape.iter().enumerate().map(|(i, d)| (*d, along(i))), lies.offset);
         let seen = self.lists.maps[map as usize].of(&place);
         let scope = self.scope(index).max(scope_of(&seen, self.n_outer));
+        let seen = self.number_as_is(seen);
         let access = self.access_in(seen, scope, None);
         let (value, storage) = lowering.source(self.group, source);
         let input = self.input(BoundInput { value, storage, moved: None });

@@ -239,7 +239,7 @@ pub(super) struct Lowering<'a> {
     /// Whether a group became several kernels.
     is_split: bool,
     /// The memory of the kernel that is being made, for the next one.
-    pub lists: Box<BodyLists>,
+    pub lists: Option<Box<BodyLists>>,
     /// What becomes of the questions that are asked of the numbers of the group at hand.
     pub recording: GroupRecording,
 }
@@ -260,7 +260,7 @@ impl<'a> Lowering<'a> {
             checks: Vec::new(),
             evaluations: None,
             is_split: false,
-            lists: Box::default(),
+            lists: None,
             recording: GroupRecording::Off,
         }
     }

@@ -42,6 +42,7 @@ pub fn scratch(plan: &Plan, needs: &[Vec<usize>]) -> Scratch {
     }
     let stays = stays(plan);
     let n_slots = plan.slots.len();
+    let temps: SmallVec<[usize; 8]> = (0..n_slots).filter(|slot| plan.slots[*slot].kind == SlotKind::Temp).collect();
     for (at, pieces) in needs.iter().enumerate() {
         if pieces.is_empty() {
             continue;
@@ -54,12 +55,9 @@ pub fn scratch(plan: &Plan, needs: &[Vec<usize>]) -> Scratch {
             let size_bytes = pieces[piece];
             let is_taken = |slot: usize| of.contains(&SlotId(slot as u32));
             let is_idle = |slot: usize| !stays.iter().any(|stay| stay.slot.0 as usize == slot && stay.is_at(at));
-            let is_free = |slot: &usize| {
-                let slot = *slot;
-                plan.slots[slot].kind == SlotKind::Temp && !is_taken(slot) && is_idle(slot)
-            };
             let fits = |slot: &usize| plan.slots[*slot].size_bytes >= size_bytes;
-            let idle = (0..n_slots).filter(is_free).filter(fits).min_by_key(|slot| plan.slots[*slot].size_bytes);
+            let idle = temps.iter().copied().filter(|slot| fits(slot) && !is_taken(*slot) && is_idle(*slot));
+            let idle = idle.min_by_key(|slot| plan.slots[*slot].size_bytes);
             let shared = || {
                 let extra = (0..scratch.extra.len()).filter(|extra| !is_taken(n_slots + extra));
                 // The smallest that is large enough, else the largest.
@@ -79,8 +77,7 @@ pub fn scratch(plan: &Plan, needs: &[Vec<usize>]) -> Scratch {
             of[piece] = SlotId(slot as u32);
         }
         scratch.of[at] = of;
-        let held: usize = (0..n_slots).map(|slot| held_bytes(plan, slot, &stays, at)).sum();
-        scratch.lower_bound = scratch.lower_bound.max(held + pieces.iter().sum::<usize>());
+        scratch.lower_bound = scratch.lower_bound.max(held_bytes(&stays, at) + pieces.iter().sum::<usize>());
     }
     scratch
 }
@@ -91,13 +88,16 @@ impl Stay {
     }
 }
 
-/// Bytes of a temporary that are needed while a launch runs.
-fn held_bytes(plan: &Plan, slot: usize, stays: &[Stay], at: usize) -> usize {
-    if plan.slots[slot].kind != SlotKind::Temp {
-        return 0;
+/// Bytes of temporary slots that are needed while a launch runs.
+fn held_bytes(stays: &[Stay], at: usize) -> usize {
+    let mut held: SmallVec<[(SlotId, usize); 8]> = SmallVec::new();
+    for stay in stays.iter().filter(|stay| stay.is_at(at)) {
+        match held.iter_mut().find(|(slot, _)| *slot == stay.slot) {
+            Some((_, size_bytes)) => *size_bytes = stay.size_bytes.max(*size_bytes),
+            None => held.push((stay.slot, stay.size_bytes)),
+        }
     }
-    let held = stays.iter().filter(|stay| stay.slot.0 as usize == slot && stay.is_at(at)).map(|stay| stay.size_bytes);
-    held.max().unwrap_or(0)
+    held.iter().map(|(_, size_bytes)| size_bytes).sum()
 }
 
 /// The values that are in temporary slots, and from when to when.

@@ -14,7 +14,7 @@ use crate::graph::{Graph, Op};
 use crate::kernel::{AccessForm, Body, InstOp, Kernel};
 use crate::view::IndexMap;
 pub use bounds::verify_bounds;
-use bounds::{inside_slots, makes_few, n_bindings};
+use bounds::{in_order, inside_slots, makes_few, n_bindings};
 pub use groups::verify_groups;
 pub use kernels::verify_kernels;
 
@@ -245,6 +245,7 @@ fn step(
             return Err(format!("reads value {value} before all of it is written"));
         }
     }
+    in_order(launch)?;
     inside_slots(plan, launch)?;
     makes_few(launch, limits)?;
     if let Kernel::Grouped(_) = launch.kernel {

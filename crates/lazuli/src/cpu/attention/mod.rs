@@ -46,7 +46,8 @@ impl ChainedProductWork {
         parts: *mut u8,
         rooms: PackBuffers,
     ) {
-        let mut bound = [&self.scores, &self.unmasked, &self.result, &self.rows].map(bind);
+        let unmasked = self.unmasked.as_ref().unwrap_or(&self.scores);
+        let mut bound = [&self.scores, unmasked, &self.result, &self.rows].map(bind);
         // SAFETY: as promised by the caller.
         bound.iter_mut().for_each(|nest| unsafe { nest.evaluate_uniforms() });
         let n_results = self.result.code.body.outputs.len();

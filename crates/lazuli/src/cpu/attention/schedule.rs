@@ -156,7 +156,8 @@ pub struct ChainedProductWork {
     pub(super) masked_by: Option<u16>,
     pub(super) schedule: AttentionSchedule,
     pub(super) scores: Nest,
-    pub(super) unmasked: Nest,
+    /// The scores of blocks in which all masks hold, if there are masks.
+    pub(super) unmasked: Option<Nest>,
     pub(super) result: Nest,
     pub(super) rows: Nest,
     /// About how long it takes on one thread.
@@ -192,7 +193,7 @@ impl ChainedProductWork {
             masked_by,
             schedule,
             scores: nest(&code.scores, &args.scores),
-            unmasked: nest(&code.unmasked, &args.scores),
+            unmasked: (!code.kernel.masks.is_empty()).then(|| nest(&code.unmasked, &args.scores)),
             result: nest(&code.result, &args.result),
             rows: nest(&code.rows, &args.rows),
             nanos: n_scores * (args.depth() as f64 * 0.03 + 1.0),
@@ -202,14 +203,17 @@ impl ChainedProductWork {
 
     /// About how many bytes it occupies, without its program.
     pub fn size_bytes(&self) -> usize {
-        let nests = [&self.scores, &self.unmasked, &self.result, &self.rows].map(Nest::size_bytes);
-        size_of::<ChainedProductWork>() + nests.iter().sum::<usize>() + self.args.size_bytes()
+        let nests = self.nests().map(Nest::size_bytes).sum::<usize>();
+        size_of::<ChainedProductWork>() + nests + self.args.size_bytes()
     }
 
     /// Lanes of scratch tiles that each thread needs.
     pub fn frame(&self) -> usize {
-        let nests = [&self.scores, &self.unmasked, &self.result, &self.rows];
-        nests.map(|nest| nest.scratch.n_lanes()).into_iter().max().unwrap_or(0)
+        self.nests().map(|nest| nest.scratch.n_lanes()).max().unwrap_or(0)
+    }
+
+    fn nests(&self) -> impl Iterator<Item = &Nest> {
+        [&self.scores, &self.result, &self.rows].into_iter().chain(&self.unmasked)
     }
 
     /// Values that each thread needs room for.

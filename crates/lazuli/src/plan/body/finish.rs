@@ -4,10 +4,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
 use super::recorded::{BodyRecording, Differs};
-use super::{Access, BodyBuilder, BodyLists, BodyStore, BoundInputs, MovedBy};
+use super::{BodyBuilder, BodyLists, BodyStore, BoundInputs, MovedBy};
 use crate::graph::NodeIdx;
 use crate::kernel::{AccessForm, Args, Body, OffsetArgs, Order, RuntimeOffset, Scope, Store};
 use crate::plan::ValueId;
@@ -36,15 +34,22 @@ pub struct BuiltKernel {
 }
 
 impl BodyBuilder {
+    /// Copies the maps of all accesses, of which there will be no more: axes are merged in the copies.
+    fn settle_accesses(&mut self) {
+        let BodyLists { accesses, maps, .. } = &*self.lists;
+        if self.access_maps.len() < accesses.len() {
+            self.access_maps = accesses.iter().map(|access| maps[access.map as usize].clone()).collect();
+        }
+    }
+
     /// Makes outer axes `axis` and the next one, if every access allows.
     pub fn merge_axes(&mut self, axis: usize) -> bool {
+        self.settle_accesses();
         let (size, next) = (self.dims[axis], self.dims[axis + 1]);
-        if !self.lists.accesses.iter().all(|a| mergeable(&a.map, axis, next)) {
+        if !self.access_maps.iter().all(|map| mergeable(map, axis, next)) {
             return false;
         }
-        for access in &mut self.lists.accesses {
-            merge_axes(&mut access.map, axis);
-        }
+        self.access_maps.iter_mut().for_each(|map| merge_axes(map, axis));
         self.dims[axis] = size * next;
         self.dims.remove(axis + 1);
         self.n_outer -= 1;
@@ -58,20 +63,21 @@ impl BodyBuilder {
     }
 
     fn simplify_axes(&mut self) {
+        self.settle_accesses();
         // Axes of size 1 say nothing, unless a mask hides their one element.
         for axis in (0..self.dims.len()).rev() {
-            let visible = |a: &Access| last(&a.map).mask.is_none_or(|m| m[axis] == (0, 1));
-            if self.dims[axis] == 1 && self.lists.accesses.iter().all(visible) {
+            let visible = |map: &IndexMap| last(map).mask.is_none_or(|m| m[axis] == (0, 1));
+            if self.dims[axis] == 1 && self.access_maps.iter().all(visible) {
                 self.dims.remove(axis);
                 self.n_outer -= (axis < self.n_outer) as usize;
-                self.lists.accesses.iter_mut().for_each(|a| remove_axis(&mut a.map, axis));
+                self.access_maps.iter_mut().for_each(|map| remove_axis(map, axis));
             }
         }
         for axis in (0..self.dims.len().saturating_sub(1)).rev() {
             let next = self.dims[axis + 1];
             let same_side = (axis < self.n_outer) == (axis + 1 < self.n_outer);
-            if same_side && self.lists.accesses.iter().all(|a| mergeable(&a.map, axis, next)) {
-                self.lists.accesses.iter_mut().for_each(|a| merge_axes(&mut a.map, axis));
+            if same_side && self.access_maps.iter().all(|map| mergeable(map, axis, next)) {
+                self.access_maps.iter_mut().for_each(|map| merge_axes(map, axis));
                 self.dims[axis] *= next;
                 self.dims.remove(axis + 1);
                 self.n_outer -= (axis < self.n_outer) as usize;
@@ -81,12 +87,13 @@ impl BodyBuilder {
         if self.rows.is_some() && self.n_outer == self.dims.len() {
             self.dims.push(1);
             let axis = self.dims.len() - 1;
-            self.lists.accesses.iter_mut().for_each(|a| a.map = with_axis(&a.map, axis, 1, 0));
+            self.access_maps.iter_mut().for_each(|map| *map = with_axis(map, axis, 1, 0));
         }
     }
 
     /// The kernel with its axes as they are.
     pub fn finish_unmerged(mut self, lowering: &mut Lowering) -> Result<BuiltKernel, Differs> {
+        self.settle_accesses();
         let n_outer = self.n_outer;
         let n_inner = self.dims.len() - n_outer;
         let order = if n_inner > 0 { self.order() } else { Order::InnerFast };
@@ -97,19 +104,16 @@ impl BodyBuilder {
                 offset_args.push(OffsetArgs { stride, bound: n_positions, served: (0, n_positions) });
             }
         }
-        let (n_accesses, n_axes) = (self.lists.accesses.len(), self.dims.len());
-        let mut scopes: SmallVec<[Scope; 16]> = SmallVec::new();
-        let mut maps = Vec::with_capacity(n_accesses);
-        for mut access in self.lists.accesses.drain(..) {
+        let mut maps = std::mem::take(&mut self.access_maps);
+        for (access, map) in self.lists.accesses.iter().zip(&mut maps) {
             let n_axes = match access.scope {
                 Scope::Uniform => 0,
                 Scope::Outer => n_outer,
-                Scope::Inner => n_axes,
+                Scope::Inner => self.dims.len(),
             };
-            cut(&mut access.map, n_axes);
-            scopes.push(access.scope);
-            maps.push(access.map);
+            cut(map, n_axes);
         }
+        let scopes = self.lists.accesses.iter().map(|access| access.scope);
         let recording = std::mem::replace(&mut self.recording, BodyRecording::Off);
         let is_known = lowering.makes_numbers() && matches!(recording, BodyRecording::Follows(_));
         let (body, ops) = match recording {
@@ -118,7 +122,7 @@ impl BodyBuilder {
                 let body = &known.body;
                 let inputs = self.inputs.iter().map(|i| i.storage);
                 let is_same = (body.outer_rank, body.inner_rank, body.order) == (n_outer as u8, n_inner as u8, order)
-                    && known.scopes[..] == scopes[..]
+                    && known.scopes.iter().copied().eq(scopes)
                     && body.accesses.iter().copied().eq(maps.iter().map(AccessForm::of))
                     && body.inputs.iter().copied().eq(inputs);
                 if !is_same {
@@ -127,8 +131,9 @@ impl BodyBuilder {
                 (body.clone(), if is_known { Vec::new() } else { known.ops.clone() })
             }
             recording => {
+                let scopes = scopes.collect();
                 let body = Arc::new(self.body(order, &maps, offsets));
-                recording.finish(lowering, &body, scopes.to_vec(), &self.ops);
+                recording.finish(lowering, &body, scopes, &self.ops);
                 (body, self.ops)
             }
         };
@@ -150,7 +155,7 @@ impl BodyBuilder {
             bases.extend(stores.iter().enumerate().filter_map(|(i, s)| Some((i as u16, s.base?))));
         }
         let (inputs, may_fail, first) = (self.inputs, self.may_fail, self.first);
-        lowering.lists = self.lists;
+        lowering.lists = Some(self.lists);
         Ok(BuiltKernel { body, args, makes_elems, is_known, reads, writes, bases, inputs, may_fail, first, ops })
     }
 
@@ -180,8 +185,9 @@ impl BodyBuilder {
     fn order(&self) -> Order {
         let (Some(outer), inner) = (self.n_outer.checked_sub(1), self.dims.len() - 1) else { return Order::InnerFast };
         let mut votes = 0i32;
-        for access in self.lists.accesses.iter().filter(|a| a.scope == Scope::Inner) {
-            let strides = last(&access.map).strides;
+        let accesses = self.lists.accesses.iter().zip(&self.access_maps);
+        for (_, map) in accesses.filter(|(access, _)| access.scope == Scope::Inner) {
+            let strides = last(map).strides;
             votes += (strides[outer].abs() == 1 && strides[inner].abs() != 1) as i32;
             votes -= (strides[inner].abs() == 1) as i32;
         }

@@ -191,8 +191,7 @@ impl BodyBuilder {
                     let (Op::View(view) | Op::Pad(view)) = &lowering.graph.nodes[node as usize].op else {
                         return Err(Differs);
                     };
-                    let seen = self.lists.maps[from as usize].of(view);
-                    self.number(seen) == to
+                    self.number_through(from, view) == to
                 }
                 BodyQuestion::Everywhere(to) => {
                     let everywhere = self.everywhere();
@@ -214,8 +213,7 @@ impl BodyBuilder {
                     let (Op::View(view) | Op::Pad(view)) = &lowering.graph.nodes[node as usize].op else {
                         return Err(Differs);
                     };
-                    let seen = self.lists.maps[map as usize].of(view);
-                    let seen = self.number(seen);
+                    let seen = self.number_through(map, view);
                     self.access_by(seen) == access
                 }
                 BodyQuestion::Const { node, place, constant } => {

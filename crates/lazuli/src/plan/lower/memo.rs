@@ -121,7 +121,8 @@ impl Progress {
     }
 }
 
-/// All nodes that lowering a group may look at: from what leaves it back to memory, with the concatenations it is part of.
+/// All nodes whose sizes and views lowering a group may look at: from what leaves it back to memory, with the concatenations it
+/// is part of. Those of elementwise ops are left out, for they have the sizes of their inputs.
 fn nodes_of(graph: &Graph, groups: &Groups, number: u32) -> Vec<NodeIdx> {
     let group = &groups.groups[number as usize];
     let mut nodes: Vec<NodeIdx> = Vec::new();
@@ -137,10 +138,13 @@ fn nodes_of(graph: &Graph, groups: &Groups, number: u32) -> Vec<NodeIdx> {
     }
     // Each is opened once; memory is not opened.
     let mut next = 0;
+    let mut is_implied = vec![false; graph.nodes.len()];
     while let Some(&idx) = nodes.get(next) {
         let is_memory = matches!(graph.nodes[idx as usize].op, Op::Data) || groups.is_memory_for(number, idx);
         if !is_memory || groups.group_of[idx as usize] == Some(number) {
-            graph.nodes[idx as usize].inputs.iter().for_each(|input| add(*input, &mut nodes));
+            let node = &graph.nodes[idx as usize];
+            node.inputs.iter().for_each(|input| add(*input, &mut nodes));
+            is_implied[idx as usize] = node.op.is_elementwise() && !node.inputs.is_empty();
         }
         next += 1;
     }
@@ -148,5 +152,6 @@ fn nodes_of(graph: &Graph, groups: &Groups, number: u32) -> Vec<NodeIdx> {
         add(whole, &mut nodes);
         graph.nodes[whole as usize].inputs.iter().for_each(|part| add(*part, &mut nodes));
     }
+    nodes.retain(|idx| !is_implied[*idx as usize]);
     nodes
 }

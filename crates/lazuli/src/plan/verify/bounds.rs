@@ -51,6 +51,35 @@ pub fn n_bindings(launch: &Launch) -> usize {
     slots.len()
 }
 
+/// Instructions of a launch, or of any part of it, read what comes before them, and reductions have something to reduce over.
+/// That is structure: a filled plan shares it with one that was made afresh.
+pub fn in_order(launch: &Launch) -> Result<(), String> {
+    for part in launch.each() {
+        match &part.kernel {
+            Kernel::Loop(body) | Kernel::Matmul(body) => body_in_order(body)?,
+            Kernel::Attention(kernel) => {
+                [&kernel.scores, &kernel.result, &kernel.rows].into_iter().try_for_each(|body| body_in_order(body))?
+            }
+            Kernel::Routine(_) | Kernel::Grouped(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn body_in_order(body: &Body) -> Result<(), String> {
+    for (i, inst) in body.insts.iter().enumerate() {
+        let mut late = None;
+        inst.op.for_each_reg(|r| late = late.or((r as usize >= i).then_some(r)));
+        if let Some(r) = late {
+            return Err(format!("instruction {i} reads {r}, which does not come before it"));
+        }
+        if matches!(inst.op, InstOp::Reduce(..)) && (inst.scope != Scope::Outer || body.inner_rank == 0) {
+            return Err(format!("reduction {i} has nothing to reduce over"));
+        }
+    }
+    Ok(())
+}
+
 /// All that a launch, or any part of it, touches is inside its slots.
 pub fn inside_slots(plan: &Plan, launch: &Launch) -> Result<(), String> {
     for part in launch.each() {
@@ -99,11 +128,6 @@ fn inside(
     (stores, first): (&[Store], usize),
 ) -> Result<(), String> {
     for (i, inst) in body.insts.iter().enumerate() {
-        let mut late = None;
-        inst.op.for_each_reg(|r| late = late.or((r as usize >= i).then_some(r)));
-        if let Some(r) = late {
-            return Err(format!("instruction {i} reads {r}, which does not come before it"));
-        }
         match inst.op {
             InstOp::Load { input, access } => {
                 let n_elems = n_elems(plan, launch, input as usize);
@@ -115,9 +139,6 @@ fn inside(
                 let lookup = args.gathers[gather as usize];
                 let more = lookup.stride * (lookup.bound as isize - 1).max(0);
                 reach(launch, args, access, n_elems, more).map_err(|e| format!("gather {i}: {e}"))?;
-            }
-            InstOp::Reduce(..) if inst.scope != Scope::Outer || body.inner_rank == 0 => {
-                return Err(format!("reduction {i} has nothing to reduce over"));
             }
             _ => {}
         }
