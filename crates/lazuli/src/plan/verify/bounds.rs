@@ -77,7 +77,7 @@ fn body_in_order(body: &Body) -> Result<(), String> {
             return Err(format!("reduction {i} has nothing to reduce over"));
         }
     }
-    Ok(())
+    body.made.iter().flatten().try_for_each(|made| body_in_order(made))
 }
 
 /// All that a launch, or any part of it, touches is inside its slots.
