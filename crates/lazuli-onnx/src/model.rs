@@ -219,12 +219,8 @@ impl Model {
             results.compute()?;
             return Ok(results);
         };
-        // Each input becomes a tensor of its own, which the recording tells from all others and from the weights.
-        for value in bound.iter_mut().flatten() {
-            if let Kind::Device(tensor, _) = &mut value.0 {
-                *tensor = tensor.detach();
-            }
-        }
+        // So the recording tells inputs from each other and from the weights.
+        detach(&mut bound);
         let own = tensors(&bound)?;
         lazuli::compute(&own.iter().collect::<Vec<_>>())?;
         let machine = Machine::new(&self.graph, bound, &self.device);
@@ -295,7 +291,9 @@ impl Model {
     }
 
     /// A run that evaluates what it needs on its way.
-    fn driven(&self, bound: Vec<Option<Value>>, evaluator: &dyn Evaluator) -> Result<Results> {
+    fn driven(&self, mut bound: Vec<Option<Value>>, evaluator: &dyn Evaluator) -> Result<Results> {
+        // What is evaluated on the way must not take the history of a caller's own lazy tensors.
+        detach(&mut bound);
         let machine = Machine::new(&self.graph, bound, &self.device);
         let mut machine = if self.has_free_sizes { machine.in_chunks(evaluator) } else { machine };
         loop {
@@ -483,5 +481,14 @@ impl Results {
     /// An output as a tensor of the engine.
     pub fn tensor(&self, name: &str) -> Result<Tensor> {
         self.value(name)?.to_tensor(&self.device)
+    }
+}
+
+/// Makes each input a tensor of its own, with the same values and no history.
+fn detach(bound: &mut [Option<Value>]) {
+    for value in bound.iter_mut().flatten() {
+        if let Kind::Device(tensor, _) = &mut value.0 {
+            *tensor = tensor.detach();
+        }
     }
 }

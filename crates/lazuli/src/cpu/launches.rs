@@ -116,7 +116,9 @@ impl CpuSchedule {
             for (scheduled, launch) in products {
                 let LaunchSchedule::Matmul(matmul) = &scheduled.work else { continue };
                 let packed = matmul.packable.as_ref().map(|operand| operand.idx);
-                for (i, slot) in launch.reads.iter().enumerate().take(2) {
+                // What a made operand is made of is no operand.
+                let is_read = |i: &usize| matmul.made[*i].is_none();
+                for (i, slot) in launch.reads.iter().enumerate().take(2).filter(|(i, _)| is_read(i)) {
                     let SlotKind::Input { idx, donated: false } = plan.slots[slot.0 as usize].kind else { continue };
                     let list = if packed == Some(i) { &mut kept } else { &mut read };
                     list.push(idx);

@@ -50,9 +50,10 @@ impl Fuser<'_> {
         // What other floats are rounded to when they are stored must not be lost.
         let are_f32 = [product, source].iter().all(|idx| self.graph.dtype(*idx) == DType::F32);
         let may_be = self.makes_operands() && self.graph.n_axes(source) <= 1 && are_f32;
-        if !may_be || !self.is_read_once(operand, source) || self.memory_of(source).is_some() || !self.is_map(source) {
+        if !may_be || !self.is_read_once(operand, source) || self.memory_of(source).is_some() {
             return None;
         }
+        let level_of_loads = self.loads_of_map(source)?;
         let level = match self.states[source as usize] {
             Availability::Inline { level, .. } => level,
             Availability::Member(draft) => {
@@ -62,7 +63,7 @@ impl Fuser<'_> {
                 (is_all && self.is_same_stage(draft, product)).then_some(d.level)?
             }
         };
-        self.graph.ask(Edge::FewToMake(source)).then_some(level)
+        self.graph.ask(Edge::FewToMake(source)).then_some(level.max(level_of_loads))
     }
 
     /// Whether any product may make operands.
@@ -79,9 +80,10 @@ impl Fuser<'_> {
         at == source && self.uses[at as usize] == 1
     }
 
-    /// Whether a node is an elementwise map of something in memory, and can neither fail nor be moved.
-    fn is_map(&self, goal: NodeIdx) -> bool {
-        let (mut stack, mut seen, mut n_loads) = (vec![goal], Vec::new(), 0);
+    /// If a node is an elementwise map of something in memory, and can neither fail nor be moved: the level from which on all of that
+    /// is memory. A node that was stored after the map was placed would be computed again, by the made operand, before that level.
+    fn loads_of_map(&mut self, goal: NodeIdx) -> Option<u32> {
+        let (mut stack, mut seen, mut level) = (vec![goal], Vec::new(), None);
         while let Some(idx) = stack.pop() {
             if seen.contains(&idx) {
                 continue;
@@ -89,18 +91,26 @@ impl Fuser<'_> {
             seen.push(idx);
             let op = self.graph.op(idx);
             match op {
-                _ if self.stored[idx as usize] || matches!(op, Op::Data | Op::Widen(_)) => n_loads += 1,
+                _ if self.stored[idx as usize] || matches!(op, Op::Data | Op::Widen(_)) => {
+                    level = level.max(Some(match self.states[idx as usize] {
+                        Availability::Inline { level, .. } => level,
+                        Availability::Member(draft) => {
+                            let draft = self.find(draft);
+                            self.drafts[draft as usize].level + 1
+                        }
+                    }));
+                }
                 Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast | Op::Const(_) | Op::Index => {
                     stack.extend(self.graph.inputs(idx));
                 }
                 Op::View(_) | Op::Pad(_) => stack.extend(self.graph.inputs(idx)),
-                _ => return false,
+                _ => return None,
             }
             if seen.len() > MAX_NODES {
-                return false;
+                return None;
             }
         }
-        n_loads > 0
+        level
     }
 
     /// Whether an elementwise node is better made by the product that reads it than in a kernel that makes one of its inputs:
