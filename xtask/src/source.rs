@@ -18,7 +18,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// A file of this path and text. Whether it is compiled for tests alone may be said elsewhere: [`all`] looks.
+    /// A file with this path and text. A `mod` line in another file may say that it is compiled only for tests, which [`all`] finds out.
     pub fn new(path: String, text: String) -> Source {
         let code_and_tests = blank(&text);
         let code = without_tests(&code_and_tests);

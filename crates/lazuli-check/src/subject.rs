@@ -57,7 +57,8 @@ pub fn stated(ulps: f64, gpu_ulps: f64) -> f64 {
     if device() == Device::cpu() { ulps } else { gpu_ulps }
 }
 
-/// The part of a product that the device under test may leave out: by AMX floats are multiplied as two bf16 each.
+/// The error that the device under test may have in a product of two numbers, relative to that product: AMX splits each float into two
+/// bf16 and leaves out the product of the lower parts.
 pub fn left_out_of_products() -> f64 {
     static OF_CPU: OnceLock<f64> = OnceLock::new();
     let by_amx = || Device::cpu().properties().iter().any(|(name, _)| *name == "AMX");

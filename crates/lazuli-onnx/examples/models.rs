@@ -376,13 +376,13 @@ const SIZED: [Sized; 15] = [
         shape: |i, _| vec![1, 2_000 + 173 * i],
     },
     Sized {
-        // A token after one to fifty others.
+        // One new token after 1 to 50 tokens.
         name: "sizes-moonshine-decoder-past",
         model: "data/moonshine/decoder_model_merged.onnx",
         shape: |i, name| decoder(name, 1, 1 + i, 40),
     },
     Sized {
-        // A token after others that came from recordings of other lengths.
+        // One new token after tokens that were decoded from recordings of various lengths.
         name: "sizes-moonshine-decoder-both",
         model: "data/moonshine/decoder_model_merged.onnx",
         shape: |i, name| decoder(name, 1, 1 + 3 * i % 50, 20 + 7 * i),
@@ -408,7 +408,7 @@ const SIZED: [Sized; 15] = [
         shape: |i, name| silero(name, 1 + i, 576),
     },
     Sized {
-        // Up to 337 steps of a recurrence, which are 11 seconds of sound.
+        // Up to 337 steps of a recurrence, for 11 seconds of sound.
         name: "sizes-silero-sequence",
         model: "data/silero/silero_vad_16k_sequence.onnx",
         shape: |i, name| match name {
@@ -437,12 +437,12 @@ const SIZED: [Sized; 15] = [
         shape: |i, _| vec![1 + i, 3, 48, 192],
     },
     Sized { name: "sizes-magika", model: "data/magika/model.onnx", shape: |i, _| vec![1 + i, 2048] },
-    // Seconds of sound: ten batches, each of them five times, take long enough.
+    // Batches of seconds of sound take long to evaluate: ten sizes, five runs each.
     Sized { name: "sizes-pitch", model: "data/basic-pitch/nmp.onnx", shape: |i, _| vec![1 + i % 10, 43_844, 1] },
     Sized { name: "sizes-nsfw", model: "data/open-nsfw/open-nsfw.onnx", shape: |i, _| vec![1 + i % 10, 224, 224, 3] },
 ];
 
-/// The shape of an input of Moonshine's decoder, for new tokens after others and after so many frames of sound.
+/// The shape of an input of Moonshine's decoder, for `n_new` tokens after `n_past` tokens, and `n_frames` frames of sound.
 fn decoder(name: &str, n_new: usize, n_past: usize, n_frames: usize) -> Vec<usize> {
     match name {
         "input_ids" => vec![1, n_new],
@@ -453,7 +453,7 @@ fn decoder(name: &str, n_new: usize, n_past: usize, n_frames: usize) -> Vec<usiz
     }
 }
 
-/// The shape of an input of a Silero model for a chunk of each of some recordings.
+/// The shape of an input of a Silero model, for `n_samples` samples of each of `n_recordings` recordings.
 fn silero(name: &str, n_recordings: usize, n_samples: usize) -> Vec<usize> {
     match name {
         "input" => vec![n_recordings, n_samples],
@@ -481,8 +481,8 @@ impl Sized {
         Ok(inputs)
     }
 
-    /// Over fifty sizes each of the evaluations that a run makes is planned at most three times, and only where `explain` shows
-    /// other answers to questions about sizes; and memory stays near what `explain` says.
+    /// Checks that over fifty sizes each evaluation of a run is planned at most three times, and only where `explain` shows other answers
+    /// to questions about sizes, and that memory stays near the bytes that `explain` says.
     fn check(&self, device: &Device) -> Result<String, String> {
         let model = Model::load(self.model, device).map_err(text)?;
         device.trim();
@@ -492,7 +492,7 @@ impl Sized {
         drop(first);
         let weights = device.stats().bytes_live;
         let (mut n_filled, mut most) = (0, 0.0f64);
-        // Per evaluation what `explain` has shown, and how often it was planned at most.
+        // For each evaluation the edges and answers that `explain` has shown, and the most times it may have been planned.
         let mut known: BTreeMap<String, (BTreeSet<Vec<String>>, u64)> = BTreeMap::new();
         for i in 0..50 {
             let inputs = self.inputs(&model, i, device)?;
@@ -503,7 +503,7 @@ impl Sized {
             let mut n_new = 0;
             for evaluation in &evaluations {
                 let (edges, n_plans) = known.entry(evaluation.of.clone()).or_default();
-                // What kernels look like in detail is listed behind the questions, and is filled in.
+                // The details of kernels, which follow the questions, differ between filled plans and are not compared.
                 let asked = evaluation.explain.edges.iter().filter(|edge| !edge.starts_with("kernel "));
                 if edges.insert(asked.cloned().collect()) {
                     n_new += 1;
@@ -536,7 +536,7 @@ impl Sized {
     }
 }
 
-/// Inputs as a model takes them.
+/// Inputs in the form that `Model::infer` takes.
 fn named(inputs: &[(String, Tensor)]) -> Vec<(&str, &Tensor)> {
     inputs.iter().map(|(name, x)| (name.as_str(), x)).collect()
 }

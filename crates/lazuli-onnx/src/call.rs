@@ -58,7 +58,7 @@ pub struct Call<'a> {
     pub seed: u64,
     /// Whether what is made of constants may be evaluated and kept: not while shapes are inferred.
     pub may_evaluate: bool,
-    /// How steps of a recurrence are evaluated some at a time; None where all is recorded lazily.
+    /// How the steps of a recurrence are evaluated in chunks; None where the whole run is recorded lazily.
     pub chunks: Option<Chunks<'a>>,
 }
 

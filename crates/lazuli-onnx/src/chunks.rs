@@ -1,7 +1,7 @@
-//! Recurrences some steps at a time. Recorded as a whole, a recurrence over a sequence is another graph for each length, which
-//! would be planned anew. Where a run may evaluate on its way, its steps are taken in chunks of few lengths, each an evaluation
-//! of its own, and what they give is joined two and two: any length then consists of a few structures of graphs, whose plans are
-//! made once. Knows nothing of operators.
+//! Evaluates recurrences in chunks of steps. Recorded as a whole, a recurrence has another graph for each length of the sequence, and
+//! each graph is planned anew. A run that may evaluate while it records takes the steps in chunks of three lengths, each chunk an
+//! evaluation of its own, and joins the results of chunks in pairs: sequences of any length then share a few structures, each planned
+//! once. Knows nothing of operators.
 
 use std::ops::Range;
 
@@ -9,13 +9,13 @@ use lazuli::{Result, Tensor};
 
 use crate::fault;
 
-/// How many steps a chunk has: as many of the longest as there are, then of the next. So a sequence has at most seven chunks of a
-/// single step, where an evaluation costs more than its kernels, and at most seven of eight.
+/// The lengths of chunks in steps. A sequence has as many chunks of 64 as fit, then of 8, then of 1, so at most seven of 8 and at most
+/// seven of a single step, for which an evaluation costs more than its kernels.
 const CHUNKS: [usize; 3] = [64, 8, 1];
 
-/// What evaluates tensors while a model runs.
+/// Evaluates tensors while a model runs.
 pub trait Evaluator {
-    /// Evaluates tensors; `what` says which of a run's evaluations it is, by the node that needs it.
+    /// Evaluates tensors; `what` names the evaluation, by the node that needs it.
     fn evaluate(&self, what: &str, tensors: &[&Tensor]) -> Result<()>;
 }
 
@@ -28,27 +28,27 @@ impl Evaluator for Compute {
     }
 }
 
-/// What a node sees of a run that evaluates on its way.
+/// The means by which a node evaluates tensors while the run goes on.
 #[derive(Clone, Copy)]
 pub struct Chunks<'a> {
     pub evaluator: &'a dyn Evaluator,
     /// The node's name.
     pub node: &'a str,
-    /// What the run has made so far and is still to read.
+    /// The tensors that the run has made so far and is still to read.
     pub live: &'a dyn Fn() -> Vec<Tensor>,
 }
 
 impl Chunks<'_> {
-    /// Evaluates what chunks begin with, and all else that the run is still to read: left lazy, that would be computed a second
-    /// time from what both are made of.
+    /// Evaluates the tensors that the first chunk reads, and all other tensors that the run is still to read: if the latter were left lazy,
+    /// nodes that lead to both would be computed twice.
     pub fn begin(&self, tensors: Vec<Tensor>) -> Result<()> {
         let live = (self.live)();
         self.evaluate("what comes before", &tensors.iter().chain(&live).collect::<Vec<_>>())
     }
 
-    /// Takes steps in chunks: `steps` records those of a range, which come one after another, and gives what they make, along
-    /// the first axis, and then what the next steps begin with. Gives what all steps make. If `reverse` is set, the last steps
-    /// are taken first.
+    /// Evaluates all steps in chunks and returns their results, joined along the first axis. `steps` records the steps of a range, and
+    /// returns first their results along the first axis, then the state that the next range begins with. If `reverse` is set, the last
+    /// steps come first.
     pub fn over(
         &self,
         n_steps: usize,
@@ -65,8 +65,8 @@ impl Chunks<'_> {
             blocks.push(made.swap_remove(0));
             n_done += n;
         }
-        // Neighbours are joined, again and again: each element is copied as often as the number of chunks can be halved. They are
-        // in the order in which they were made, so that single steps are the last, and joins are of three structures.
+        // Neighbours are joined in pairs until one block is left, so each element is copied log2(number of chunks) times. Blocks stay in
+        // the order of evaluation, so that single steps are always last and joins have only three structures.
         while blocks.len() > 1 {
             let mut joined = Vec::with_capacity(blocks.len().div_ceil(2));
             for pair in blocks.chunks(2) {

@@ -1,4 +1,4 @@
-//! The evaluations of a run, told: what [`explain`](lazuli::explain) says of each, in the order in which a run makes them.
+//! Explains the evaluations of a run: the [`explain`](lazuli::explain) of each, in the order in which a run makes them.
 
 use std::cell::RefCell;
 
@@ -22,21 +22,21 @@ use crate::chunks::Evaluator;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Evaluation {
-    /// What is evaluated, by the name of the node that needs it. Evaluations of one name do the same at other sizes, or for other
-    /// steps.
+    /// Which evaluation it is, by the name of the node that needs it. Evaluations with one name differ only in sizes, or in the steps of
+    /// a recurrence.
     pub of: String,
     /// Its plan.
     pub explain: Explain,
-    /// Bytes of what it gives.
+    /// Bytes of the tensors that the evaluation computes.
     pub result_bytes: usize,
 }
 
-/// Notes what is evaluated before it is.
+/// Explains each evaluation of a run before it makes the evaluation.
 #[derive(Default)]
 pub struct Explainer(RefCell<Vec<Evaluation>>);
 
 impl Explainer {
-    /// Notes an evaluation that is yet to be made.
+    /// Explains an evaluation that is yet to be made.
     pub fn note(&self, what: &str, tensors: &[&Tensor]) -> Result<()> {
         let explain = lazuli::explain(tensors)?;
         let mut result_bytes = 0;
@@ -47,7 +47,7 @@ impl Explainer {
         Ok(())
     }
 
-    /// All that were noted.
+    /// All evaluations that were explained, in order.
     pub fn into_evaluations(self) -> Vec<Evaluation> {
         self.0.into_inner()
     }

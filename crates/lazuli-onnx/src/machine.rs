@@ -28,7 +28,7 @@ pub struct Machine<'m> {
     n_rounds: u64,
     /// How many nodes are run at most. Where there is a limit, nothing is evaluated.
     n_most: u64,
-    /// What evaluates on the way; None if nothing does, so that the whole run is lazy.
+    /// Evaluates tensors during the run; None if the whole run is lazy.
     evaluator: Option<&'m dyn Evaluator>,
 }
 
@@ -86,7 +86,7 @@ impl<'m> Machine<'m> {
         Machine { device, frames: vec![frame], waiting, n_run: 0, n_rounds: 0, n_most: u64::MAX, evaluator }
     }
 
-    /// The same run, which evaluates long recurrences some steps at a time. Gradients do not pass through what was evaluated.
+    /// The same run, which evaluates long recurrences in chunks of steps. Gradients do not pass through evaluated tensors.
     pub fn in_chunks(self, evaluator: &'m dyn Evaluator) -> Machine<'m> {
         Machine { evaluator: Some(evaluator), ..self }
     }
@@ -96,7 +96,7 @@ impl<'m> Machine<'m> {
         Machine { n_most: n_nodes as u64, ..self }
     }
 
-    /// The name of the node that it has stopped at.
+    /// The name of the node at which the run has stopped.
     pub fn node(&self) -> &'m str {
         let node = self.frames.last().and_then(|frame| frame.graph.nodes.get(frame.at));
         node.map_or("the end of a body", |node| &node.name)

@@ -281,8 +281,8 @@ impl Model {
         }
     }
 
-    /// Runs the model as [`infer`](Model::infer) does when it meets such inputs for the first time, and tells each evaluation. The
-    /// last, of the outputs, is told and not made.
+    /// Runs the model as [`infer`](Model::infer) does when it meets inputs of these shapes for the first time, and explains each
+    /// evaluation. The last evaluation, that of the outputs, is explained but not made.
     pub fn explain(&self, inputs: &[(&str, &Tensor)]) -> Result<Vec<Evaluation>> {
         let explainer = Explainer::default();
         let results = self.driven(self.bound(&self.declared_values(inputs)?)?, &explainer)?;
@@ -290,9 +290,9 @@ impl Model {
         Ok(explainer.into_evaluations())
     }
 
-    /// A run that evaluates what it needs on its way.
+    /// A run in which `evaluator` evaluates the tensors whose numbers the model reads, and the chunks of recurrences.
     fn driven(&self, mut bound: Vec<Option<Value>>, evaluator: &dyn Evaluator) -> Result<Results> {
-        // What is evaluated on the way must not take the history of a caller's own lazy tensors.
+        // Evaluating on the way would let go of the history of a caller's own lazy tensors.
         detach(&mut bound);
         let machine = Machine::new(&self.graph, bound, &self.device);
         let mut machine = if self.has_free_sizes { machine.in_chunks(evaluator) } else { machine };
@@ -471,7 +471,7 @@ impl Results {
         lazuli::compute(&self.tensors())
     }
 
-    /// Its tensors of a device.
+    /// The outputs that are tensors of a device, with those inside sequences.
     fn tensors(&self) -> Vec<&Tensor> {
         let mut tensors = Vec::new();
         self.named.iter().for_each(|(_, value)| value.tensors(&mut tensors));

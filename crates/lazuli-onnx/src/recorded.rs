@@ -137,7 +137,7 @@ enum RecordedEvaluation {
 
 /// Records the evaluations of a run while it makes them.
 struct Recorder {
-    /// What later evaluations may read beside the model: inputs, and results of the evaluations so far.
+    /// Tensors that later evaluations may read beside the model's constants: inputs, and results of the evaluations so far.
     given: RefCell<Vec<Tensor>>,
     evaluations: RefCell<VecDeque<RecordedEvaluation>>,
 }
@@ -152,7 +152,7 @@ impl Recorder {
         self.given.borrow().iter().any(|known| known.is_same(tensor))
     }
 
-    /// An evaluation of tensors; None if what it gives is the same in every run.
+    /// An evaluation of tensors; None if its results are the same in every run.
     fn recording(&self, tensors: &[&Tensor]) -> Result<Option<Recording>> {
         let recording = Recording::reading(&self.given.borrow().iter().collect::<Vec<_>>(), tensors)?;
         Ok(Some(recording).filter(Recording::depends_on_inputs))
@@ -161,7 +161,7 @@ impl Recorder {
 
 impl Evaluator for Recorder {
     fn evaluate(&self, _: &str, tensors: &[&Tensor]) -> Result<()> {
-        // A tensor that was given before, or that two values of the model share, has its place already.
+        // A tensor that is in `given` already, or that two values of the model share, is recorded once.
         let mut new: Vec<&Tensor> = Vec::with_capacity(tensors.len());
         for tensor in tensors {
             if !self.is_known(tensor) && !new.iter().any(|known| known.is_same(tensor)) {
@@ -184,7 +184,7 @@ pub enum RecordedStep {
     /// The model reads a tensor that is computed from the inputs and from earlier reads; each branch is how the run goes on after
     /// one value of it. `is_known` if it is an input or the result of an evaluation before, so that it has its place already.
     Read { recording: Recording, elem: ElemType, is_known: bool, branches: Mutex<Vec<(HostData, Arc<RecordedStep>)>> },
-    /// Tensors are evaluated that later evaluations read.
+    /// Evaluates tensors that later evaluations read.
     Evaluate { recording: Recording, next: Arc<RecordedStep> },
     /// The evaluation of the outputs, None if no output is a tensor of the device, and what each output is.
     End { recording: Option<Recording>, outputs: Vec<RecordedOutput> },

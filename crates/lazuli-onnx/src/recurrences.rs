@@ -1,5 +1,5 @@
-//! Tests: LSTM, GRU and RNN in chunks of steps give what they give as a whole, recorded or not, and lengths of sequences are a few
-//! structures.
+//! Tests: LSTM, GRU and RNN give the same results in chunks of steps as recorded as a whole, also when a run is replayed, and sequences of
+//! all lengths have a few structures.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ fn weights(name: &str, dims: [i64; 3]) -> TensorProto {
     TensorProto { name: name.into(), data_type: 1, dims: dims.to_vec(), float_data, ..TensorProto::default() }
 }
 
-/// An input `x` of this many steps, any number if None.
+/// An input `x` of `n_steps` steps, of any number of steps if None.
 fn sequence(n_steps: Option<i64>) -> ValueInfoProto {
     let size = |n: i64| DimProto { value: Some(DimKind::Value(n)) };
     let first = n_steps.map_or(DimProto { value: Some(DimKind::Param("n".into())) }, size);
@@ -32,7 +32,8 @@ fn sequence(n_steps: Option<i64>) -> ValueInfoProto {
     ValueInfoProto { name: "x".into(), r#type: Some(TypeProto { value: Some(TypeKind::Tensor(tensor)) }) }
 }
 
-/// A model of one recurrence behind an activation that its result is added to: what is made before the recurrence is read after it.
+/// A model of an activation, a recurrence of its result, and the sum of both: the result of the activation is read again after the
+/// recurrence.
 fn recurrent(op: &str, n_gates: i64, direction: &str, n_steps: Option<i64>) -> Model {
     let n_directions = if direction == "bidirectional" { 2 } else { 1 };
     let text = |name: &str, s: &str| AttributeProto {
@@ -75,7 +76,7 @@ fn a_recurrence_in_chunks_gives_what_it_gives_as_a_whole() {
         for n_steps in [1, 2, 3, 8, 15, 16, 64, 65, 150] {
             let x = input(n_steps);
             let whole = model.run(&[("x", &x)]).unwrap();
-            // The first run is not recorded, the second is, and the others are of the recording, also with other numbers.
+            // The first run is not recorded, the second is; the others replay the recording, also with other numbers.
             for (i, scale) in [1.0, 1.0, 0.5, 1.0].into_iter().enumerate() {
                 let scaled = x.mul(scale);
                 let found = model.infer(&[("x", &scaled)]).unwrap();
@@ -95,19 +96,19 @@ fn a_recurrence_in_chunks_gives_what_it_gives_as_a_whole() {
 }
 
 #[test]
-fn lengths_of_a_sequence_are_a_few_structures() {
+fn sequences_of_all_lengths_share_a_few_structures() {
     for (op, n_gates, direction) in KINDS {
         let model = recurrent(op, n_gates, direction, None);
         let mut known: BTreeMap<String, BTreeSet<Vec<String>>> = BTreeMap::new();
         for n_steps in (1..=40).chain([64, 72, 129, 193, 200]) {
             for evaluation in model.explain(&[("x", &input(n_steps))]).unwrap() {
-                // Structure and answers, not what kernels look like, which is filled in.
+                // Compare structures and answers about sizes, but not the details of kernels, which differ between lengths of one plan.
                 let mut edges = evaluation.explain.edges;
                 edges.retain(|edge| !edge.starts_with("kernel "));
                 known.entry(evaluation.of).or_default().insert(edges);
             }
         }
-        // What comes before, steps, joined steps, outputs.
+        // The evaluations are: before the recurrence, steps, joined steps, outputs.
         assert_eq!(known.len(), 4, "{:?}", known.keys());
         let n_directions = if direction == "bidirectional" { 2 } else { 1 };
         for (of, edges) in known {

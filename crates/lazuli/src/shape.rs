@@ -34,7 +34,7 @@ impl Shape {
     /// assert_eq!(Shape::from([usize::MAX, 2, 0]).n_elems(), 0);
     /// ```
     pub fn n_elems(&self) -> usize {
-        // An empty axis makes 0 of what has saturated, too.
+        // The product is 0 if an axis is empty, even if it has saturated before that axis.
         self.iter().fold(1, |n, size| n.saturating_mul(*size))
     }
 

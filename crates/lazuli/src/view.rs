@@ -246,7 +246,7 @@ impl Digit {
     }
 }
 
-/// How far a coordinate goes, how many axes move it, and the last of these with its step.
+/// The range of a coordinate, how many axes move it, and the last such axis with its step.
 #[derive(Clone, Copy)]
 struct CoordRange {
     low: isize,
@@ -269,7 +269,7 @@ impl CoordRange {
         }
     }
 
-    /// The axis that moves it, and its step, if it is one alone.
+    /// The axis that moves the coordinate, and its step; None if several axes do.
     fn only_walker(&self) -> Option<(usize, isize)> {
         (self.n_walkers == 1).then_some(self.last)
     }

@@ -1,10 +1,10 @@
-//! Rules about unsafe code: whoever calls an unsafe function can read what to promise.
+//! Rules about unsafe code: every unsafe function documents what its caller must promise.
 
 use super::Finding;
 use crate::source::Source;
 
-/// Every `unsafe fn` says under `# Safety` what its caller must see to, in tests and macros, too. A method of an implementation
-/// leaves that to its trait, and a trait may say it once for all its methods.
+/// Every `unsafe fn`, also in tests and macros, has a section `# Safety` on what its caller must see to. Methods of an `impl` of a trait
+/// need none, since the trait has it, and a trait may have one section for all its methods.
 pub fn contracts(sources: &[Source]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for source in sources {
@@ -32,7 +32,7 @@ fn declares_unsafe_fn(line: &str) -> bool {
     line.match_indices("unsafe ").any(|(at, word)| {
         let is_whole = !line[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
         let rest = line[at + word.len()..].trim_start();
-        // The name of an ABI is blank in code, its quotes are not.
+        // `code` blanks the text of strings but not their quotes, so an ABI's name is blank here.
         let rest = match rest.strip_prefix("extern") {
             Some(abi) => abi.trim_start().trim_start_matches(|c: char| c != ' '),
             None => rest,
@@ -41,19 +41,19 @@ fn declares_unsafe_fn(line: &str) -> bool {
     })
 }
 
-/// The line that opens the block around a line, by how far they are indented.
+/// The line that opens the block around a line, found by indentation.
 fn container(code: &[String], i: usize) -> Option<usize> {
     let depth = |line: &str| line.len() - line.trim_start().len();
     let own = depth(&code[i]);
     (0..i).rev().find(|above| {
         let line = code[*above].trim();
-        // Attributes and the end of a header of several lines are no openings of their own.
+        // Attributes, and the last line of a header that spans several lines, do not open a block.
         let is_opening = !line.is_empty() && !line.starts_with(['#', ')', '}', '{']) && !line.starts_with("where");
         is_opening && depth(&code[*above]) < own
     })
 }
 
-/// An item's line without what may stand before it.
+/// The line of an item without its visibility and `unsafe`.
 fn item_of(line: &str) -> &str {
     let line = line.trim_start();
     let line = line.strip_prefix("pub").map_or(line, |rest| match rest.strip_prefix('(') {
@@ -74,7 +74,7 @@ fn has_contract(text: &[&str], i: usize) -> bool {
 mod tests {
     use super::*;
 
-    /// The lines that are found wanting, counted from 1.
+    /// Checks which lines the rule reports, counted from 1.
     #[track_caller]
     fn check(text: &str, expect: &[usize]) {
         let source = Source::new("a.rs".into(), text.into());
@@ -87,7 +87,7 @@ mod tests {
         check("unsafe fn f() {}", &[1]);
         check("/// Does it.\npub unsafe fn f() {}", &[2]);
         check("/// Does it.\n///\n/// # Safety\n/// The pointer is valid.\n#[inline]\npub unsafe fn f() {}", &[]);
-        // That of a neighbour is not its own, nor is a plain comment one.
+        // The section of a neighbouring function does not count, nor does a plain comment.
         check("/// # Safety\n/// As told.\nunsafe fn f() {}\nunsafe fn g() {}", &[4]);
         check("// # Safety\nunsafe fn f() {}", &[2]);
         check("#[cfg(test)]\nmod tests {\n    unsafe extern \"C\" fn f() {}\n}", &[3]);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn types_of_functions_and_texts_are_none() {
+    fn function_types_and_strings_are_not_reported() {
         check("type F = unsafe fn(x: usize);\nstruct A {\n    f: unsafe fn(),\n}", &[]);
         check("const TEXT: &str = \"unsafe fn f()\"; // unsafe fn g()", &[]);
     }

@@ -84,7 +84,8 @@ fn batches(sizes: &[usize; 4]) -> Program {
     draft.done()
 }
 
-/// One operand is a map that nobody else reads, the other is stored: a row or a column may be made by the product.
+/// A product of which one operand is a map that nobody else reads, and the other is stored. The product may make the map if it is a row
+/// or a column.
 fn product_of_a_map([m, k, n]: [usize; 3], right: bool) -> Program {
     let mut draft = Draft::default();
     let shape = if right { [k, n] } else { [m, k] };
@@ -96,12 +97,12 @@ fn product_of_a_map([m, k, n]: [usize; 3], right: bool) -> Program {
     draft.done()
 }
 
-/// `(σ(x·G) ∘ (x·U))·D + x`, with weights of floats, and with weights in blocks: the products by `G` and `U` share a launch, and
-/// that by `D` makes its left operand.
+/// `(σ(x·G) ∘ (x·U))·D + x`, with weights of floats, and with weights in blocks: on the CPU the products by `G` and `U` share a launch,
+/// and, for one row, the product by `D` makes its left operand.
 fn gated_layers(n_rows: usize) -> [Program; 2] {
     [false, true].map(|in_blocks| {
         let mut draft = Draft::default();
-        // Of shorter sums all of it would be a chained product.
+        // With shorter sums the whole layer would be one chained product.
         let x = draft.noise(&[n_rows, 544], DType::F32, 2);
         let weight = |draft: &mut Draft, shape: [usize; 2], seed: u32| {
             let w = match in_blocks {

@@ -175,9 +175,9 @@ impl Direction {
 struct Sequence {
     direction: Direction,
     reverse: bool,
-    /// Of all steps, times the input weights, the bias added.
+    /// The inputs of all steps times the input weights, plus the bias.
     inputs: Tensor,
-    /// How many steps each sequence of the batch has, if they have not all of them.
+    /// How many steps each sequence of the batch has; None if each has all steps.
     lengths: Option<Tensor>,
     /// Hidden state and cell before the next step.
     h: Tensor,
@@ -291,7 +291,7 @@ fn recurrent(c: &Call, cell: Cell) -> Outputs {
         sequences.push(Sequence { direction: direction(c, cell, i, n_hidden)?, reverse, inputs, lengths, h, inner });
     }
     let all = 0..listed(n_steps)?;
-    // A single step is no other graph than those around it.
+    // A sequence of a single step needs no chunks: recorded as a whole, such sequences have one structure.
     let chunks = c.chunks.filter(|_| n_steps > 1);
     if let Some(chunks) = chunks {
         let states = sequences.iter().flat_map(|s| [s.inputs.clone(), s.h.clone(), s.inner.clone()]);

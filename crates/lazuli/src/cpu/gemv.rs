@@ -28,9 +28,9 @@ const TASK_BYTES: usize = 256 << 10;
 
 /// A product of floats `out[m, n] = a[m, k] · b[k, n]`.
 ///
-/// Who runs one, or a part of one, promises that [`fits`] has allowed it on this machine; that all elements of `a` and `b` that these
-/// sizes and pitches reach are there and not written meanwhile; and that the results are there, apart from both, and no two
-/// threads write the same.
+/// The caller that runs the product, or a part of it, promises that [`fits`] has allowed it on this machine; that all elements of `a` and
+/// `b` that these sizes and pitches reach can be read and are not written meanwhile; that there is room for the results, which overlap
+/// neither operand; and that no two threads write the same result.
 #[derive(Clone, Copy)]
 pub struct Skinny {
     pub m: usize,
@@ -66,7 +66,7 @@ impl Skinny {
         let Skinny { m, k, n, .. } = *self;
         if self.by_columns {
             let per_task = (TASK_BYTES / 4).div_ceil(k.max(1)).next_multiple_of(8);
-            // SAFETY: columns are apart; the rest as promised by the caller.
+            // SAFETY: columns do not overlap; the rest as promised by the caller.
             return threads::for_each(n.div_ceil(per_task), &|task| unsafe {
                 self.columns(task * per_task, ((task + 1) * per_task).min(n));
             });

@@ -105,7 +105,7 @@ impl CpuSchedule {
         n_bytes
     }
 
-    /// The inputs of a plan that products read as they are, by number, and that no product keeps packed.
+    /// The inputs of a plan that products read unpacked, by number, and of which no product keeps a packed form.
     pub fn inputs_read_as_they_are(&self, plan: &Plan) -> Vec<u32> {
         let (mut read, mut kept) = (Vec::new(), Vec::new());
         for (scheduled, launch) in self.launches.iter().zip(&plan.launches) {
@@ -154,7 +154,7 @@ impl CpuSchedule {
     }
 }
 
-/// Shows the program of a kernel to whoever asks. If it is that of a launch, what it was compiled to may be kept there.
+/// Passes the program of a kernel to a function. If the kernel is that of a launch, the launch may keep the program (`CompiledKernel`).
 pub type ProgramSource<'a> = dyn FnMut(&Kernel, Option<&CompiledKernel>, &mut dyn FnMut(&CpuProgram)) + 'a;
 
 fn scheduled(launch: &Launch, programs: &mut ProgramSource, target: &CpuTarget) -> Result<ScheduledLaunch> {
@@ -281,7 +281,7 @@ impl Reverted {
 }
 
 impl ScheduledLaunch {
-    /// Decides what depends on how many threads take part.
+    /// Decides the parts of the schedule that depend on the number of threads.
     fn share_out(&mut self, n_workers: usize) {
         match &mut self.work {
             LaunchSchedule::Matmul(matmul) => matmul.share_out(n_workers),

@@ -165,7 +165,7 @@ pub unsafe fn element(base: *const u8, storage: Storage, at: isize) -> u32 {
 ///
 /// # Safety
 /// Every element of the walk is within the memory at `base`, which is aligned for `dtype`, and nobody else reads or
-/// writes those elements meanwhile. `lanes` may be in the same place, element upon lane of 32 bits.
+/// writes those elements meanwhile. `lanes` may be the same memory if elements have 32 bits.
 pub unsafe fn spill(
     walk: &ElementRuns,
     base: *mut u8,

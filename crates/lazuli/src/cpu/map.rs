@@ -26,7 +26,7 @@ pub unsafe fn run(bound: &BoundNest) {
 /// Runs one tile.
 ///
 /// # Safety
-/// As for [`Frame::run`]: the tile is within the index space and nobody else's. A body that follows a product finds its sums in
+/// As for [`Frame::run`]: the tile is within the index space, and no other thread runs it. A body that follows a product finds its sums in
 /// `frame.accs`.
 pub unsafe fn run_tile(frame: &mut Frame, tile: &Tile) {
     for pass in &frame.bound.nest.passes.inner {

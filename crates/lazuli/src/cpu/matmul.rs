@@ -54,22 +54,22 @@ pub struct Matmul {
     bare: bool,
     epilogue: EpilogueTiles,
     sums: ProductMethod,
-    /// What of the left and of the right operand is brought to lanes first.
+    /// For the left and the right operand: how it is written to scratch memory before the product, if it is.
     lanes: [Option<LaneOperand>; 2],
-    /// The maps that make operands.
+    /// The nests of the maps that make operands.
     pub made: [Option<Box<Nest>>; 2],
     /// Values that each thread needs room for, to pack operands.
     room: usize,
     /// The operand that is kept packed if it does not change.
     pub packable: Option<Box<PackableOperand>>,
-    /// Which tasks it is cut into; see [`Matmul::share_out`].
+    /// The tasks into which the product is cut; see [`Matmul::share_out`].
     tasks: ProductTasks,
     /// About how long it takes on one thread.
     pub nanos: f64,
 }
 
 impl Matmul {
-    /// Binds the program of what follows, and those of the maps that make operands, to the numbers of a launch.
+    /// Binds the program of the epilogue, and those of the maps that make operands, to the numbers of a launch.
     pub fn new(
         (code, made): (Arc<Code>, &[Option<Arc<Code>>; 2]),
         args: &Args,
@@ -80,7 +80,7 @@ impl Matmul {
         let made = [0, 1].map(|operand: usize| {
             let (code, args) = made[operand].as_ref().zip(matmul.made[operand].as_ref())?;
             let mut nest = Nest::new(code.clone(), args, &[false], target);
-            // The product reads it at once.
+            // The product reads the operand right afterwards, so that it should stay in the caches.
             nest.streams.fill(false);
             Some(Box::new(nest))
         });
@@ -140,7 +140,7 @@ impl Matmul {
         matmul
     }
 
-    /// Lanes that each thread needs for tiles.
+    /// Lanes that each thread needs for tiles, of the epilogue or of a map that makes an operand.
     pub fn frame(&self) -> usize {
         let made = self.made.iter().flatten().map(|made| made.scratch.n_lanes()).max();
         self.nest.scratch.n_lanes().max(made.unwrap_or(0))
@@ -225,9 +225,9 @@ impl Matmul {
     ///
     /// # Safety
     /// The memory is as [`BoundNest`] says, for the operands of the product, too, and its uniforms are evaluated. The scratch memory has
-    /// what [`scratch_bytes`](Matmul::scratch_bytes) says for as many workers as this is called among, for nobody else; `packed`
+    /// what [`scratch_bytes`](Matmul::scratch_bytes) says for as many workers as this is called among, used by nobody else; `packed`
     /// is null or what [`Matmul::pack`] has made of the operand that [`Matmul::packable`] tells of.
-    /// Operands that are made are in it: see [`Matmul::make_operand`].
+    /// Made operands are in the scratch memory already: see [`Matmul::make_operand`].
     pub unsafe fn run(&self, bound: &BoundNest, scratch: MatmulScratch, packed: *const f32) {
         let MatmulArgs { m, n, .. } = self.args;
         let n_batch = self.n_batch();
@@ -384,7 +384,7 @@ impl ProductMethod {
             b_steps: b.steps(),
             panels,
             packed: null,
-            // Where threads take whole matrices there is no memory for several that are split.
+            // Where threads take whole matrices, scratch memory would have to hold a split left operand for each thread.
             by_amx: panels.is_none() && args.batch.iter().all(|n| *n == 1) && target.amx.takes(m, b_storage),
             split: std::ptr::null_mut(),
             out,
@@ -447,7 +447,7 @@ impl ProductMethod {
 #[derive(Clone, Copy)]
 struct SharedPtr(*mut u32);
 
-// SAFETY: what tasks write through it are parts of their own, and nobody writes what others read.
+// SAFETY: tasks write parts that do not overlap, and no task writes memory that another reads.
 unsafe impl Send for SharedPtr {}
 // SAFETY: as above.
 unsafe impl Sync for SharedPtr {}
@@ -488,7 +488,7 @@ struct Product<'a> {
     b: StridedOperand<'a>,
     /// The right operand packed, or null.
     packed: SharedPtr,
-    /// Memory for the left operand split, or null.
+    /// Memory for the left operand as AMX reads it, or null.
     split: SharedPtr,
     epilogue: Epilogue<'a>,
     parts: SharedPtr,
@@ -559,7 +559,7 @@ impl Product<'_> {
 ///
 /// # Safety
 /// All elements that the lists reach are within `a` and `b`, which nobody writes meanwhile; `out` has room for `m` rows
-/// of `n`, apart from both and for nobody else.
+/// of `n`, disjoint from both and used by nobody else.
 unsafe fn integers(
     a: *const u32,
     (a_lies, first_row): (&OperandArgs, usize),

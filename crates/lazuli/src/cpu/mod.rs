@@ -123,7 +123,7 @@ impl Cpu {
 }
 
 impl CpuShared {
-    /// The program of a kernel, compiled if its structure is new. `compiled` is where that is kept of a launch.
+    /// The program of a kernel, compiled if its structure is new. The launch keeps the program in `compiled`, if it is given.
     fn program(&self, kernel: &Kernel, compiled: Option<&CompiledKernel>) -> HeldProgram {
         if let Some(program) = compiled.and_then(CompiledKernel::get) {
             return program;

@@ -40,7 +40,7 @@ pub enum PackedLayout {
 }
 
 impl PackedLayout {
-    /// Whether a form takes more memory than what it is made of.
+    /// Whether a packed form takes more memory than its operand.
     fn outgrows_operand(self) -> bool {
         self == PackedLayout::Winograd
     }
@@ -81,7 +81,7 @@ struct FormState {
     n_uses: u32,
     first_use: u64,
     last_use: u64,
-    /// The last run in which it was read, and the one before that in which it was.
+    /// The last run that read the form, and the last run before that one that did.
     last_run: u64,
     previous_run: u64,
     memory: Option<Arc<PackedMemory>>,
@@ -123,7 +123,7 @@ impl NodeForms {
         form
     }
 
-    /// Lets go of forms that were last read before that run.
+    /// Lets go of forms that no product has read since this run.
     fn let_go_before(&self, run: u64) {
         let forms = self.list();
         forms.iter().map(|form| form.state()).filter(|state| state.last_run < run).for_each(|mut state| {
@@ -175,7 +175,7 @@ impl PackedOperands {
             (state.previous_run, state.last_run) = (state.last_run, run);
             let previous_run = state.previous_run;
             drop(state);
-            // Read by two runs after one another, neither of which read the others: those are of sizes that were met before.
+            // Two consecutive runs have read this form, and neither of them the other forms: these were packed for earlier sizes.
             forms.let_go_before(previous_run);
             state = form.state();
         }
@@ -201,8 +201,8 @@ impl PackedOperands {
         self.runs.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes that a product reads an operand as it is: forms of it that take more memory than the operand itself go, since they are
-    /// of no use to products of this size.
+    /// Notes that a product reads an operand unpacked. Packed forms of the operand that take more memory than the operand are let go, since
+    /// products of this size do not read them.
     pub fn pass_over(&self, node: &Node) {
         let Some(forms) = node.kept_so_far::<NodeForms>() else { return };
         let outgrown =
@@ -291,10 +291,10 @@ mod tests {
         let bytes = || operands.counters.read().bytes_packed;
         assert_eq!([0; 3].map(used), [false, false, true]);
         assert_eq!(([1; 3].map(used), bytes()), ([false, false, true], 200));
-        // Two that are read by turns both stay.
+        // Two forms that runs read by turns both stay.
         assert_eq!([0, 1, 0, 1, 0, 1].map(used), [false, true, false, true, true, true]);
         assert_eq!(([0, 1].map(used), bytes()), ([true, true], 400));
-        // As do two that the same runs read, however often.
+        // Two forms that each run reads both stay, however often they are read.
         for _ in 0..2 {
             operands.begin_run();
             assert!([0, 0, 0, 1, 1, 1].iter().all(|i| operands.find(node, &keys[*i], 50, |_| ()).is_some()));

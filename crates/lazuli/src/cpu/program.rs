@@ -14,7 +14,7 @@ use crate::ops::{BinaryLoop, CombineStep, ReduceLoops, RegisterStep, UnaryLoop, 
 /// What a kernel compiles to.
 pub enum CpuProgram {
     Loop(Arc<Code>),
-    /// What follows the product, and the maps that make its operands.
+    /// The epilogue of the product, and the maps that make its operands.
     Matmul(Arc<Code>, [Option<Arc<Code>>; 2]),
     Attention(Box<AttentionCode>),
     Routine(RoutineKernel),

@@ -1,5 +1,5 @@
-//! Memory that the tasks of a launch share, each for parts of its own. Where it ends is known in debug builds, in which a part that
-//! reaches beyond is a panic before it is touched; a release build keeps the pointer alone.
+//! Memory that the tasks of a launch share, each task writing parts of its own. Debug builds keep the length of the memory and panic
+//! before a part beyond its end is touched; release builds keep only the pointer.
 
 /// Lanes of 32 bits that tasks share.
 #[derive(Clone, Copy)]
@@ -9,17 +9,17 @@ pub struct SharedLanes {
     n_lanes: usize,
 }
 
-// SAFETY: who makes one promises that tasks keep to parts of their own, or wait for each other.
+// SAFETY: the caller of `new` promises that tasks use parts that do not overlap, or wait for each other.
 unsafe impl Send for SharedLanes {}
 // SAFETY: as above.
 unsafe impl Sync for SharedLanes {}
 
 impl SharedLanes {
-    /// These bytes as lanes; there may be none, and then the pointer may be null.
+    /// The lanes of `n_bytes` bytes from `first` on. `n_bytes` may be 0, and then `first` may be null.
     ///
     /// # Safety
-    /// For as long as it is used, `n_bytes` bytes from `first` on are valid for reading and writing, aligned for lanes, and used
-    /// through this alone.
+    /// As long as the value is used, `n_bytes` bytes from `first` on are valid for reading and writing, aligned for lanes, and used
+    /// only through this value.
     pub unsafe fn new(first: *mut u8, n_bytes: usize) -> SharedLanes {
         debug_assert!(n_bytes == 0 || first.cast::<u32>().is_aligned() && !first.is_null(), "no memory for lanes");
         SharedLanes {
@@ -29,10 +29,10 @@ impl SharedLanes {
         }
     }
 
-    /// Some lanes, from `at` on.
+    /// `len` lanes from `at` on.
     ///
     /// # Safety
-    /// They are within the memory, and nobody else uses them as long as this is used.
+    /// The lanes are within the memory, and nobody else uses them as long as the slice is used.
     pub unsafe fn part<'m>(self, at: usize, len: usize) -> &'m mut [u32] {
         #[cfg(debug_assertions)]
         assert!(at + len <= self.n_lanes, "bug in the schedule: lanes {at} and {len} more of {}", self.n_lanes);
@@ -46,9 +46,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_where_they_are_asked_for() {
+    fn parts_begin_at_their_offsets() {
         let mut lanes = vec![0u32; 8];
-        // SAFETY: that memory is there, and no two parts are the same.
+        // SAFETY: `lanes` has 32 bytes, and no two parts overlap.
         unsafe {
             let shared = SharedLanes::new(lanes.as_mut_ptr().cast(), 32);
             shared.part(0, 3).fill(1);
@@ -61,9 +61,9 @@ mod tests {
     #[cfg(debug_assertions)]
     #[test]
     #[should_panic(expected = "lanes 6 and 3 more of 8")]
-    fn a_part_beyond_the_end_is_found_out() {
+    fn a_part_beyond_the_end_panics() {
         let mut lanes = vec![0u32; 8];
-        // SAFETY: it panics before it touches anything.
+        // SAFETY: `part` panics before it touches memory.
         unsafe { SharedLanes::new(lanes.as_mut_ptr().cast(), 32).part(6, 3).fill(0) };
     }
 }

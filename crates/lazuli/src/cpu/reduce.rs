@@ -298,7 +298,7 @@ unsafe fn columns(frame: &mut Frame, pass: &Sweep, (start, len): (usize, usize),
     frame.show_columns(pass);
     let mut levels = Levels { width: abreast * len, ..Levels::default() };
     let (mut row, end) = (first, first + n_rows);
-    // SAFETY: tiles are within the index space; accumulators have room for a tile each and are apart.
+    // SAFETY: tiles are within the index space; accumulators have room for a tile each and do not overlap.
     unsafe {
         while row < end {
             let rows = rows_per_tile.min(end - row).min(run - row % run);
@@ -378,7 +378,7 @@ impl Levels {
     /// Adds rows, or the first lanes of them.
     ///
     /// # Safety
-    /// `at` gives levels that have room for `width` lanes and are apart from each other and from the rows.
+    /// `at` gives levels that have room for `width` lanes and are disjoint from each other and from the rows.
     unsafe fn add(&mut self, mut rows: Rows, at: impl Fn(usize) -> *mut u32, by: (Option<CombineStep>, &ReduceLoops)) {
         while rows.n > 0 {
             let n = rows.n.min(SERIAL - self.n_rows % SERIAL).min(TOGETHER);

@@ -27,7 +27,7 @@ pub fn reverted(launch: &Launch) -> Option<Launch> {
     let stores = kept.iter().enumerate().map(|(i, s)| Store { output: i as u16, ..Store::clone(s) }).collect();
     let outputs = kept.iter().map(|s| body.outputs[s.output as usize]).collect();
     let mut args = launch.args.clone();
-    // What follows a product is a map over its result: neither sum nor operand is needed for what was there before.
+    // The epilogue of a product is a map over its result: putting the old value back needs neither the sums nor the operands.
     args.matmul = None;
     let made = [None, None];
     let structure = LaunchStructure {

@@ -35,7 +35,7 @@ pub struct CpuPlan {
     _programs: Vec<HeldProgram>,
     schedule: CpuSchedule,
     outputs: Vec<OutputMemory>,
-    /// The inputs that products read as they are.
+    /// The inputs that products read unpacked.
     read_as_they_are: Vec<u32>,
 }
 

@@ -39,7 +39,7 @@ impl Parts {
             let mut step = 1;
             while step < n_parts {
                 for part in (0..n_parts - step).step_by(2 * step) {
-                    // SAFETY: parts are apart, and so are pieces.
+                    // SAFETY: parts do not overlap, and neither do pieces.
                     let [to, from] = [part, part + step]
                         .map(|part| unsafe { std::slice::from_raw_parts_mut(self.at(part).add(start), n) });
                     to.iter_mut().zip(from).for_each(|(x, y)| *x += *y);

@@ -1,10 +1,10 @@
-//! Into which tasks the work of a launch is cut for threads to share: plain data, made once with the schedule of a plan. Which
-//! thread takes which task is found out while it runs, and changes no result. Knows numbers alone.
+//! The tasks into which the work of a launch is cut, so that threads can share it: plain data, made once with the schedule of a plan.
+//! Which thread takes which task is decided while the launch runs, and changes no result. Knows only numbers, not what tasks compute.
 
 use std::fmt;
 use std::ops::Range;
 
-/// Items in a row (tiles, blocks of rows, matrices), so many to a task.
+/// Tasks of a one-dimensional sequence of items (tiles, blocks of rows, matrices), `per_task` neighbouring items each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskRow {
     pub n_items: usize,
@@ -23,8 +23,8 @@ impl TaskRow {
     }
 }
 
-/// Tasks of one matrix of a product, or of one part of its k: some side by side, each with columns of its own, times some below one
-/// another, each with rows of its own.
+/// Tasks of one matrix of a product, or of one part of its k: the columns are cut into `n_wide` ranges and the rows into `n_tall`, and
+/// each pair of ranges is a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskGrid {
     pub n_wide: usize,
@@ -38,7 +38,7 @@ impl TaskGrid {
     }
 }
 
-/// Tasks below one another, then side by side, as matrices are written.
+/// Ranges of rows, then ranges of columns, in the order in which sizes of matrices are written.
 impl fmt::Display for TaskGrid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}×{} tasks", self.n_tall, self.n_wide)

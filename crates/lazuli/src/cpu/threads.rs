@@ -113,8 +113,8 @@ fn pool<'p>() -> Option<&'p ThreadPool> {
     unsafe { POOL.get().as_ref() }
 }
 
-/// The number of the worker that this thread is in shared work, however deep: less than [`Workers::count`] of those that share
-/// it, and no two threads of that work have the same at once.
+/// The number of this thread as a worker in shared work, however deeply nested: less than [`Workers::count`] of the workers that
+/// share it, and no two threads of that work have the same number at once.
 pub fn worker() -> usize {
     WORKER.get()
 }

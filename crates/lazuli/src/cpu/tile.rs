@@ -22,7 +22,7 @@ use crate::kernel::Reg;
 
 /// A nest with the memory of one run.
 ///
-/// Who binds one promises, for as long as it is used:
+/// The caller that binds a nest promises, for as long as the binding is used:
 /// - each input and output is valid for every element that the accesses of the nest reach, and aligned for it;
 /// - nobody else writes to an input, nor reads or writes an output, meanwhile. Where an output is an input, too, the nest was
 ///   scheduled for that: each element is read before its own tile writes it, and by no other tile;

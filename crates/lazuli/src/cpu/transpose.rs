@@ -24,7 +24,7 @@ impl Across {
 ///
 /// # Safety
 /// The elements are within the memory at `base`, which is aligned for `dtype` and not written meanwhile; `to` has room
-/// for the rows, which are apart from the elements.
+/// for the rows, which are disjoint from the elements.
 pub unsafe fn fill(base: *const u8, dtype: DType, across: Across, to: *mut u32, pitch: usize, tile: &Tile) {
     // SAFETY: as promised by the caller.
     unsafe { with_stored!(dtype, fill_stored::<_>(base, across, to, pitch, tile)) }
@@ -53,7 +53,7 @@ unsafe fn fill_stored<S: StoredElem>(base: *const u8, across: Across, to: *mut u
 ///
 /// # Safety
 /// The elements are within the memory at `base`, which is aligned for `dtype`, and nobody else reads or writes them; `val` holds
-/// lanes of this tile, apart from the elements.
+/// lanes of this tile, disjoint from the elements.
 pub unsafe fn spill(base: *mut u8, dtype: DType, across: Across, val: Val, tile: &Tile) {
     // SAFETY: as promised by the caller.
     unsafe { with_stored!(dtype, spill_stored::<_>(base, across, val, tile)) }
@@ -113,7 +113,7 @@ pub fn strips(n_columns: usize) -> usize {
 ///
 /// # Safety
 /// [`strips`] is not 0 for some number of columns, so that the processor has AVX-512; all lanes are there, to be read and to be
-/// written, and those read are apart from those written.
+/// written, and those read are disjoint from those written.
 pub unsafe fn strip(
     (from, from_pitch): (*const f32, isize),
     (n, n_strips): (usize, usize),
@@ -174,7 +174,7 @@ unsafe fn strip_avx512(
 /// Turns a square of lanes: row `i` of `from` becomes column `i` of `to`; rows of `to` are so many lanes apart.
 ///
 /// # Safety
-/// Each of the rows of `from` is valid for [`SIDE`] lanes, and so is each of [`SIDE`] rows of `to`, which are apart from those.
+/// Each of the rows of `from` is valid for [`SIDE`] lanes, and so is each of [`SIDE`] rows of `to`, which are disjoint from those.
 #[inline(always)]
 pub unsafe fn square(from: [*const u32; SIDE], to: *mut u32, to_pitch: isize) {
     #[cfg(target_arch = "x86_64")]

@@ -224,7 +224,7 @@ impl Node {
         self.kept.get_or_init(|| Box::new(T::default())).downcast_ref()
     }
 
-    /// What its device keeps of it, if it keeps anything.
+    /// The data that the device keeps with this node, such as packed forms, if it keeps any.
     pub fn kept_so_far<T: Any>(&self) -> Option<&T> {
         self.kept.get()?.downcast_ref()
     }

@@ -134,7 +134,7 @@ impl Body {
         lines.join("; ")
     }
 
-    /// `mul(in0, in2)`: what a map that makes an operand stores; before it, what it uses more than once.
+    /// The expression that the map of a made operand stores, as in `mul(in0, in2)`, after the values that it uses more than once.
     fn made_text(&self) -> String {
         self.stores_text().replacen("out0 = ", "", 1)
     }

@@ -25,8 +25,8 @@ use crate::view::{IndexMap, View};
 pub enum Kernel {
     /// Map and Reduce: one loop nest over an index space (Map has no inner axes).
     Loop(Arc<Body>),
-    /// A contraction, then `body` over its result. Inputs 0 and 1 of the body are the operands; in the place of one that is
-    /// made ([`Body::made`]) is something that its map loads.
+    /// A contraction, then `body` over its result. Inputs 0 and 1 of the body are the operands; in the place of a made operand
+    /// ([`Body::made`]) the body has an input of the operand's map.
     Matmul(Arc<Body>),
     /// Products, a map over their results, perhaps a softmax, and a product of that: no score is stored.
     Attention(Arc<AttentionKernel>),
@@ -113,9 +113,9 @@ pub struct Body {
     pub stores: Vec<Store>,
     /// The accesses whose place is only known when the kernel runs. All accesses to one input or output are moved alike.
     pub offsets: Vec<RuntimeOffset>,
-    /// Of a product, the maps that make its left and its right operand where they are not stored ("made operands"): each is
-    /// evaluated, once for each element, before the product reads it, and stored as f32 to no value of the plan. Its numbers are
-    /// in [`MatmulArgs::made`]; its inputs are the first of this body's, as far as it needs them. Other forms have none.
+    /// For a product, the maps of its left and its right operand where these are made operands. A map is evaluated once for each element
+    /// before the product multiplies; its result is f32 in scratch memory and no value of the plan. The map's numbers are in
+    /// [`MatmulArgs::made`], and its inputs are the first inputs of this body. Kernels of other forms have none.
     pub made: [Option<Arc<Body>>; 2],
 }
 
@@ -496,12 +496,12 @@ impl Body {
         self.offsets.iter().position(|offset| offset.access == access)
     }
 
-    /// How an operand of the product that it follows is stored when it is multiplied: what is made is f32.
+    /// How an operand of the product is stored when the product multiplies it: a made operand is f32.
     pub fn operand_storage(&self, operand: usize) -> Storage {
         if self.made[operand].is_some() { DType::F32.into() } else { self.inputs[operand] }
     }
 
-    /// Whether any operand of the product that it follows is made.
+    /// Whether any operand of the product is made.
     pub fn makes_operands(&self) -> bool {
         self.made.iter().any(Option::is_some)
     }

@@ -17,8 +17,8 @@ pub struct MatmulArgs {
     /// Lists over the batch axes, then over m (or k) and k (or n); offset.
     pub a: OperandArgs,
     pub b: OperandArgs,
-    /// The numbers of the maps that make operands ([`Body::made`](super::Body::made)). `a` and `b` say how such an operand lies
-    /// in what its map makes, which is dense and row-major.
+    /// The numbers of the maps of made operands ([`Body::made`](super::Body::made)). Such a map's result is dense and row-major, and `a`
+    /// or `b` says how the product reads it.
     pub made: [Option<Box<Args>>; 2],
     /// Where `b` lies in panels. Only for devices whose limits allow it.
     pub panels: Option<Panels>,
@@ -277,7 +277,7 @@ impl OperandArgs {
 }
 
 impl MatmulArgs {
-    /// How many elements the map makes that an operand is made by, if it is made.
+    /// How many elements the map of a made operand makes; None if the operand is stored.
     pub fn n_made(&self, operand: usize) -> Option<usize> {
         self.made[operand].as_ref().map(|made| made.outer.iter().product())
     }

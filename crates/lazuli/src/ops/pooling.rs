@@ -208,7 +208,7 @@ fn within(axes: &PoolAxes) -> SmallVec<[i32; 3]> {
     (0..axes.len() as i32).map(|i| 3 + 2 * i).collect()
 }
 
-/// The same axes as a set.
+/// The axes of windows as a set.
 fn within_set(axes: &PoolAxes) -> AxisSet {
     let mut set = AxisSet::default();
     within(axes).into_iter().for_each(|axis| set.insert(axis as usize));
@@ -281,8 +281,8 @@ static MAX_POOL: RuleRow = RuleRow {
     grad: |inputs, y, g, axes| vec![Some(Tensor::attempt(|| max_pool_grad(&inputs[0], y, g, axes)))],
 };
 
-/// The gradient of the windows. Each element asks whether it was the greatest, and ties share: one map over the windows, where
-/// the gradient of every `maximum` would be put together from pieces.
+/// The gradient with respect to the windows: `g` goes to the elements that equal the maximum `y`, and ties share it. This is one map over
+/// the windows, while the rules of the `maximum`s would put the gradient together from pieces.
 fn max_pool_grad(windows: &Tensor, y: &Tensor, g: &Tensor, axes: AxisSet) -> Result<Tensor> {
     let kept = windows.node()?.shape.reduced(&axes, true);
     let Some(elements) = elements(windows, axes)? else { unreachable!("is recorded of small windows") };
@@ -321,7 +321,7 @@ fn summed(op: &str, x: &Tensor, axes: &PoolAxes) -> Result<Tensor> {
     let windows = windows(op, x, axes, 0.0)?;
     let whole = windows.sum(&within(axes)[..]);
     Ok(match elements(&windows, within_set(axes))? {
-        // On the way back each element gets the gradient of its window: one map, as in the rule of `max_pool`.
+        // In the backward pass each element gets the gradient of its window: one map, as in the rule of `max_pool`.
         Some(elements) => elements.iter().skip(1).fold(elements[0].clone(), |y, x| y.add(x)).with_gradient_of(&whole),
         None => whole,
     })

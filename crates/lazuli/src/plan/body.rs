@@ -31,7 +31,7 @@ type SeenInputs = SmallVec<[(NodeIdx, MapId); 3]>;
 /// Room for what most kernels have, so that lists do not grow while they are filled.
 const ROOM: usize = 16;
 
-/// An index map of the kernel by its number, where it varies, and whether it is moved when the kernel runs.
+/// Identifies an access: its index map by number, the scope in which the access varies, and its run-time offset.
 #[derive(Clone, Copy, PartialEq)]
 struct Access {
     map: MapId,
@@ -77,7 +77,7 @@ pub struct BodyBuilder {
     /// For a reduction: how the index space meets what is reduced, and the result.
     rows: Option<(View, View)>,
     lists: Box<BodyLists>,
-    /// The maps of the accesses, once there will be no more of these and axes are merged.
+    /// Copies of the maps of all accesses, in which axes are merged; empty until the last access is made.
     access_maps: Vec<IndexMap>,
     inputs: BoundInputs,
     gathers: Vec<GatherArgs>,
@@ -202,9 +202,9 @@ impl BodyBuilder {
         self.number_as_is(map)
     }
 
-    /// The number of the map through which the input of a view is seen, if the view is seen through this one.
+    /// The number of the map through which a view's input is read if the view itself is read through `map`.
     fn number_through(&mut self, map: MapId, view: &View) -> MapId {
-        // The same elements in the same order, in whatever shape.
+        // A reshape keeps the order of elements, so the map of the view is that of its input.
         if view.is_linear() {
             return map;
         }
@@ -312,7 +312,7 @@ impl BodyBuilder {
         }) as u16
     }
 
-    /// The access by a map.
+    /// The access that reads or writes through a map.
     fn access_by(&mut self, map: MapId) -> u16 {
         let scope = scope_of(&self.lists.maps[map as usize], self.n_outer);
         self.access_in(map, scope, None)

@@ -28,8 +28,8 @@ pub enum Edge {
     NoMore(NodeIdx, NodeIdx),
     /// Whether the fill of a pad is thin: an eighth of what is inside at most.
     ThinFill(NodeIdx),
-    /// Whether a view of a pad shows the elements inside the fill twice or more on average. The fill does not count, so that windows
-    /// of 3 × 3 at every second place do, however small the image is.
+    /// Whether a view of a pad shows each element of the pad's input twice or more on average. The fill is not counted, so that the answer
+    /// for windows of 3 × 3 with stride 2 is yes for small images, too.
     Repeats(NodeIdx),
     /// Whether a view shows all elements of its input in the same order.
     Reshape(NodeIdx),
@@ -45,7 +45,7 @@ pub enum Edge {
     Strided { node: NodeIdx, source: NodeIdx },
     /// Whether a product can read an operand where its source lies.
     Operand { node: NodeIdx, source: NodeIdx, side: OperandOf },
-    /// Whether a row or column has so few elements that a product which reads it may make it.
+    /// Whether a row or column has so few elements that the product that reads it may make it.
     FewToMake(NodeIdx),
     /// Whether what may be chained products in the graph has this fingerprint.
     Chained(u64),

@@ -332,7 +332,7 @@ fn attention_flops(kernel: &AttentionKernel, args: &AttentionArgs) -> usize {
     n_scores * (2 * depth + softmax) + maps.map(|(body, args)| body_flops(body, &args.outer, &[])).iter().sum::<usize>()
 }
 
-/// The maps that make operands of a product, with their numbers.
+/// The maps of a product's made operands, with their numbers.
 fn made_operands<'a>(body: &'a Body, args: &'a Args) -> impl Iterator<Item = (&'a Body, &'a Args)> {
     let numbers = args.matmul.iter().flat_map(|matmul| &matmul.made);
     body.made.iter().zip(numbers).filter_map(|(made, args)| Some((made.as_deref()?, args.as_deref()?)))

@@ -33,7 +33,7 @@ pub struct Group {
     pub stage: u32,
     /// What leaves the kernel.
     pub stores: Vec<StoredNode>,
-    /// Of a matmul, the nodes that its left and its right operand are views of, where the kernel makes what it multiplies.
+    /// For a matmul, the nodes that its made operands (left, right) are views of; None for an operand that is stored.
     pub made: [Option<NodeIdx>; 2],
 }
 

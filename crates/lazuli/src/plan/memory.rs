@@ -259,7 +259,8 @@ pub fn starts_at_zero(step: &LaunchDraft) -> impl Iterator<Item = bool> + '_ {
     })
 }
 
-/// Whether a product makes operands of a value: it is read like an operand, for many results.
+/// Whether a product makes an operand from a value. Such a value is read like an operand, by many results, so that it may not be
+/// overwritten in place.
 fn makes_operands_of(body: &Body, reads: &[ValueId], read: ValueId) -> bool {
     (0..).zip(reads).any(|(input, value)| *value == read && body.makes_operands_of(input))
 }

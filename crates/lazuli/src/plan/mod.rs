@@ -122,22 +122,22 @@ pub struct LaunchStructure {
     pub ops: Vec<Cow<'static, str>>,
     /// If it is a part of a kernel that was cut: which kernel.
     pub part_of: Option<u32>,
-    /// What a backend compiled it to.
+    /// The program that a backend compiled the kernel to.
     pub compiled: CompiledKernel,
 }
 
-/// What a backend compiled a kernel to: found here without looking the kernel up by its instructions, for as long as a plan
-/// holds it. A copy of a launch may become another kernel, and begins with none.
+/// The program that a backend compiled a kernel to, held weakly: while a plan holds the program, a launch finds it here without looking
+/// it up by the kernel's instructions. A copy of a launch may be turned into another kernel, so the copy begins without a program.
 #[derive(Default)]
 pub struct CompiledKernel(Mutex<Option<Weak<dyn Any + Send + Sync>>>);
 
 impl CompiledKernel {
-    /// It, if it was compiled and somebody holds it.
+    /// The program, if the kernel was compiled and a plan still holds the program.
     pub fn get<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         self.known().as_ref()?.upgrade()?.downcast().ok()
     }
 
-    /// Lets it be found.
+    /// Keeps a weak reference to the program.
     pub fn set<T: Any + Send + Sync>(&self, compiled: &Arc<T>) {
         let compiled: Weak<T> = Arc::downgrade(compiled);
         *self.known() = Some(compiled);
@@ -155,7 +155,7 @@ impl Clone for CompiledKernel {
     }
 }
 
-/// It is no part of what a plan is.
+/// Prints `_`, since compiled programs are no part of a plan's text.
 impl fmt::Debug for CompiledKernel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("_")
@@ -184,7 +184,7 @@ impl Launch {
         Launch { structure: Arc::new(structure), args, parts: Vec::new() }
     }
 
-    /// The same launch, its numbers yet to be filled in.
+    /// A copy of the launch whose numbers are yet to be filled in.
     fn without_numbers(&self) -> Launch {
         let parts = self.parts.iter().map(Launch::without_numbers).collect();
         Launch { structure: self.structure.clone(), args: Args::default(), parts }

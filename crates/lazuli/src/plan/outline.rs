@@ -23,7 +23,7 @@ pub struct PlanOutline {
     /// Per kernel, the launch that it is or is a part of, and which part.
     places: Vec<(usize, Option<usize>)>,
     assignment: Assignment,
-    /// The launches without numbers, and all else of the plan.
+    /// The launches without numbers, and the rest of the plan.
     launches: Vec<Launch>,
     plan: Plan,
 }

@@ -88,7 +88,7 @@ impl Stay {
     }
 }
 
-/// Bytes of temporary slots that are needed while a launch runs.
+/// Bytes of the temporary slots that hold values while a launch runs.
 fn held_bytes(stays: &[Stay], at: usize) -> usize {
     let mut held: SmallVec<[(SlotId, usize); 8]> = SmallVec::new();
     for stay in stays.iter().filter(|stay| stay.is_at(at)) {

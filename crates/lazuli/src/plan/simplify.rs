@@ -261,7 +261,7 @@ fn operands<'a>(nodes: &'a [GraphNode], node: &'a GraphNode) -> impl Iterator<It
     })
 }
 
-/// Shapes are left out where they follow from the inputs.
+/// The hash leaves out shapes that follow from those of the inputs.
 fn hash(nodes: &[GraphNode], node: &GraphNode) -> u64 {
     let mut hasher = FastHasher::default();
     std::mem::discriminant(&node.op).hash(&mut hasher);

@@ -52,8 +52,8 @@ pub fn structure_of(graph: &Graph) -> Key {
     Key::new(words, customs)
 }
 
-/// What of a structure follows from sizes, as text: where nodes whose shape does not follow from those of their inputs have axes
-/// of one element or none. None if there is no such axis.
+/// The part of a structure that depends on sizes, as text: the axes of one element or none of those nodes whose shape does not follow
+/// from the shapes of their inputs. None if there is no such axis.
 pub fn told_sizes(graph: &Graph) -> Option<String> {
     let is_given = |op: &Op| {
         matches!(

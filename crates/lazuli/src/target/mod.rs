@@ -61,7 +61,7 @@ pub struct CpuTarget {
     pub has_vnni: bool,
     /// Digits of eight bits as which floats are multiplied with blocks, one to three: three are as exact as f32.
     pub n_digits: usize,
-    /// Which products of floats may go through AMX's tiles, beside AVX-512.
+    /// Which products of floats may go through AMX.
     pub amx: AmxUse,
 }
 
@@ -98,9 +98,8 @@ pub struct Limits {
     pub max_list_elems: usize,
     /// Whether products of integers read bytes as they are stored: others read them as large integers.
     pub products_of_bytes: bool,
-    /// An operand of a product that is a row or a column of at most this many elements may be made by the product's kernel, from
-    /// what its map loads; 0: the device's kernels read operands that are stored. Only for devices whose memory is never cut for
-    /// bindings.
+    /// The most elements of a made operand, which is a row or a column; 0: the device's kernels read only stored operands. Only for
+    /// devices whose memory is never cut for bindings.
     pub max_made_elems: usize,
     /// How long the sums and the results of a chained product may be, so that what is packed of it stays in a second-level
     /// cache; 0: the device has no such kernel.
@@ -133,8 +132,7 @@ pub struct PanelWidths {
 #[cfg(feature = "gpu")]
 const MIN_CHAINED_ITERATIONS: usize = 4096;
 
-/// Elements of an operand that a processor makes for one product: 256 KiB of f32, so that the product finds them in a
-/// second-level cache.
+/// The most elements of a made operand on a processor: 256 KiB of f32, so that the product finds them in a second-level cache.
 const MAX_MADE_ELEMS: usize = 1 << 16;
 
 impl Target {

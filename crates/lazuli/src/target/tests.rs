@@ -70,7 +70,7 @@ fn graphs() -> Vec<(&'static str, Tensor)> {
     ]
 }
 
-/// A row, a few and many times a weight in blocks, and many times one that is not.
+/// Products of one row, of a few rows and of many rows with a weight in blocks, and of many rows with a weight of plain floats.
 #[cfg(target_arch = "x86_64")]
 fn products_with_blocks() -> Vec<(&'static str, Tensor)> {
     let format = crate::BlockFormat::named("Q4_0").expect("a format");
@@ -89,7 +89,7 @@ fn told(target: &Target) -> String {
     told_of(target, graphs())
 }
 
-/// What a target makes of these.
+/// The schedules and plans of these graphs for a target, as text.
 fn told_of(target: &Target, graphs: Vec<(&'static str, Tensor)>) -> String {
     let mut text = String::new();
     for (name, output) in graphs {

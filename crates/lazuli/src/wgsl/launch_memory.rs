@@ -1,6 +1,6 @@
-//! How the memory of a dispatch is bound and declared: which pieces there are, which windows of each, and whether its elements are
-//! read one by one, in fours, both (then it is bound twice) or in vectors of eight. Decided here, as plain data, from how a kernel uses
-//! it and what the device binds; [`memory`](super::memory) prints what this says.
+//! Decides how the memory of a dispatch is bound and declared: its pieces, the windows of each piece, and whether a shader reads the
+//! elements of a piece one by one, in fours, in both ways (then the piece is bound twice) or in vectors of eight. The decision is plain
+//! data, made from how a kernel uses memory and from the device's limits on bindings; [`memory`](super::memory) prints it.
 
 use std::fmt;
 use std::ops::Range;
@@ -14,16 +14,16 @@ use crate::target::GpuTarget;
 #[derive(Clone, Debug)]
 pub struct Use {
     pub place: PassMemory,
-    /// What it is called if it is the first use of its memory.
+    /// The name of the binding, if no other use of the same piece comes before this one.
     pub name: String,
     pub storage: Storage,
-    /// Whether it is read or written one element at a time, and four at a time from a multiple of four on.
+    /// Whether the kernel reads or writes single elements, and fours that begin at a multiple of four.
     pub by_one: bool,
     pub by_four: bool,
-    /// Whether it is read in vectors of 16 bytes as they lie in memory: eight half floats, or four words of blocks.
+    /// Whether the kernel reads vectors of 16 bytes as they lie in memory: eight half floats, or four words of blocks.
     pub by_vector: bool,
     pub writes: bool,
-    /// The bytes there are, and the first and last that are touched.
+    /// The size in bytes, and the first and the last byte that the kernel touches.
     pub size_bytes: usize,
     pub touched: (usize, usize),
 }
@@ -32,13 +32,13 @@ pub struct Use {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LaunchMemory {
     pub(super) buffers: Vec<SlotMemory>,
-    /// Per use, its buffer.
+    /// For each use the index of its buffer in `buffers`; `usize::MAX` for memory that is not used.
     pub(super) buffer_of: Vec<usize>,
     pub(super) storages: Vec<Storage>,
     pub(super) status: StatusUse,
 }
 
-/// What a kernel does with the words of checks.
+/// What a kernel does with the status word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StatusUse {
     #[default]
@@ -49,14 +49,14 @@ pub enum StatusUse {
     Asks,
 }
 
-/// As what a piece of memory is declared.
+/// How a piece of memory is declared in the shader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Declared {
     /// Single elements, or the words that hold them.
     Ones,
     /// Vectors of four elements.
     Fours,
-    /// Both: it is bound twice, to be read.
+    /// Single elements and vectors of four: the memory is bound twice, both times to be read.
     OnesAndFours,
     /// Vectors of eight half floats.
     Eights,
@@ -69,21 +69,21 @@ pub(super) struct SlotMemory {
     pub name: String,
     /// Bytes of an element; blocks are read as words.
     pub size: usize,
-    /// What an element of 32 bits is declared as; u32 if uses differ.
+    /// The type with which elements of 32 bits are declared; u32 if uses differ.
     pub word: Lane,
-    /// Whether some use takes elements one by one, in fours, and in vectors of eight.
+    /// The forms in which all uses together take elements.
     wanted: WantedForms,
     pub declared: Declared,
     pub atomic: bool,
     pub writes: bool,
     pub size_bytes: usize,
     pub window_bytes: usize,
-    /// The windows that each use touches, first and last of each way in which it does, and of all.
+    /// For each use, by index, the ranges of windows (first and last) that it touches; `windows` is the range over all uses.
     touched: Vec<(usize, Vec<(usize, usize)>)>,
     pub windows: (usize, usize),
 }
 
-/// In which forms the uses of a piece of memory take its elements.
+/// The forms in which uses of a piece of memory take its elements: one by one, in fours, in vectors of eight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct WantedForms {
     ones: bool,
@@ -98,7 +98,7 @@ impl StatusUse {
 }
 
 impl LaunchMemory {
-    /// The memory of these uses, and the words of checks if they are used.
+    /// The memory for these uses, and the status word if it is used.
     pub fn new(uses: &[Use], status: StatusUse, target: &GpuTarget) -> LaunchMemory {
         let mut memory = LaunchMemory {
             buffers: Vec::new(),
@@ -120,7 +120,7 @@ impl LaunchMemory {
 
     fn add(&mut self, one: &Use, target: &GpuTarget) {
         if !one.by_one && !one.by_four && !one.by_vector {
-            // Not used after all: bound to nothing, and never asked for.
+            // The kernel does not touch this memory, which gets no binding.
             self.buffer_of.push(usize::MAX);
             return;
         }
@@ -150,18 +150,18 @@ impl LaunchMemory {
         let buffer = &mut self.buffers[at];
         buffer.word = if buffer.word == word { word } else { Lane::U32 };
         let in_blocks = one.storage.blocks().is_some();
-        // Elements of blocks are found in words, a vector of words is one of any other memory.
+        // Single elements and fours of blocks are decoded from single words; a vector of 16 bytes of blocks is four words.
         buffer.wanted.ones |= one.by_one || (one.by_four && in_blocks);
         buffer.wanted.fours |= if in_blocks { one.by_vector } else { one.by_four };
         buffer.wanted.eights |= one.by_vector && !in_blocks;
         buffer.writes |= one.writes;
-        // Neighbours in one word may be written by different invocations.
+        // Different invocations may write neighbouring elements in one word.
         buffer.atomic |= one.writes && one.by_one && size < 4;
         buffer.touched.push((self.buffer_of.len() - 1, vec![windows]));
         buffer.windows = (buffer.windows.0.min(windows.0), buffer.windows.1.max(windows.1));
     }
 
-    /// The same memory for a part of a launch, of whose uses these are its own.
+    /// The memory of one part of a launch, whose uses are those of this range.
     pub fn part(&self, uses: Range<usize>) -> LaunchMemory {
         LaunchMemory {
             buffers: self.buffers.clone(),
@@ -171,7 +171,7 @@ impl LaunchMemory {
         }
     }
 
-    /// Leaves out windows between these ranges of bytes, which are all that a use touches, unless others touch them.
+    /// Narrows the windows that a use touches to those of these ranges of bytes; windows that no use touches are not bound.
     pub fn leave_out_all_but(&mut self, idx: usize, ranges: &[(usize, usize)]) {
         let Some(buffer) = self.buffers.get_mut(self.buffer_of[idx]) else { return };
         let per = buffer.window_bytes;
@@ -179,12 +179,12 @@ impl LaunchMemory {
         buffer.touched.iter_mut().filter(|(one, _)| *one == idx).for_each(|(_, touched)| *touched = windows());
     }
 
-    /// Bindings that it takes.
+    /// Bindings that the memory takes, with that of the status word.
     pub fn n_bindings(&self) -> usize {
         self.buffers.iter().map(SlotMemory::n_bindings).sum::<usize>() + self.status.n_bindings()
     }
 
-    /// By how many elements memory that is bound together is more than indices can tell apart.
+    /// By how many elements the bound memory exceeds the 2³² that indices can address.
     pub fn n_too_far(&self) -> usize {
         let n_elems = |b: &SlotMemory| (b.windows.1 - b.windows.0 + 1) * (b.window_bytes / b.size);
         self.buffers.iter().map(|b| n_elems(b).saturating_sub(1 << 32)).sum()
@@ -192,25 +192,26 @@ impl LaunchMemory {
 }
 
 impl SlotMemory {
-    /// As what it is declared while so many more bindings may be taken.
+    /// How the memory is declared if `n_free` more bindings may be taken.
     fn declared_within(&self, n_free: usize) -> Declared {
         let WantedForms { ones, fours, eights } = self.wanted;
-        // Vectors of eight are read only where nobody wants anything else.
+        // Vectors of eight are declared only if no use takes elements in another form.
         if eights && !ones && !fours && self.size_bytes <= self.window_bytes {
             return Declared::Eights;
         }
         match (ones, fours || eights) {
             (_, false) => Declared::Ones,
             (false, true) => Declared::Fours,
-            // It is bound twice while there is room, else read one element at a time. Four bytes are one word either way.
+            // Memory is bound twice while bindings are left, else read one element at a time. Four elements of one byte are a single
+            // word in both forms.
             (true, true) if !self.writes && self.n_windows() <= n_free && self.size > 1 => Declared::OnesAndFours,
             (true, true) => Declared::Ones,
         }
     }
 
-    /// Whether it is declared as vectors, or as single elements.
+    /// Whether the memory is declared as vectors (`wide`), or as single elements.
     pub fn is_declared(&self, wide: bool) -> bool {
-        // Four bytes are one word either way.
+        // Four elements of one byte are a single word in both forms.
         match (self.size, wide) {
             (1, wide) => !wide,
             (_, true) => self.declared != Declared::Ones,
@@ -234,7 +235,7 @@ impl SlotMemory {
     }
 }
 
-/// The memory of which there was something to decide: that some use takes in eights, or some one by one and others in fours.
+/// Shows the memory that could be declared in several ways: some use reads vectors of eight, or uses take both single elements and fours.
 impl fmt::Display for LaunchMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_mixed = |buffer: &&SlotMemory| {
@@ -260,8 +261,7 @@ mod tests {
     use crate::plan::SlotId;
     use crate::wgsl::tests::target;
 
-    /// How memory of 1 MiB of half floats is bound where so many bindings are left, by the ways in which uses take elements: one by
-    /// one, in fours, in vectors of eight.
+    /// Checks how 1 MiB of half floats is declared. Each use says whether it takes elements one by one, in fours, in vectors of eight.
     #[track_caller]
     fn check(uses: &[[bool; 3]], writes: bool, (max_bindings, max_binding_bytes): (usize, usize), expect: &str) {
         let target = GpuTarget { max_bindings, max_binding_bytes, ..target(crate::target::Threads::Cooperative) };
@@ -300,7 +300,7 @@ mod tests {
         check(&[ONES, FOURS], false, (4, 1 << 19), "in0 bound twice");
         check(&[ONES, FOURS], false, (1, 1 << 20), "in0 one by one");
         check(&[ONES, FOURS], false, (3, 1 << 19), "in0 one by one");
-        // What is written is bound once.
+        // Memory that is written is bound once.
         check(&[ONES, FOURS], true, (8, 1 << 20), "in0 one by one");
     }
 

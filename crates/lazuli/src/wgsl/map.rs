@@ -90,7 +90,7 @@ fn pass(
     shader.finish(context.label(), memory, positions.len().div_ceil(per * vecs_per_thread * group))
 }
 
-/// How accesses meet blocks of four rows along `axis`, each four elements of the last one.
+/// How each access reads or writes blocks of four rows along `axis`, with four elements of the last axis in each row.
 fn block_modes(context: &Context, args: &Args, (four, axis): (VecAxis, usize)) -> Vec<VecLoad> {
     schedule::turned(context.body, args, &schedule::modes(context.body, args, Some(four)), axis)
 }

@@ -1,6 +1,7 @@
 //! The memory of a launch as a shader sees it: its bindings, and how an element, or four at once, is read
 //! and written through them. Packed elements, windows and in-place memory are hidden behind functions named after the
-//! buffer. Knows dtypes and bytes; nothing of index maps or instructions. How memory is bound and declared is decided before.
+//! buffer. Knows dtypes and bytes; nothing of index maps or instructions. How memory is bound and declared is decided in
+//! [`launch_memory`](super::launch_memory).
 
 use super::convert::{self, pack, unpack};
 use super::launch_memory::{Declared, LaunchMemory, SlotMemory, StatusUse};

@@ -22,7 +22,7 @@ use crate::kernel::{Args, InstOp, Order, Reg, Scope, Store};
 use crate::ops::ReduceRow;
 use pairs::Pairs;
 
-/// How the accesses of a reduction meet the elements that go together, and those that are left over.
+/// How each access of a reduction reads elements in fours, and how it reads the elements that are left over.
 fn modes(context: &Context, args: &Args, shape: &ReduceSchedule) -> [Vec<VecLoad>; 2] {
     [shape.four, None].map(|four| schedule::modes(context.body, args, four))
 }

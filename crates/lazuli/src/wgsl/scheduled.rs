@@ -20,8 +20,7 @@ use crate::target::variants::{Cols, K_UNROLL, Share};
 #[derive(Clone, Debug, PartialEq)]
 pub struct GpuSchedule {
     pub form: FormSchedule,
-    /// How the memory of each pass is bound and declared. Routines take all elements one by one, so that nothing is left to say
-    /// of theirs.
+    /// How the memory of each pass is bound and declared; empty for routines, which read all elements one by one.
     pub memory: Vec<LaunchMemory>,
 }
 
@@ -193,7 +192,7 @@ fn attention_classes(tiles: &AttentionTiles, launch: &Launch) -> String {
     )
 }
 
-/// How a launch is shared out, and the memory of each pass of which there was something to decide.
+/// Shows how a launch is shared out, and the memory of each pass that could be declared in several ways.
 impl fmt::Display for GpuSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.form)?;

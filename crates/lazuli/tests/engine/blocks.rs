@@ -67,7 +67,7 @@ fn check_close(got: &Tensor, wanted: &Tensor, what: &str) {
     let (got, wanted) = (got.to_vec::<f32>().unwrap(), wanted.to_vec::<f32>().unwrap());
     assert_eq!(got.len(), wanted.len(), "{what}");
     let largest = wanted.iter().fold(0.0f32, |largest, v| largest.max(v.abs()));
-    // Sums of a few hundred products in f32, in another order; by AMX they are less exact.
+    // The bound is for sums of a few hundred products in f32, in another order; AMX is less exact.
     let by_amx = device().properties().iter().any(|(name, _)| *name == "AMX");
     let bound = if by_amx { 1e-5 } else { 2e-6 };
     for (i, (got, wanted)) in got.iter().zip(&wanted).enumerate() {

@@ -1,5 +1,5 @@
-//! Operands that products make themselves: the same bits as where they are stored first, and on the CPU no kernel and no memory
-//! of their own.
+//! Tests of made operands: results have the same bits as with stored operands, and on the CPU a made operand has no kernel and no
+//! memory of its own.
 
 use lazuli::{BlockFormat, DType, Device, Tensor};
 
@@ -21,7 +21,7 @@ fn bits(x: &Tensor) -> Vec<u32> {
     x.to_vec::<f32>().unwrap().into_iter().map(f32::to_bits).collect()
 }
 
-/// A product with an operand that is a map: as many kernels on the CPU, and the bits of the product whose operand is in memory.
+/// Checks a product whose operand is a map: it has `n_kernels` kernels on the CPU, and the bits of the product of a stored operand.
 #[track_caller]
 fn check(n_kernels: usize, operand: impl Fn() -> Tensor, product: impl Fn(&Tensor) -> Tensor) {
     let stored = bits(&product(&operand().compute().unwrap()));
@@ -31,7 +31,7 @@ fn check(n_kernels: usize, operand: impl Fn() -> Tensor, product: impl Fn(&Tenso
         assert_eq!(plan.kernels.len(), n_kernels, "{plan}");
     }
     assert!(bits(&y) == stored, "{plan}");
-    // The same where somebody else wants the operand, so that the product reads it from memory.
+    // If the operand is wanted, too, the product reads it from memory and gives the same bits.
     let operand = operand();
     let y = product(&operand);
     lazuli::compute(&[&y, &operand]).unwrap();
@@ -41,7 +41,7 @@ fn check(n_kernels: usize, operand: impl Fn() -> Tensor, product: impl Fn(&Tenso
 #[test]
 fn a_made_operand_gives_the_bits_of_a_stored_one() {
     let _device = shared();
-    // Rows, with the matrix either way, and columns; sums in parts of k, and more than a second-level cache holds.
+    // Rows, with the matrix by rows and by columns, and columns; sums in parts of k, and matrices larger than a second-level cache.
     for [k, n] in [[300, 77], [5000, 33], [64, 130], [1, 5], [1024, 1], [65_536, 2], [65_537, 2]] {
         let row = || data(&[1, k], 1).exp().mul(data(&[k], 2)).sub(data(&[1], 3));
         let column = || row().reshape([k, 1]);
@@ -69,7 +69,7 @@ fn reshapes_of_rows_and_both_operands_are_made() {
     check(1, map, |x| x.reshape([8, 12]).matmul(&data(&[12, 9], 5)));
     check(1, map, |x| x.reshape([8, 1, 12]).matmul(&data(&[8, 12, 9], 6)));
     check(1, map, |x| x.reshape([1, 96]).matmul(&data(&[96], 7).tanh().reshape([96, 1])));
-    // Fill around it.
+    // The operand is padded.
     check(1, || data(&[1, 30], 9).exp().pad(&[(0, 0), (1, 1)], 0.5), |x| x.matmul(&data(&[32, 4], 10)));
     // The outer product of two rows.
     check(1, || data(&[4, 1], 1).exp().mul(data(&[4, 1], 2)), |x| x.matmul(&data(&[1, 3], 3)));
@@ -107,7 +107,7 @@ fn a_gated_layer_of_one_row_is_two_launches() {
     let _device = alone();
     for in_blocks in [false, true] {
         let of = |shape: [usize; 2], seed| if in_blocks { weight("Q4_0", shape, seed) } else { data(&shape, seed) };
-        // Of shorter sums all of it would be a chained product.
+        // With shorter sums the whole layer would be one chained product.
         let weights = [of([768, 576], 1), of([768, 576], 2), of([576, 768], 3)];
         let weights = [&weights[0], &weights[1], &weights[2]];
         for m in [1, 5] {
@@ -151,7 +151,7 @@ fn an_input_that_an_operand_is_made_of_is_not_overwritten_by_the_product() {
     let (b, w) = (data(&[1, 400], 2), data(&[400, 400], 3));
     let made = data(&[1, 400], 1).exp().mul(&b).compute().unwrap();
     let expect = bits(&made.matmul(&w).add(data(&[1, 400], 1)));
-    // Nobody holds `a` when it is computed: its memory may be reused, but not while the operand may be made of it.
+    // Nobody holds `a` when `y` is computed: the memory of `a` may be reused, but not while the product may make its operand from it.
     let a = data(&[1, 400], 1);
     let y = a.exp().mul(&b).matmul(&w).add(&a);
     drop(a);

@@ -118,12 +118,12 @@ fn packed_forms_are_counted_and_go_with_their_tensor() {
 }
 
 #[test]
-fn at_another_size_no_more_is_kept_than_explain_tells() {
+fn at_another_size_no_more_memory_is_kept_than_explain_reports() {
     let _device = alone();
     if device().info().kind != DeviceKind::Cpu {
         return;
     }
-    // By turns many images and one: their products read other forms of the weights, or the weights as they are.
+    // Batches of many images and of one by turns: their products read different packed forms of the weights, or the weights unpacked.
     for n_channels in [32, 256] {
         device().trim();
         let kernel = numbers(&[n_channels, n_channels, 3, 3], 1);

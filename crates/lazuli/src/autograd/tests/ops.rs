@@ -363,7 +363,7 @@ fn windows_over_pads() {
     }
 }
 
-/// What the gradient of a pooling is made of is recorded when it is asked for, and its ties are shared.
+/// `max_pool` records the nodes of its gradient only when a gradient is asked for, and ties share the gradient.
 #[test]
 fn max_pool_records_nothing_for_its_gradient() {
     let x = Tensor::from_slice(&[1.0f32, 3.0, 3.0, 0.0], [1, 1, 4], &super::device());

@@ -9,7 +9,8 @@ use crate::dtype::DType;
 use crate::ops::math::{F32x8, F32x16, Floats, SumEach, Vector, prefetch};
 use crate::ops::{Isa, isa};
 
-/// Rows of floats or halves, each dense, `pitch` elements apart. Functions that take them want them there and not written meanwhile.
+/// Rows of floats or halves, each dense, `pitch` elements apart. Callers of functions that take such rows promise that they can be read
+/// and are not written meanwhile.
 #[derive(Clone, Copy)]
 pub struct StoredRows {
     pub first: *const u8,
@@ -25,8 +26,8 @@ pub fn reads(isa: Isa, dtype: DType) -> bool {
     isa > Isa::Baseline && matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
 }
 
-/// Few rows of f32, `pitch` elements apart. Functions that take them want them there, with as many elements as each says, and for
-/// nobody else.
+/// Few rows of f32, `pitch` elements apart. Callers of functions that take such rows promise that they have as many elements as the
+/// function says and are used by nobody else.
 #[derive(Clone, Copy)]
 pub struct FewRows {
     pub first: *mut f32,
@@ -59,7 +60,7 @@ macro_rules! dispatch {
 ///
 /// # Safety
 /// [`reads`] has allowed the instruction set of this machine and the type of the keys. Rows of `a` are as long as a key and padded to
-/// whole vectors, those of `out`, as many, have an element for each key. None that is written overlaps another.
+/// whole vectors; `out` has as many rows, with an element for each key. No row that is written overlaps another row.
 pub unsafe fn dot_products(a: FewRows, keys: StoredRows, out: FewRows) {
     // SAFETY: as promised by the caller.
     unsafe { dispatch!(dot_products_avx512, dot_products_avx2, keys.dtype, (a, keys, out)) }
@@ -69,7 +70,7 @@ pub unsafe fn dot_products(a: FewRows, keys: StoredRows, out: FewRows) {
 ///
 /// # Safety
 /// [`reads`] has allowed the instruction set of this machine and the type of the values. Rows of `weights` have an element for each
-/// row of values, those of `out`, as many, are as long as a row of values and hold something. None that is written overlaps another.
+/// row of values; `out` has as many rows, initialised and as long as a row of values. No row that is written overlaps another row.
 pub unsafe fn add_weighted(weights: FewRows, values: StoredRows, out: FewRows) {
     // SAFETY: as promised by the caller.
     unsafe { dispatch!(add_weighted_avx512, add_weighted_avx2, values.dtype, (weights, values, out)) }

@@ -38,7 +38,7 @@ impl ChainedProductWork {
     ///
     /// # Safety
     /// What `bind` gives is as [`BoundNest`] says; `parts` is valid for [`parts_bytes`](ChainedProductWork::parts_bytes), and `rooms`
-    /// has [`room`](ChainedProductWork::room) values for every worker, both for nobody else.
+    /// has [`room`](ChainedProductWork::room) values for every worker, both used by nobody else.
     pub unsafe fn run<'a>(
         &'a self,
         bind: impl Fn(&'a Nest) -> BoundNest<'a>,
@@ -81,13 +81,13 @@ impl ChainedProductWork {
 #[derive(Clone, Copy)]
 struct SharedParts(*mut f32);
 
-// SAFETY: tasks read and write parts of their own, or what all others have left before.
+// SAFETY: tasks read and write parts of their own, or parts that all other tasks have finished with.
 unsafe impl Send for SharedParts {}
 // SAFETY: as above.
 unsafe impl Sync for SharedParts {}
 
-/// One run: a launch with its memory. Its unsafe functions rely on what [`ChainedProductWork::run`] asks for, and on tasks being
-/// apart: none shares rows of a part, or a room, with another that runs at the same time.
+/// One run: a launch with its memory. Its unsafe functions rely on the promises of the caller of [`ChainedProductWork::run`], and on this:
+/// no task shares rows of a part, or scratch memory, with another that runs at the same time.
 struct AttentionRun<'a> {
     work: &'a ChainedProductWork,
     /// Scores, scores without masks, results, rows.

@@ -12,8 +12,8 @@ impl AttentionRun<'_> {
     /// Turns the scores of whole rows into weights.
     ///
     /// # Safety
-    /// Scores and factors are lanes of the tile; `weights` has room for its rows, `pitch` apart, which are none of those; the state is
-    /// that of its rows. Nobody else uses what is written.
+    /// Scores and factors are lanes of the tile; `weights` has room for the tile's rows, `pitch` apart, and overlaps neither; the state is
+    /// that of the tile's rows. Nobody else uses memory that is written.
     pub unsafe fn online_softmax(
         &self,
         score: Val,
@@ -178,8 +178,8 @@ fn multiply(x: &mut [f32], y: &[u32]) {
 /// Scores as weights, times the factor.
 ///
 /// # Safety
-/// Scores and factors are lanes of the tile; `weights` has room for its rows, `pitch` apart, which are none of those and nobody
-/// else's.
+/// Scores and factors are lanes of the tile; `weights` has room for the tile's rows, `pitch` apart, overlaps neither, and is used by
+/// nobody else.
 pub unsafe fn copy_weights(score: Val, factor: Option<Val>, (weights, pitch): (*mut f32, usize), tile: &Tile) {
     for row in 0..tile.rows {
         // SAFETY: as promised by the caller.

@@ -89,7 +89,7 @@ impl AttentionRun<'_> {
     /// Copies a matrix of an operand, as floats, into rows `pitch` apart, filled up with zeros.
     ///
     /// # Safety
-    /// The matrix is within its operand, and `to` has room for its rows, `pitch` apart, for nobody else; the room is
+    /// The matrix is within its operand, and `to` has room for its rows, `pitch` apart, used by nobody else; the room is
     /// that of this thread.
     unsafe fn pack(
         &self,

@@ -31,10 +31,10 @@ const FEW_ROWS: usize = 16;
 const IN_PLACE_COLUMNS: usize = 512;
 /// Rows at most, over all heads that share keys, that are multiplied with a key while it is in the first-level cache.
 const MAX_JOINED_ROWS: usize = 32;
-/// Bytes of keys and values that are worth more than one thread. A thread that looks for work joins in about a microsecond; a
-/// token's attention to 75 keys and values of 64, three heads of them in room for 256, takes 19 on one thread of a Zen 5.
+/// Bytes of keys and values from which on attention is shared by threads. A thread that waits for work joins in about 1 us; the attention
+/// of a token to 75 keys and values of 64 elements, three heads of them in a cache for 256, takes 19 us on one thread of a Zen 5.
 const SHARED_BYTES: usize = 128 << 10;
-/// Values of all parts whose combination is worth more than one thread.
+/// Values of all parts from which on combining the parts is shared by threads.
 const COMBINED: usize = 1 << 15;
 
 /// How a chained product is cut. It depends on sizes, and on the number of threads only where that changes no bit.
@@ -59,7 +59,7 @@ pub struct AttentionSchedule {
     pub reads_in_place: bool,
     /// Whether tasks are worth more than one thread.
     pub is_shared: bool,
-    /// Parts of columns from which on putting those of a group together is a task of its own; masks may hide some of all parts.
+    /// If masks leave this many parts of columns or more, combining the parts of a group is a task of its own.
     pub shared_parts: usize,
 }
 
@@ -156,7 +156,7 @@ pub struct ChainedProductWork {
     pub(super) masked_by: Option<u16>,
     pub(super) schedule: AttentionSchedule,
     pub(super) scores: Nest,
-    /// The scores of blocks in which all masks hold, if there are masks.
+    /// The nest of the scores in blocks where all masks hold, if there are masks.
     pub(super) unmasked: Option<Nest>,
     pub(super) result: Nest,
     pub(super) rows: Nest,

@@ -16,8 +16,9 @@ pub const ABREAST: usize = 4;
 
 /// The tiles of 16 rows, and the digits that they are multiplied with.
 ///
-/// Who runs a kernel on one promises that the processor has its instructions; that the kernel is that of the tiles' format and of as
-/// many digits and rows; that there are `n_tiles` tiles, and the digits of their chunks in every row; and that nobody writes either.
+/// The caller that runs a kernel on a task promises that the processor has the kernel's instructions; that the kernel is for the tiles'
+/// format and for the task's number of digits and rows; that `n_tiles` tiles, and in every row the digits of their chunks, can be read;
+/// and that nobody writes either meanwhile.
 pub struct ByteTask {
     pub layout: TileLayout,
     /// The first tile, and how many follow.
@@ -54,7 +55,7 @@ pub fn kernel(format: &BlockFormat, n_digits: usize, m: usize, has_vnni: bool) -
 /// 16 lanes of words, and of floats, with what is done to them.
 ///
 /// # Safety
-/// Who calls a method is compiled for the instructions of the type and runs on a processor that has them. Pointers are valid for 16
+/// The caller of a method is compiled for the instructions of the type and runs on a processor that has them. Pointers are valid for 16
 /// words ([`ByteLanes::load`]), halves, bytes or floats, whatever their alignment.
 trait ByteLanes {
     type Words: Copy;
@@ -348,7 +349,7 @@ impl ByteLanes for Lanes256 {
             if BITS < 8 {
                 return _mm256_add_epi32(sums, _mm256_madd_epi16(_mm256_maddubs_epi16(codes, x), ones));
             }
-            // Two products of eight bits may be more than 16 bits hold: the highest bit goes apart, halved.
+            // The sum of two products of eight bits may not fit 16 bits, so the highest bit is multiplied separately, halved.
             let low = _mm256_and_si256(codes, _mm256_set1_epi8(0x7f));
             let high = _mm256_and_si256(_mm256_srli_epi32::<1>(codes), _mm256_set1_epi8(0x40));
             let low = _mm256_madd_epi16(_mm256_maddubs_epi16(low, x), ones);

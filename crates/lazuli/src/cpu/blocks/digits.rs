@@ -42,8 +42,8 @@ impl DigitForm {
     /// Takes a row of chunks apart. False if a number is not finite, or too large for a power of two above it.
     ///
     /// # Safety
-    /// This machine has `isa`; `x` has `n_chunks` chunks of numbers, and `out` room for as many of digits, aligned, apart from those
-    /// and for nobody else.
+    /// This machine has `isa`; `x` has `n_chunks` chunks of numbers; `out` is aligned, has room for `n_chunks` chunks of digits, does not
+    /// overlap `x`, and is used by nobody else.
     pub unsafe fn row(self, isa: Isa, x: *const f32, n_chunks: usize, out: *mut DigitChunk) -> bool {
         // SAFETY: as promised by the caller.
         unsafe {
@@ -57,7 +57,7 @@ impl DigitForm {
         }
     }
 
-    /// A chunk is two vectors. Digits leave them as bytes, which are added up eight at a time.
+    /// A chunk is two vectors. Digits are stored from them as bytes, whose sums are made eight bytes at a time.
     ///
     /// # Safety
     /// As for [`DigitForm::row`]; the processor has these features.
@@ -88,7 +88,7 @@ impl DigitForm {
                 for half in 0..2 {
                     let rest = _mm512_sub_epi32(whole[half], _mm512_cvtepi8_epi32(bytes[half]));
                     whole[half] = _mm512_srai_epi32::<8>(rest);
-                    // Without signs: each byte is 128 more.
+                    // The sum takes unsigned bytes: 128 is added to each.
                     let positive = _mm_xor_si128(bytes[half], _mm_set1_epi8(-128));
                     let eights = _mm_sad_epu8(positive, _mm_setzero_si128());
                     let sum = _mm_cvtsi128_si32(eights) + _mm_extract_epi32::<2>(eights);
@@ -176,13 +176,13 @@ impl DigitForm {
         if largest.is_nan() || largest > 1e38 {
             return None;
         }
-        // Digits reach 127 where the next power of two would be 128: the largest is taken for a little more than it is.
+        // A digit is at most 127, one less than the power of two: the largest number is taken to be a little larger than it is.
         let exponent = ((largest * 1.01).to_bits() >> 23) as i32 - 127;
         let exponent = (exponent - (8 * self.n_digits as i32 - 2)).max(-126);
         Some(Units { unit: power_of_two(exponent), per_unit: power_of_two(-exponent.max(-127)) })
     }
 
-    /// Writes all but the digits themselves, from the sums of digits of each half: numbers are made of their digits exactly.
+    /// Writes everything in a chunk but the digits, from the sums of the digits of each half.
     #[inline(always)]
     fn finish(self, unit: f32, sums: [[i32; MAX_DIGITS]; 2], out: &mut DigitChunk) {
         // Below 2²⁸ each.
@@ -200,7 +200,7 @@ impl DigitForm {
     }
 }
 
-/// What a digit of a chunk counts, and by what its numbers are multiplied to be counted so.
+/// The value of a digit's unit in a chunk, and the factor that turns a number into that many units.
 struct Units {
     unit: f32,
     per_unit: f32,
@@ -210,13 +210,13 @@ struct Units {
 mod tests {
     use super::*;
 
-    /// Chunks as plain loops make them, or None.
+    /// The chunks that plain loops make, or None.
     fn plainly(form: DigitForm, x: &[f32]) -> Option<Vec<DigitChunk>> {
         made(x, |from, n, to| unsafe { form.chunks(from, n, to) })
     }
 
     fn made(x: &[f32], row: impl FnOnce(*const f32, usize, *mut DigitChunk) -> bool) -> Option<Vec<DigitChunk>> {
-        // What was there before must not be seen afterwards.
+        // Bytes that the function should overwrite and does not are seen in the comparison.
         let garbage = DigitChunk { quads: [[7; CHUNK / 4]; MAX_DIGITS], start: [[7; 3]; 2], sum: [7.0; 2], unit: 7.0 };
         let mut out = vec![garbage; x.len() / CHUNK];
         row(x.as_ptr(), x.len() / CHUNK, out.as_mut_ptr()).then_some(out)
@@ -232,7 +232,7 @@ mod tests {
         let mut rows: Vec<Vec<f32>> = Vec::new();
         for scale in [0.0, 1e-45, 1e-39, 1e-30, 1.0, 127.5, 3e7, 9e37] {
             rows.push((0..4 * CHUNK).map(|_| random() * scale).collect());
-            // The largest digits there are, of both signs, and halves of a unit.
+            // The largest digits of both signs, and halves of a unit.
             rows.push((0..2 * CHUNK).map(|i| if i % 3 == 0 { -scale } else { scale }).collect());
             rows.push((0..2 * CHUNK).map(|i| scale * (0.5 + i as f32) / 64.0).collect());
         }
@@ -251,7 +251,7 @@ mod tests {
         }
     }
 
-    /// All that chunks hold, as bits.
+    /// Everything in the chunks, as bits.
     fn words(chunks: Vec<DigitChunk>) -> Vec<u32> {
         let words = |chunk: &DigitChunk| {
             let start = chunk.start.as_flattened().iter().map(|start| *start as u32);

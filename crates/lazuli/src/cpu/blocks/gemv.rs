@@ -32,9 +32,9 @@ pub struct BlockGemv {
 
 /// The memory of a product.
 ///
-/// Who computes one promises that `m` rows of `k` floats are there, and the blocks, neither of which is written meanwhile; that `m`
-/// rows of `n` results are there and [`BlockGemv::digits_bytes`] for digits, for nobody else; and that this machine has the
-/// instruction set of the product.
+/// The caller that computes the product promises that `m` rows of `k` floats and the blocks can be read and are not written meanwhile;
+/// that there is room for `m` rows of `n` results and for [`BlockGemv::digits_bytes`] bytes of digits, used by nobody else; and that this
+/// machine has the instruction set of the product.
 #[derive(Clone, Copy)]
 pub struct GemvMemory {
     /// Rows of floats, one after another with this step.
@@ -210,7 +210,7 @@ impl BlockProduct<'_> {
 /// one matrix.
 ///
 /// # Safety
-/// The memory of each is as [`GemvMemory`] says, and their results are apart.
+/// The memory of each is as [`GemvMemory`] says, and their results do not overlap.
 pub unsafe fn run_together(products: &[BlockProduct]) {
     let Some(first) = products.first() else { return };
     debug_assert!(products.iter().all(|product| product.shares_digits(first)), "one left operand");

@@ -34,8 +34,8 @@ impl BlockMatrix {
     /// Writes rows and columns of the matrix, with rows `pitch` apart.
     ///
     /// # Safety
-    /// This machine has `isa`. They are within the matrix, whose memory is there (the last 16 columns are, though only some may be
-    /// wanted) and not written meanwhile; there is room for them, for nobody else.
+    /// This machine has `isa`. The rows and columns are within the matrix, whose memory can be read (in whole groups of 16 columns, even if
+    /// only some are wanted) and is not written meanwhile; `to` has room for them and is used by nobody else.
     pub unsafe fn widen(&self, isa: Isa, rows: Range<usize>, columns: Range<usize>, to: *mut f32, pitch: usize) {
         let block_len = self.blocks.format.block_len();
         let layout = self.blocks.format.layout();
@@ -104,7 +104,7 @@ impl TilePart<'_> {
     ///
     /// # Safety
     /// The tile is there, of this format and layout, and has these elements and rows; `to` has room for them, rows
-    /// `pitch` apart, for nobody else.
+    /// `pitch` apart, used by nobody else.
     #[inline(always)]
     unsafe fn widen(&self, to: *mut f32, pitch: usize) {
         let TilePart { blocks, layout, tile, within, lanes } = self;

@@ -7,9 +7,9 @@ use crate::ops::Isa;
 
 /// Rows of the left operand times neighbouring panels of the right one.
 ///
-/// Who runs a function of a [`QuadKernel`] on one promises that the processor has its instructions; that there are as many rows of
-/// whole quads and as many panels as the function is for, which nobody writes; and room for as many rows of `n_columns` results,
-/// apart from all that and for nobody else.
+/// The caller that runs a function of a [`QuadKernel`] on a tile promises that the processor has the function's instructions; that the
+/// tile has as many rows of whole quads and as many panels as the function is for, which nobody writes meanwhile; and that there is room
+/// for as many rows of `n_columns` results, which overlap nothing that is read and are used by nobody else.
 pub struct ByteTile {
     /// Rows of whole quads of signed bytes, and from row to row.
     pub a: *const u8,
@@ -59,7 +59,7 @@ pub fn kernel(isa: Isa, has_vnni: bool, n_rows: usize) -> &'static QuadKernel {
 /// 16 lanes, each of which sums up products of four bytes.
 ///
 /// # Safety
-/// Who calls a method is compiled for the instructions of the type and runs on a processor that has them. Pointers are valid for 16
+/// The caller of a method is compiled for the instructions of the type and runs on a processor that has them. Pointers are valid for 16
 /// words, whatever their alignment.
 trait QuadLanes {
     /// Four bytes of each of 16 columns.

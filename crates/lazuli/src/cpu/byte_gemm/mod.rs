@@ -124,7 +124,7 @@ impl ByteGemm {
     ///
     /// # Safety
     /// All elements that `lies` reaches are within the operand's memory, which nobody writes meanwhile; there is room for
-    /// [`packed_len`](ByteGemm::packed_len) words, aligned for them, for nobody else.
+    /// [`packed_len`](ByteGemm::packed_len) words, aligned for them, used by nobody else.
     pub unsafe fn pack(&self, b: *const u8, lies: &OperandArgs, to: *mut u8) {
         let shared = PanelsOut(to, b);
         let grain = TASK_BYTES.div_ceil(panel_bytes(self.n_quads()));
@@ -132,7 +132,7 @@ impl ByteGemm {
             let (to, b) = shared.get();
             for panel in panels {
                 let columns = panel * LANES..self.n.min((panel + 1) * LANES);
-                // SAFETY: as promised by the caller; panels are apart.
+                // SAFETY: as promised by the caller; panels do not overlap.
                 unsafe {
                     self.pack_panel(b, (&lies.rows, &lies.cols), columns, to.add(panel * panel_bytes(self.n_quads())))
                 };

@@ -43,7 +43,7 @@ impl Gather<'_> {
     /// Copies it.
     ///
     /// # Safety
-    /// The part lies within its memory, there is room for it, and both are apart; the processor has the instructions of
+    /// The part lies within its memory, there is room for it, and the two do not overlap; the processor has the instructions of
     /// `V`, for which the caller is compiled.
     #[inline(always)]
     pub unsafe fn run<V: Floats>(&self) {

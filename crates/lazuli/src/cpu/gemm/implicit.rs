@@ -152,7 +152,7 @@ impl ImplicitGemm {
     ///
     /// # Safety
     /// This machine has `isa`; `a` lies as is said within its memory and is not written meanwhile; there is room for
-    /// [`packed_len`](ImplicitGemm::packed_len) values, for nobody else.
+    /// [`packed_len`](ImplicitGemm::packed_len) values, used by nobody else.
     pub unsafe fn pack(&self, a: *const f32, lies: &OperandArgs, to: *mut f32) {
         let matrix = ListedMatrix { rows: &lies.cols, cols: &lies.rows, first_row: 0 };
         let lists = GemmLists { a: None, b: lies.steps().is_none().then_some(matrix) };
@@ -247,7 +247,7 @@ impl DirectBlock<'_> {
     /// # Safety
     /// The machine has the instructions of the kernel. Windows of `places` are within the memory of `image`, the part
     /// of the panel at `packed` is `depth` rows `width` apart, and `to` has room for `places.len()` rows of `width`
-    /// values, which are apart from both and hold sums if they are to be added to.
+    /// values, which are disjoint from both and hold sums if they are to be added to.
     pub unsafe fn multiply(
         &self,
         (image, places): (*const f32, Range<usize>),

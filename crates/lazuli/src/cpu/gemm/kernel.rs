@@ -87,13 +87,14 @@ pub fn kernel(isa: Isa, lies: bool) -> &'static MicroKernel {
 
 /// What is multiplied into one tile of the result.
 ///
-/// Who runs a function of a [`MicroKernel`] on one promises that the processor has its instructions, that the tile is no larger than
-/// the function is for (at least a row, and columns in the last of its vectors where `b` is read in place), and of the memory:
-/// - `a` has `depth` values in each of `n_rows` rows; by tables, those have as many entries, which stay within `a`;
-/// - `b` has `depth` rows: where it lies as it came, `n_columns` values each, else as many as whole vectors take;
-/// - functions that lay out have room for all of them, widened, at `laid`;
-/// - `out` has room for `n_rows` rows of `n_columns` values, which hold something if products are added to them;
-/// - nobody writes what is read, nor uses what is written, and the two do not overlap.
+/// The caller that runs a function of a [`MicroKernel`] on a tile promises that the processor has the function's instructions; that the
+/// tile has no more rows and columns than the function is for, at least one row, and, where `b` is read in place, a column in the last
+/// vector; and of the memory:
+/// - `a` has `depth` values in each of `n_rows` rows; if it is read by tables, these have as many entries, which stay within `a`;
+/// - `b` has `depth` rows: of `n_columns` values if `b` is read in place, else of whole vectors;
+/// - functions that pack `b` have room for all of these rows, widened, at `laid`;
+/// - `out` has room for `n_rows` rows of `n_columns` values, which are initialised if products are added to them;
+/// - nobody writes memory that is read, nor uses memory that is written, and the two do not overlap.
 pub struct RegisterTile {
     /// Rows that lie dense, so far from one another.
     pub a: *const f32,

@@ -63,9 +63,9 @@ const F32: Storage = Storage::Plain(DType::F32);
 
 /// A product `out[m, n] = a[m, k] · b[k, n]`; rows of `out` are dense.
 ///
-/// Who runs one promises that this machine has `isa`; that every element of `a` and `b` that sizes and steps (or lists of axes,
-/// panels, blocks) reach is there, aligned, and not written meanwhile; that `packed` is null or what [`Gemm::pack`] has made of `b`;
-/// and that the results are there, apart from all that is read, for nobody else.
+/// The caller that runs the product promises that this machine has `isa`; that every element of `a` and `b` that sizes and steps (or
+/// lists of axes, panels, blocks) reach is aligned, can be read, and is not written meanwhile; that `packed` is null or what
+/// [`Gemm::pack`] has made of `b`; and that there is room for the results, which overlap nothing that is read and are used by nobody else.
 #[derive(Clone, Copy)]
 pub struct Gemm {
     /// The instructions that micro-kernels use.
@@ -86,9 +86,9 @@ pub struct Gemm {
     pub panels: Option<Panels>,
     /// All of `b` packed, if it is kept so; else null. Sums are the same either way.
     pub packed: *const f32,
-    /// Whether it goes through AMX, where numbers allow it. Then `b` is in no panels and never kept packed.
+    /// Whether AMX multiplies the blocks whose numbers may be split. Then `b` does not lie in panels and is never kept packed.
     pub by_amx: bool,
-    /// Memory for the left operand as AMX reads it, [`split_words`](Gemm::split_words) of it; else null.
+    /// Scratch memory of [`split_words`](Gemm::split_words) words for the left operand, split for AMX; null without AMX.
     pub split: *mut u32,
     pub out: *mut f32,
 }
@@ -149,7 +149,7 @@ enum BSource {
     PackFirst,
     /// It lies as if laid out.
     Prepacked,
-    /// It is laid out before, each number as two bf16, for AMX.
+    /// Panels are packed before they are multiplied, and each number is split into two bf16, for AMX.
     SplitFirst,
 }
 
@@ -170,7 +170,7 @@ impl SharedConst {
 #[derive(Clone, Copy)]
 struct SharedMut(*mut f32);
 
-// SAFETY: parts are apart.
+// SAFETY: parts do not overlap.
 unsafe impl Sync for SharedMut {}
 
 impl SharedMut {
@@ -243,7 +243,7 @@ impl Gemm {
     ///
     /// # Safety
     /// `isa` and `b` are as [`Gemm`] says, with lists where there are no steps; `to` has room for [`packed_len`](Gemm::packed_len)
-    /// values, for nobody else.
+    /// values, used by nobody else.
     pub unsafe fn pack(&self, lists: GemmLists, to: *mut f32) {
         let cut = GemmTiling { x: self, lists, way: BSource::PackFirst, kernel: kernel(self.isa, false) };
         let (n_panels, n_blocks, to) = (cut.n_panels(), self.k.div_ceil(DEPTH), SharedMut(to));
@@ -251,12 +251,12 @@ impl Gemm {
             let (panel, rows) = (task / n_blocks, share(self.k, n_blocks, task % n_blocks));
             let columns = cut.columns(panel..panel + 1);
             let at = self.k * columns.start + rows.start * cut.width(&columns);
-            // SAFETY: parts are apart; the rest as promised by the caller.
+            // SAFETY: parts do not overlap; the rest as promised by the caller.
             unsafe { cut.lay_out(rows, panel, to.get().wrapping_add(at)) };
         });
     }
 
-    /// Computes it on all threads, task by task of each part of k. There is room for the sums of all parts but the first at `sums`.
+    /// Computes the product on all threads, by these tasks for each part of k. The sums of all parts but the first go to `sums`.
     ///
     /// # Safety
     /// The memory is as [`Gemm`] says, with lists where there are no steps; there is a room of [`Gemm::room`] values for every
@@ -354,12 +354,12 @@ impl GemmTiling<'_> {
         (packs && !self.x.packed.is_null()).then_some(self.x.packed)
     }
 
-    /// Rows of a tile.
+    /// Rows of a register tile.
     fn tile_rows(&self) -> usize {
         if self.way == BSource::SplitFirst { amx::TILE_ROWS } else { self.kernel.heights[2] }
     }
 
-    /// Columns that panels have multiples of.
+    /// The width of a panel is a multiple of this number of columns.
     fn panel_unit(&self) -> usize {
         if self.way == BSource::SplitFirst { amx::TILE_COLUMNS } else { self.kernel.lanes }
     }

@@ -24,7 +24,7 @@ impl GemmTiling<'_> {
     ///
     /// # Safety
     /// `isa` and `b` are as [`Gemm`] says; rows and panel are some of `b`; `to` has room for as many rows of the
-    /// panel's width, for nobody else.
+    /// panel's width, used by nobody else.
     pub unsafe fn lay_out(&self, rows: Range<usize>, panel: usize, to: *mut f32) {
         let x = self.x;
         let columns = self.columns(panel..panel + 1);
@@ -123,7 +123,7 @@ impl GemmTiling<'_> {
 ///
 /// # Safety
 /// `from` is valid for reading so many rows and columns with these steps, and `to` for writing them with rows `pitch`
-/// apart, which do not overlap; the two are apart.
+/// apart, which do not overlap; `from` and `to` do not overlap either.
 pub unsafe fn turn(
     from: *const f32,
     steps: (isize, isize),
@@ -164,7 +164,7 @@ pub unsafe fn turn(
 ///
 /// # Safety
 /// `from` is valid for reading `n_columns` rows of `n_rows` values, `from_pitch` apart, and `to` for writing `n_rows`
-/// rows of `n_columns`, `pitch` apart; the two are apart.
+/// rows of `n_columns`, `pitch` apart; the two do not overlap.
 pub unsafe fn turn_near(
     from: *const f32,
     from_pitch: usize,

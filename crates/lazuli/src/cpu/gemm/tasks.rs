@@ -1,5 +1,5 @@
-//! Into how many tasks products of floats are cut, for some number of threads. It changes no sum: each is made by one task, in one
-//! order.
+//! Decides into how many tasks products of floats are cut, for some number of threads. The number of tasks changes no result: each sum
+//! of a part of k is made by one task, in one order.
 
 use super::{BSource, Gemm, GemmLists, ImplicitGemm, TASK, TASKS_PER_THREAD, Winograd};
 use crate::cpu::tasks::TaskGrid;
@@ -16,13 +16,13 @@ impl Gemm {
         [false, true].map(|is_kept| {
             let is_packed = cut.way == BSource::Prepacked
                 || is_kept && matches!(cut.way, BSource::PackFirst | BSource::PackOnFirstUse);
-            // As wide as a block, for then `a` is read least often; as tall as leaves every thread its share. Panels are
-            // better read by one thread than by two at once.
+            // A task has the columns of a whole block, since `a` is then read least often, and so few rows that every thread gets
+            // its share. A panel is better read by one thread than by two at once.
             let widest = if is_packed { n_tasks } else { n_tasks.div_ceil(cut.max_tall()) };
             let n_wide = n_panels.div_ceil(cut.max_panels()).max(widest).min(n_panels).max(1);
             let n_tall = n_tasks.div_ceil(n_wide);
             let n_tall = if n_wide.is_multiple_of(n_threads) { n_tall } else { n_tall.next_multiple_of(n_threads) };
-            // What is gathered for a task is gathered again for the one below it: no more of them than threads.
+            // An operand without steps is gathered again by each task below another, so no more of these than threads.
             let n_tall = if self.b_steps.is_none() { n_tall.min(n_threads) } else { n_tall }.min(cut.max_tall());
             TaskGrid { n_wide, n_tall }
         })
@@ -39,7 +39,7 @@ impl ImplicitGemm {
 impl Winograd {
     /// The tasks of each image: groups of panels, and blocks of rows of tiles.
     pub fn tasks(&self, n_threads: usize) -> TaskGrid {
-        // Whoever transforms a block multiplies it with all panels, unless others would have nothing to do.
+        // The task that transforms a block of tiles multiplies it by all panels, unless other threads would then be idle.
         let (n_blocks, n_panels) = (self.n_blocks(), self.direct.n_panels());
         let n_units = self.direct.n_images * n_blocks;
         let is_shared = n_units.is_multiple_of(n_threads) || n_units >= TASKS_PER_THREAD * n_threads;

@@ -144,7 +144,7 @@ impl Winograd {
     ///
     /// # Safety
     /// This machine has the instruction set; `a` lies as is said within its memory and is not written meanwhile; there is room for
-    /// [`packed_len`](Winograd::packed_len) values, for nobody else.
+    /// [`packed_len`](Winograd::packed_len) values, used by nobody else.
     pub unsafe fn pack(&self, a: *const f32, lies: &OperandArgs, to: *mut f32) {
         let gemm = self.direct.transposed(a, lies);
         let cut = self.cut(&gemm, weight_lists(lies));
@@ -218,7 +218,7 @@ struct BlockSizes {
 }
 
 impl BlockSizes {
-    /// Transformed values of one place, and what keeps them apart from those of the next.
+    /// Transformed values of one place, and what keeps them disjoint from those of the next.
     fn place_len(&self) -> usize {
         self.n_channels * self.n_tiles + APART
     }

@@ -1,5 +1,5 @@
-//! What of a product's operands is brought to 32-bit lanes in scratch memory before it multiplies: an operand that its kernel
-//! makes (a made operand) is evaluated there, a narrow one widened. All others are read where they are.
+//! Operands of a product that are written to scratch memory as 32-bit lanes before the product multiplies: a made operand is evaluated
+//! there, and an operand of a narrow dtype is widened. All other operands are read in place.
 
 use super::{Matmul, ProductMethod, SharedPtr, StridedOperand};
 use crate::cpu::load;
@@ -12,14 +12,14 @@ use crate::kernel::{MatmulArgs, OperandArgs};
 /// An operand as 32-bit lanes in scratch memory.
 #[derive(Clone, Copy)]
 pub(super) enum LaneOperand {
-    /// Widened: so many elements, from `low` on.
+    /// Widened: `n` elements, from `low` on.
     Widened { low: isize, n: usize },
-    /// Made: all that its map makes.
+    /// Made: all `n` elements that its map makes.
     Made { n: usize },
 }
 
 impl LaneOperand {
-    /// Bytes that it takes.
+    /// Bytes of scratch memory that the operand takes.
     pub fn size_bytes(self) -> usize {
         let (LaneOperand::Widened { n, .. } | LaneOperand::Made { n }) = self;
         n * 4
@@ -27,7 +27,7 @@ impl LaneOperand {
 }
 
 impl Matmul {
-    /// What is brought to lanes of the left and of the right operand.
+    /// For the left and the right operand: how it is written to scratch memory, None if it is read in place.
     pub(super) fn lane_operands(&self) -> [Option<LaneOperand>; 2] {
         let MatmulArgs { m, k, n, ref batch, ref a, ref b, .. } = self.args;
         if let ProductMethod::Bytes(_) = self.sums {
@@ -40,7 +40,7 @@ impl Matmul {
             Some(LaneOperand::Widened { low, n: (high - low + 1) as usize })
         };
         let b = match &self.sums {
-            // What is read by steps is widened where it is multiplied.
+            // The GEMM widens an operand that has steps itself, while it packs or multiplies.
             ProductMethod::Gemm(gemm) if gemm.b_steps.is_some() => None,
             ProductMethod::Blocks(_) => None,
             _ => widened(1, b, k, n),
@@ -48,11 +48,10 @@ impl Matmul {
         [made(0).or_else(|| widened(0, a, m, k)), made(1).or(b)]
     }
 
-    /// Evaluates the operand that a nest makes, on the threads this is called in.
+    /// Evaluates a made operand by the nest of its map, on all threads.
     ///
     /// # Safety
-    /// The memory is as large as the plan says; there is room for all that the nest makes at `to`, which nobody else uses
-    /// meanwhile.
+    /// The memory is as [`BoundNest`] says; `to` has room for all elements that the nest makes, and nobody else uses it meanwhile.
     pub unsafe fn make_operand(mut bound: BoundNest, to: *mut u8) {
         bound.outputs.clear();
         bound.outputs.push(to);
@@ -63,10 +62,10 @@ impl Matmul {
         }
     }
 
-    /// An operand as it is stored, or as 32-bit lanes if there is memory for those.
+    /// An operand as it is stored, or as 32-bit lanes if it is made or widened.
     ///
     /// # Safety
-    /// As for [`Matmul::run`]; `lanes` has room for the lanes of the operand if it is widened, and has them if it is made.
+    /// As for [`Matmul::run`]; `lanes` has room for the lanes of the operand if it is widened, and holds them if it is made.
     pub(super) unsafe fn operand<'s>(
         &self,
         bound: &BoundNest,

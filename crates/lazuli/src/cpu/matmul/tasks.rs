@@ -1,4 +1,4 @@
-//! How threads share a product: which tasks it is cut into, once it is known how many threads take part.
+//! How threads share a product: the tasks into which it is cut, once the number of threads is known.
 
 use std::fmt;
 
@@ -9,20 +9,20 @@ use crate::kernel::MatmulArgs;
 /// The tasks of a product.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ProductTasks {
-    /// Whole matrices to a task, where a thread takes those.
+    /// Tasks of whole matrices of the batch, where these are so small that no task needs only a part of one.
     pub matrices: Option<TaskRow>,
-    /// Rows of a panel: of those whose sums are made before they are looked at again.
+    /// Rows of a row panel: all sums of a row panel are made before the epilogue reads them again.
     panel_rows: usize,
-    /// The tasks of a panel, and of the last one, which may have fewer rows; of a GEMM each where tasks pack the right operand, and
-    /// where it is kept packed. None where the product is shared out in another way, by sizes alone.
+    /// The tasks of a row panel, and of the last row panel, which may have fewer rows. Each is a pair: the tasks if they pack the right
+    /// operand themselves, and the tasks if that is kept packed. None for methods that cut the product by sizes alone.
     grids: Option<[[TaskGrid; 2]; 2]>,
 }
 
 impl ProductTasks {
-    /// On one thread, until it is known how many there are.
+    /// The tasks of a product until the number of threads is known: one thread computes all of it.
     pub const NONE: ProductTasks = ProductTasks { matrices: None, panel_rows: 0, grids: None };
 
-    /// The tasks of so many rows. All methods that ask have a grid.
+    /// The tasks of `n_rows` rows. Every method that calls this has a grid.
     pub fn grid(&self, n_rows: usize, is_kept_packed: bool) -> TaskGrid {
         let one = TaskGrid { n_wide: 1, n_tall: 1 };
         self.grids.map_or(one, |grids| grids[(n_rows < self.panel_rows) as usize][is_kept_packed as usize])
@@ -30,14 +30,14 @@ impl ProductTasks {
 }
 
 impl Matmul {
-    /// Decides which tasks it is cut into, for so many threads.
+    /// Decides into which tasks the product is cut for `n_threads` threads.
     pub fn share_out(&mut self, n_threads: usize) {
         let MatmulArgs { m, k_parts, .. } = self.args;
         let n_items = self.n_batch();
-        // About as many multiplications as are worth a task.
+        // A task has at least about as many multiplications as repay handing it to a thread.
         let by_batch =
             self.by_batch().then(|| TaskRow { n_items, per_task: (SMALL / self.work().max(1)).clamp(1, n_items) });
-        // What a task does is not shared out again.
+        // Where threads share the batch by whole matrices, a matrix is not cut again.
         let n_threads = if by_batch.is_some_and(|row| row.count() > 1) { 1 } else { n_threads };
         let panel_rows = if by_batch.is_some() { m } else { self.panel_rows().clamp(1, m.max(1)) };
         let last = m - m.saturating_sub(1) / panel_rows.max(1) * panel_rows;
@@ -52,13 +52,13 @@ impl Matmul {
     }
 }
 
-/// In a few words, after a comma.
+/// The tasks as a schedule shows them, after a comma; nothing where there is only one.
 impl fmt::Display for ProductTasks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(row) = self.matrices {
             write!(f, ", {} tasks of whole matrices, {} each", row.count(), row.per_task)?;
         }
-        // What a thread does with whole matrices of its own is not shared out.
+        // Where a task has whole matrices, these are not cut into tasks.
         let grids = self.grids.filter(|_| self.matrices.is_none_or(|row| row.count() == 1));
         let Some([[own, kept], [own_last, kept_last]]) = grids else { return Ok(()) };
         if own.count().max(kept.count()) > 1 {

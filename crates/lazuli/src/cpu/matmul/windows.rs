@@ -107,7 +107,7 @@ impl Matmul {
                 rows: elements.wrapping_add(k),
                 out: epilogue.sums.get().wrapping_add(image * n).cast(),
             };
-            // SAFETY: rows are apart; the rest as promised by the caller.
+            // SAFETY: rows do not overlap; the rest as promised by the caller.
             unsafe { windows.run(rows) };
         };
         // Either a task has some rows of one image, or several images.

@@ -376,7 +376,7 @@ fn operands_are_read_by_lists_of_axes() {
     }
 }
 
-/// Small integers are sums of two bf16, so that AMX gives the same bits, too.
+/// Small integers are exact sums of two bf16, so that AMX gives the same bits as f32.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #[test]
 fn products_by_amx_are_right_however_operands_lie() {

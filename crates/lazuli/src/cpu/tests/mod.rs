@@ -27,8 +27,7 @@ pub fn cpus() -> &'static [Cpu] {
     CPUS.get_or_init(|| [1, 2, 3].map(|n| Cpu::with(Workers::with(n), CpuTarget::new(isa(), n))).into())
 }
 
-/// The same devices, whose products of many rows all go through AMX: on the processor if it has any, else emulated. None without
-/// AVX-512.
+/// CPU devices whose products of many rows all go through AMX, on the processor if it has AMX, else emulated. None without AVX-512.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub fn cpus_with_amx() -> Option<&'static [Cpu]> {
     static CPUS: OnceLock<Vec<Cpu>> = OnceLock::new();
@@ -198,7 +197,7 @@ impl Case {
         Plan { launches: vec![launch], slots, outputs: writes, stages, ..Plan::default() }
     }
 
-    /// How a device would run it, in words.
+    /// The schedule of the case's plan on a device, as text.
     pub fn schedule(&self, cpu: &Cpu) -> String {
         super::schedule_texts(&self.plan(), &cpu.target).concat()
     }

@@ -6,9 +6,9 @@ use half::{bf16, f16};
 /// Several `f32` side by side, and what a product needs of them.
 ///
 /// # Safety
-/// Who calls a method, of this trait, of [`Vector`] or of [`SumEach`], is compiled for the instruction set that the type belongs
-/// to and runs on a processor that has it. Pointers are valid for as many elements as the method's line says, for reading or
-/// writing as it does, and aligned for one element; [`Vector::stream`] wants more. Who implements one touches no other memory.
+/// The caller of a method of this trait, of [`Vector`] or of [`SumEach`] is compiled for the instruction set that the type belongs
+/// to, and runs on a processor that has it. Pointers are valid for reading or writing as many elements as the method's first line says,
+/// and aligned for one element; [`Vector::stream`] wants more. An implementation touches no other memory.
 pub unsafe trait Floats: Copy {
     /// How many.
     const LANES: usize;

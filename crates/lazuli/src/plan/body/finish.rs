@@ -34,7 +34,7 @@ pub struct BuiltKernel {
 }
 
 impl BodyBuilder {
-    /// Copies the maps of all accesses, of which there will be no more: axes are merged in the copies.
+    /// Copies the maps of all accesses, once the last access is made: axes are merged in the copies.
     fn settle_accesses(&mut self) {
         let BodyLists { accesses, maps, .. } = &*self.lists;
         if self.access_maps.len() < accesses.len() {

@@ -144,7 +144,7 @@ impl Fuser<'_> {
         }
     }
 
-    /// Makes all of another group part of one.
+    /// Moves all members of the group `other` into `group`.
     pub fn merge(&mut self, group: u32, other: u32) {
         let taken = &mut self.drafts[other as usize];
         taken.merged_into = Some(group);

@@ -5,11 +5,11 @@ use super::super::groups::{Form, StoredNode};
 use super::{Availability, Fuser};
 use crate::graph::{NodeIdx, Op};
 
-/// Where a kernel finds an operand that it sees through strides.
+/// Where a product's kernel finds an operand.
 pub enum OperandSource {
     /// In blocks, which are widened while they are read.
     Blocks { level: u32 },
-    /// In this node, which is to be memory.
+    /// In this node, seen through strides; it is to be stored, or made by the product.
     Whole(NodeIdx),
 }
 

@@ -1,7 +1,7 @@
-//! Made operands: a map over a single row or column that only one product reads is computed by that product's kernel, before it
-//! multiplies, and has neither a kernel nor memory of its own. That an operand has one axis is structure, so that matrices whose
-//! sizes vary have no more plans because of this. On devices that take made operands ([`Limits::max_made_elems`]) each element is
-//! computed once, so that nothing is repeated; what is saved is a launch, its fork-join, and a value of the plan.
+//! Finds made operands: a map over a single row or column that only one product reads is evaluated by that product's kernel, before the
+//! kernel multiplies, and has neither a kernel nor a slot of its own. Whether an operand is a row or a column is structure, so other
+//! sizes of matrices do not lead to more plans. On devices that take made operands ([`Limits::max_made_elems`]) each element is computed
+//! once; a made operand saves a launch, its fork-join, and a value of the plan.
 //!
 //! [`Limits::max_made_elems`]: crate::target::Limits::max_made_elems
 
@@ -12,11 +12,11 @@ use super::{Availability, Fuser};
 use crate::dtype::DType;
 use crate::graph::{NodeIdx, Op};
 
-/// Nodes that the map of a made operand may have: looking for what it loads must stay cheap.
+/// The most nodes that the map of a made operand may have, so that searching it for loads stays cheap.
 const MAX_NODES: usize = 64;
 
 impl Fuser<'_> {
-    /// A product: its operands are memory, or maps that become part of its group.
+    /// Places a product. Each of its operands is memory, or a map that becomes part of the product's group.
     pub fn place_matmul(&mut self, idx: NodeIdx) -> Availability {
         let (inputs, dtype) = (self.graph.inputs(idx), self.graph.dtype(idx));
         let (mut level, mut made) = (0, [None; 2]);
@@ -37,7 +37,7 @@ impl Fuser<'_> {
         for source in made.into_iter().flatten() {
             if let Some(draft) = self.draft_of(source) {
                 self.merge(group, draft);
-                // The edge by which the product reads it.
+                // Of the pending edges that merging has added up, the one from the map to the product is inside the group now.
                 self.drafts[group as usize].n_pending -= 1;
             }
         }
@@ -45,9 +45,9 @@ impl Fuser<'_> {
         state
     }
 
-    /// If a product may make what one of its operands is a view of: the level from which on it can.
+    /// The level from which on a product can make `source`, of which its operand is a view; None if the product may not make it.
     fn level_to_make(&mut self, product: NodeIdx, operand: NodeIdx, source: NodeIdx) -> Option<u32> {
-        // What other floats are rounded to when they are stored must not be lost.
+        // f16 and bf16 are rounded when they are stored; a made operand is not stored and would lose the rounding.
         let are_f32 = [product, source].iter().all(|idx| self.graph.dtype(*idx) == DType::F32);
         let may_be = self.makes_operands() && self.graph.n_axes(source) <= 1 && are_f32;
         if !may_be || !self.is_read_once(operand, source) || self.memory_of(source).is_some() {
@@ -71,7 +71,7 @@ impl Fuser<'_> {
         self.limits.fuse && self.limits.max_made_elems > 0 && !self.checks.any_commits
     }
 
-    /// Whether nobody reads a source but through one operand, and nobody else that either.
+    /// Whether the operand is the only reader of `source`, through views, and is itself read once.
     fn is_read_once(&self, operand: NodeIdx, source: NodeIdx) -> bool {
         let mut at = operand;
         while at != source && self.uses[at as usize] == 1 {
@@ -80,8 +80,8 @@ impl Fuser<'_> {
         at == source && self.uses[at as usize] == 1
     }
 
-    /// If a node is an elementwise map of something in memory, and can neither fail nor be moved: the level from which on all of that
-    /// is memory. A node that was stored after the map was placed would be computed again, by the made operand, before that level.
+    /// If a node is an elementwise map of something in memory, with no op that can fail or that has a run-time offset: the level from
+    /// which on all that it loads is memory. Below that level, a node that was stored after the map was placed would be computed again.
     fn loads_of_map(&mut self, goal: NodeIdx) -> Option<u32> {
         let (mut stack, mut seen, mut level) = (vec![goal], Vec::new(), None);
         while let Some(idx) = stack.pop() {
@@ -113,9 +113,9 @@ impl Fuser<'_> {
         level
     }
 
-    /// Whether an elementwise node is better made by the product that reads it than in a kernel that makes one of its inputs:
-    /// where these are two products of one left operand, one of them would have to wait for the other. Apart, they share a
-    /// launch. So it is with the gate of a gated layer: `(silu(x·G) ∘ (x·U))·D`.
+    /// Whether an elementwise node is better made by the product that reads it than fused into the kernel of one of its inputs.
+    /// That is so if the inputs are two products that share their left operand: with the node as epilogue of one product, that product
+    /// has to wait for the other; without it, both share a launch. The gate of a gated layer, `(silu(x·G) ∘ (x·U))·D`, is such a node.
     pub fn is_left_to_product(&self, idx: NodeIdx, drafts: &[u32]) -> bool {
         let [a, b] = drafts else { return false };
         let [a, b] = [a, b].map(|draft| &self.drafts[*draft as usize]);
@@ -132,7 +132,7 @@ impl Fuser<'_> {
             && self.graph.ask(Edge::FewToMake(idx))
     }
 
-    /// Whether nobody reads a node but one product, reshaped or as it is.
+    /// Whether a single product is the only reader of a node, directly or through reshapes.
     fn is_only_for_a_product(&self, idx: NodeIdx) -> bool {
         let mut at = idx;
         while let Some(reader) = self.only_reader[at as usize] {
@@ -149,7 +149,7 @@ impl Fuser<'_> {
     }
 }
 
-/// Per node, who reads it, if it is read once and not wanted itself.
+/// For each node its reader, if it is read once and not wanted itself.
 pub fn only_readers(graph: &AskedGraph, uses: &[usize]) -> Vec<Option<NodeIdx>> {
     let mut readers = vec![None; uses.len()];
     for idx in 0..uses.len() as NodeIdx {

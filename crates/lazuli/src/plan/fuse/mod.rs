@@ -165,7 +165,7 @@ struct Fuser<'a> {
     stages: &'a NodeStages,
     commits: Commits,
     uses: Vec<usize>,
-    /// Per node, who reads it, if it is read once and not wanted itself.
+    /// For each node its reader, if it is read once and not wanted itself.
     only_reader: Vec<Option<NodeIdx>>,
     wanted: Vec<bool>,
     states: Vec<Availability>,

@@ -1,4 +1,4 @@
-//! Writes a product as a kernel: the maps that make its operands, if it makes any, and what follows it; and how its operands lie.
+//! Lowers a product to a kernel: how its operands lie in memory, the maps of its made operands, and its epilogue.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::graph::{NodeIdx, Op};
 use crate::kernel::{Args, AxisList, AxisParts, Body, Kernel, MatmulArgs, OperandArgs, Panels};
 use crate::view::View;
 
-/// What is bound for an operand, and how it lies.
+/// The value that is bound for an operand, and how the operand lies in memory.
 type LoweredOperand = ((ValueId, Storage), OperandArgs, Option<Panels>);
 
-/// Operands that are made, left (0) before right (1), and the maps that make them.
+/// Which operands are made, left (0) before right (1), and the map of each.
 type MadeOperands = Vec<(usize, BuiltKernel)>;
 
 impl Lowering<'_> {
@@ -57,7 +57,7 @@ impl Lowering<'_> {
         })
     }
 
-    /// The maps that make operands, each with the operand that it makes.
+    /// Builds the maps of the made operands.
     fn made_operands(
         &mut self,
         number: u32,
@@ -72,15 +72,15 @@ impl Lowering<'_> {
             bind_operands(&mut body, &made, sources);
             let map = body.map(space.into());
             let reg = body.eval(self, source, map)?;
-            // It is stored where the product reads it: no value has this number.
+            // The made operand is stored in scratch memory and is no value of the plan: no value has this number.
             body.store(reg, ValueId::MAX, DType::F32, space.into());
             made.push((operand, body.finish(self)?));
         }
         Ok(made)
     }
 
-    /// An operand: memory, or what the kernel makes in its place, which is dense. Then something that its map loads is bound for
-    /// it.
+    /// Lowers an operand: either it is memory, or it is made, and then dense. In the place of a made operand the kernel binds an input
+    /// of the operand's map.
     fn operand(&mut self, number: u32, operand: NodeIdx, made: Option<NodeIdx>, forms: OperandForms) -> LoweredOperand {
         let is_source = |i| self.groups.is_memory_for(number, i) || made == Some(i);
         let (source, lies, panels) = operand_source(self.graph, is_source, operand, forms).expect("fusing saw to it");
@@ -88,7 +88,7 @@ impl Lowering<'_> {
         (self.source(number, bound), lies, panels)
     }
 
-    /// The first of what the map of a made operand loads.
+    /// The first node that the map of a made operand loads.
     fn first_load(&self, number: u32, made: NodeIdx) -> NodeIdx {
         let mut stack = vec![made];
         while let Some(idx) = stack.pop() {
@@ -102,7 +102,7 @@ impl Lowering<'_> {
     }
 }
 
-/// All bodies of a kernel have its inputs, as far as they need them: the operands, then those of the body before.
+/// All bodies of a kernel number inputs alike: the operands come first, and each body appends to the inputs of the body before.
 fn bind_operands(body: &mut BodyBuilder, before: &MadeOperands, sources: [(ValueId, Storage); 2]) {
     match before.last() {
         Some((_, before)) => body.take_inputs(before),
@@ -129,7 +129,7 @@ fn merge_batch(args: &mut MatmulArgs, body: &mut BodyBuilder) {
     }
 }
 
-/// What follows a product, with the maps that make its operands.
+/// The epilogue's body with the maps of the made operands added to it.
 fn with_made(body: Arc<Body>, made: MadeOperands) -> Arc<Body> {
     if made.is_empty() {
         return body;

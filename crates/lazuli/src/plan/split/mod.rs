@@ -42,13 +42,13 @@ pub fn split(lowered: Lowered, limits: &Limits) -> Lowered {
     Lowered { steps: split.steps, values: split.values, outputs, checks }
 }
 
-/// Whether a kernel is left as it is.
+/// Whether splitting leaves a kernel whole: the device takes it, or no number of parts would help.
 pub fn stays_whole(step: &LaunchDraft, values: &[PlanValue], limits: &Limits) -> bool {
     LongReduce::of(step, limits).is_none() && fits(step, values, limits)
 }
 
-/// Whether a device takes a kernel at once. Chained products and routines share out their own memory, and a device that has made
-/// operands needs no parts.
+/// Whether a device takes a kernel whole. Chained products and routines cut their own work, and a device with made operands never
+/// needs parts.
 fn fits(step: &LaunchDraft, values: &[PlanValue], limits: &Limits) -> bool {
     match &step.kernel {
         Kernel::Attention(_) | Kernel::Routine(_) | Kernel::Grouped(_) => true,
@@ -59,8 +59,8 @@ fn fits(step: &LaunchDraft, values: &[PlanValue], limits: &Limits) -> bool {
     }
 }
 
-/// Whether a kernel writes more than any device holds. Nothing is gained by millions of parts: it is left whole, and refused
-/// when memory is asked for.
+/// Whether a kernel writes more than any device holds. Millions of parts would not help: the kernel is left whole, and fails when
+/// its memory is allocated.
 fn is_hopeless(step: &LaunchDraft, values: &[PlanValue], limits: &Limits) -> bool {
     let size_bytes = |value: &ValueId| {
         let PlanValue { n_elems, dtype, .. } = &values[*value as usize];
@@ -112,7 +112,7 @@ impl SplitSteps<'_> {
         self.values.len() as ValueId - 1
     }
 
-    /// Adds a kernel, in as many parts as it takes.
+    /// Adds a kernel, in as many parts as the device needs.
     fn fit(&mut self, step: LaunchDraft) {
         if fits(&step, &self.values, self.limits) {
             return self.steps.push(step);

@@ -35,7 +35,8 @@ fn program(steps: &[u8], sizes: [usize; 3]) -> Vec<Tensor> {
             }
             12 => x.reshape([dims[1], dims[0]]).mul(2.0),
             13 => x.matmul(&x.t()),
-            // One product computes the map of both others behind it, or each is one of a group and a third makes the map.
+            // The map over two products is either the epilogue of one of them, or it is made by a third product, and the two
+            // share a launch.
             _ => x.matmul(&data([last, c])).tanh().mul(x.matmul(&data([last, c]))).matmul(&data([c, b])),
         };
     }
@@ -70,7 +71,7 @@ proptest! {
         steps in prop::collection::vec(0u8..15, 1..7),
         sizes in prop::collection::vec(prop::array::uniform3(prop_oneof![4 => 1usize..9, 1 => 60usize..70, 1 => Just(300)]), 2..7),
     ) {
-        // So short that some reductions here are cut into pieces, and so few that some rows are made by products and others stored.
+        // Limits so small that some reductions here are cut into pieces, and that some rows are made by products and others stored.
         let limits = Limits { max_reduce: 200, max_piece: 64, min_rows: 16, max_made_elems: 7, ..limits() };
         let mut templates = Templates::new(1 << 20);
         for sizes in sizes {

@@ -1,4 +1,4 @@
-//! Operands that products make themselves: what is made, what is stored all the same, and faults that the verifier finds.
+//! Tests of made operands: which operands products make, which are stored, and which faults the verifier finds.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ fn takes_made() -> Limits {
     Limits { max_made_elems: MAX, ..limits() }
 }
 
-/// The launches of a plan for a device that has made operands.
+/// The launches of a plan for a device that takes made operands.
 fn lines(outputs: &[&Tensor]) -> Vec<String> {
     plan_with(outputs, &takes_made()).launches.iter().map(|launch| launch.text()).collect()
 }
@@ -27,10 +27,10 @@ fn a_map_that_one_product_reads_is_made_by_it() {
     assert_eq!(lines(&[&x.matmul(&w)]), ["matmul [] 1×64×8, a = {mul(exp(in0), in2)}: out0 = a·b"]);
     let column = x.reshape([64, 1]);
     assert_eq!(lines(&[&w.t().matmul(&column)]), ["matmul [] 8×64×1, b = {mul(exp(in1), in2)}: out0 = a·b"]);
-    // Both, with something after them; what both are made of is bound once.
+    // Both operands are made, and an epilogue follows; an input that both maps read is bound once.
     let y = a.exp().mul(&b).matmul(&a.sub(&b).reshape([64, 1])).add(&b.narrow(1, 0, 1));
     assert_eq!(lines(&[&y]), ["matmul [] 1×64×1, a = {mul(exp(in0), in2)}, b = {sub(in0, in2)}: out0 = add(a·b, in2)"]);
-    // Devices that do not take it store it.
+    // Devices that do not take made operands store the map's result.
     assert_eq!(plan_with(&[&x.matmul(&w)], &limits()).launches.len(), 2);
 }
 
@@ -40,7 +40,7 @@ fn the_gate_of_a_gated_layer_is_made_by_the_product_behind_it() {
     let lines = |n_rows: usize| -> Vec<String> {
         let x = data([n_rows, 16]);
         let y = x.matmul(&gate).tanh().mul(&x.matmul(&up)).matmul(&down).add(&x);
-        // Of such small sizes all of it would be a chained product.
+        // With such small sizes the planner would otherwise make the whole layer one chained product.
         let plan = plan_with(&[&y], &Limits { max_chained_depth: 0, ..takes_made() });
         plan.launches.iter().map(|launch| launch.text()).collect()
     };
@@ -49,7 +49,7 @@ fn the_gate_of_a_gated_layer_is_made_by_the_product_behind_it() {
         "matmul [] 1×32×16, a = {mul(in0, in2)}: out0 = add(a·b, in3)",
     ];
     assert_eq!(lines(1), expect);
-    // Of several rows the map goes through memory in any case: one product computes it behind the other.
+    // A map of several rows is stored in any case: it is the epilogue of one product, which waits for the other.
     let expect = [
         "matmul [] 2×16×32: out0 = a·b",
         "matmul [] 2×16×32: out0 = mul(tanh(a·b), in2)",
@@ -59,7 +59,7 @@ fn the_gate_of_a_gated_layer_is_made_by_the_product_behind_it() {
 }
 
 #[test]
-fn what_others_need_or_would_be_rounded_is_stored() {
+fn operands_that_others_read_or_that_a_store_rounds_are_stored() {
     let (a, b, w) = (data([1, 64]), data([1, 64]), data([64, 8]));
     let x = a.mul(&b);
     let is_made = |outputs: &[&Tensor]| lines(outputs).iter().any(|line| line.contains("a = {"));
@@ -108,7 +108,7 @@ fn faults_of_made_operands_are_found() {
     assert!(beyond.contains("operand 0 reaches elements"), "{beyond}");
     let late = fault_of(|plan| made(plan).insts.reverse());
     assert!(late.contains("does not come before it"), "{late}");
-    // What it is made of may not be overwritten: threads that multiply might read it again.
+    // An input of a made operand may not be overwritten: threads that multiply might read it again.
     let over = fault_of(|plan| {
         let value = plan.launches[0].reads.iter().position(|slot| *slot != plan.launches[0].reads[1]).expect("a");
         let slot = plan.launches[0].reads[value];

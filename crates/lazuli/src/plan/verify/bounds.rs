@@ -29,7 +29,7 @@ pub fn verify_bounds(plan: &Plan, limits: &Limits) -> Result<(), String> {
     Ok(())
 }
 
-/// No launch makes an operand that is larger than the device takes.
+/// Proves that no launch makes an operand larger than the device takes.
 pub fn makes_few(launch: &Launch, limits: &Limits) -> Result<(), String> {
     let products = launch.each().iter().filter_map(|part| part.args.matmul.as_deref());
     let most = products.flat_map(|matmul| [0, 1].map(|operand| matmul.n_made(operand))).flatten().max();
@@ -51,8 +51,8 @@ pub fn n_bindings(launch: &Launch) -> usize {
     slots.len()
 }
 
-/// Instructions of a launch, or of any part of it, read what comes before them, and reductions have something to reduce over.
-/// That is structure: a filled plan shares it with one that was made afresh.
+/// Proves that each instruction of a launch, and of its parts, reads only results of earlier instructions, and that reductions have an
+/// axis to reduce over. Both are structure, which a filled plan shares with the plan that it was filled from.
 pub fn in_order(launch: &Launch) -> Result<(), String> {
     for part in launch.each() {
         match &part.kernel {
@@ -96,7 +96,7 @@ fn maps(plan: &Plan, launch: &Launch) -> Result<(), String> {
     match &launch.kernel {
         Kernel::Loop(body) => inside(plan, launch, (body, &launch.args), (&body.stores, 0)),
         Kernel::Matmul(body) => {
-            // What is stored of made operands is no value.
+            // The store of a made operand goes to scratch memory and not to a value.
             let numbers = launch.args.matmul.iter().flat_map(|matmul| &matmul.made);
             for (made, numbers) in body.made.iter().zip(numbers) {
                 if let (Some(made), Some(numbers)) = (made, numbers) {

@@ -230,7 +230,8 @@ impl GroupReader<'_> {
         Ok(())
     }
 
-    /// What is made of an operand: a node that it is a view of, of f32, whose bits no store would change, and in memory for nobody.
+    /// The node that is made for an operand. The operand must be a view of the node; the node must be f32, whose bits a store does not
+    /// change, and must not be stored for any other group.
     fn makes(&self, operand: NodeIdx, made: NodeIdx) -> Result<NodeIdx, String> {
         let proof = self.proof;
         let mut at = operand;

@@ -87,8 +87,8 @@ fn kernel(values: &[PlanValue], step: &LaunchDraft) -> Result<(), String> {
     }
 }
 
-/// What makes an operand, if anything does, is a map of the product's inputs, over the dense elements of the operand's source: it
-/// stores each once, in order, as f32.
+/// Proves that the map of a made operand, if there is one, reads inputs of the product, runs over the dense elements of the operand's
+/// source, and stores each element once, in order, as f32.
 fn makes_operand(rest: &Body, made: &Option<Arc<Body>>, numbers: &Option<Box<Args>>) -> Result<(), String> {
     let (made, numbers) = match (made, numbers) {
         (Some(made), Some(numbers)) => (made, numbers),

@@ -85,7 +85,7 @@ impl ChainedShader<'_> {
                     shader.close();
                 }
             }
-            // Most chained products leave nothing of a row but its products: then there is nothing to branch for.
+            // Most chained products store nothing for a row but its products, and then the branch would be empty.
             if self.args.column_parts.is_whole() && self.rows.body.stores.is_empty() {
                 shader.close();
                 continue;
@@ -118,8 +118,8 @@ impl ChainedShader<'_> {
         [shader.param("maxima_start", first), shader.param("sums_start", first + n_rows)]
     }
 
-    /// The registers of the map over results that are the same for all values of a row, written once for it. Every value is
-    /// stored in a block of its own, where an exponential and a reciprocal took drivers as long to compile as the products did.
+    /// Evaluates, once for each row, the registers of the map over results that do not vary along the row. The text stores every value in
+    /// a block of its own; with an exponential and a reciprocal in each block, drivers took as long to compile these as the products.
     fn values_of_row(
         &self,
         shader: &mut Shader,
@@ -137,7 +137,7 @@ impl ChainedShader<'_> {
         eval.values
     }
 
-    /// What becomes of a value, or of four, of a row, of which some registers are known.
+    /// Applies the map over results to one value of a row, or to four, given the registers that are `known`.
     fn write_result(
         &self,
         shader: &mut Shader,
@@ -239,7 +239,7 @@ impl ChainedShader<'_> {
     }
 }
 
-/// What is known of a map's registers when a row is done: its greatest score, what is subtracted from scores, the sum.
+/// The registers of a map that are known once a row is finished: the greatest score, the shift that is subtracted from scores, and the sum.
 fn given(body: &Body, values: &RowValues) -> Vec<Option<ShaderExpr>> {
     let value = |inst: &Inst| match inst.op {
         InstOp::Acc(ROW_SHIFT) => Some(values.shift.clone()),
@@ -250,7 +250,7 @@ fn given(body: &Body, values: &RowValues) -> Vec<Option<ShaderExpr>> {
     body.insts.iter().map(value).collect()
 }
 
-/// Which registers follow from numbers of the launch and of a row alone.
+/// For each register whether it depends only on numbers of the launch and of a row, and not on the value's place in the row.
 fn of_rows(body: &Body) -> Vec<bool> {
     let mut of_rows: Vec<bool> = Vec::with_capacity(body.insts.len());
     for inst in &body.insts {
@@ -268,7 +268,7 @@ fn of_rows(body: &Body) -> Vec<bool> {
     of_rows
 }
 
-/// Evaluates a map over results or rows at a spot, of which these registers are known, and stores.
+/// Evaluates a map over results or rows at a spot, given the registers that are `known`, and stores the results.
 fn write_map(map: &ChainedMap, shader: &mut Shader, memory: &LaunchMemory, spot: Spot, known: Vec<Option<ShaderExpr>>) {
     let mut eval = map.eval(memory, spot);
     eval.values = known;

@@ -73,7 +73,7 @@ pub fn grouped_memory(
         let products = contexts.iter().zip(&schedule.products);
         return products.flat_map(|(context, product)| memory(context, &context.launch.args, product)).collect();
     }
-    // One memory for all: what several products read is bound once.
+    // All products share the bindings of the dispatch: memory that several of them read is bound once.
     let mut uses = Vec::new();
     for shader in shaders(&contexts, schedule) {
         let mut own = shader.uses();
@@ -83,7 +83,7 @@ pub fn grouped_memory(
     vec![LaunchMemory::new(&uses, StatusUse::None, target)]
 }
 
-/// The products as launches of their own.
+/// The context of each product, as if it were a launch of its own.
 fn contexts<'a>(launch: &'a Launch, slots: &'a [Slot], target: &'a GpuTarget) -> Vec<Context<'a>> {
     let context = |part: &'a Launch| match &part.kernel {
         Kernel::Matmul(body) => Context::new(part, body, slots, target),
@@ -116,7 +116,7 @@ pub fn grouped(
     all
 }
 
-/// What the branch of each product in one dispatch is written from, still without its memory.
+/// The data from which the branch of each product in one dispatch is printed, without its memory.
 fn shaders<'a>(contexts: &'a [Context], schedule: &GroupedSchedule) -> Vec<MatmulShader<'a>> {
     let mut shaders = Vec::with_capacity(contexts.len());
     for (number, (context, product)) in contexts.iter().zip(&schedule.products).enumerate() {

@@ -41,7 +41,7 @@ pub fn program(context: &Context, args: &Args, schedule: &ProductSchedule, memor
     ShaderProgram { passes: passes.collect(), scratch }
 }
 
-/// What the text of each pass of a matmul is written from, still without its memory.
+/// The data from which each pass of a matmul is printed, without its memory.
 fn shaders<'a>(context: &'a Context, args: &'a Args, schedule: &ProductSchedule) -> Vec<MatmulShader<'a>> {
     let Some(matmul) = &args.matmul else { unreachable!("a matmul's launch has its numbers") };
     let of_columns = |(cols, shape): ((usize, usize), MatmulShape)| match matmul.k_parts.is_whole() {

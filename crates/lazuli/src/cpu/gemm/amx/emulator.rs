@@ -1,17 +1,17 @@
-//! The instructions of AMX on processors that have none, for tests: a handler of SIGILL reads the instruction that could not be
-//! run, does what Intel's manual says of it, and goes on behind it. It knows the instructions that our kernel is made of and no
-//! others, by their bytes, so that it also checks what the assembler has made of their names. Whatever else is no instruction
-//! ends the program as it would have done.
+//! Emulates the instructions of AMX on processors that lack them, for tests. A handler of SIGILL decodes the instruction that the
+//! processor refused, does what Intel's manual says of that instruction, and continues after it. The emulator decodes, from their bytes,
+//! only the instructions that the micro-kernel uses, so the tests also check how the assembler encodes them. Any other illegal instruction
+//! ends the program as it would without the handler.
 
 use std::cell::UnsafeCell;
 use std::sync::OnceLock;
 
-/// Tile registers that the first palette has, their rows at most, and bytes of a row at most.
+/// The number of tile registers in palette 1, the most rows of one, and the most bytes of a row.
 const N_REGISTERS: usize = 8;
 const MAX_ROWS: usize = 16;
 const ROW_BYTES: usize = 64;
 
-/// An address: base + index · 2^scale + displacement. Tiles take the middle part as the distance of rows.
+/// An address: base + index · 2^scale + displacement. Loads and stores of tiles use index · 2^scale as the pitch of rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Address {
     pub base: usize,
@@ -20,7 +20,7 @@ pub struct Address {
     pub displacement: i32,
 }
 
-/// An instruction. Tiles are given by number, and general registers as in instructions: RAX is 0, RCX is 1, R15 is 15.
+/// An instruction. Tile registers are given by number, general registers by the number that encodes them: RAX is 0, RCX 1, R15 15.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Instruction {
     LoadConfig(Address),
@@ -28,11 +28,11 @@ pub enum Instruction {
     Zero(usize),
     Load(usize, Address),
     Store(Address, usize),
-    /// Adds the products of the second tile's pairs and the third one's to the first.
+    /// Adds the products of pairs of the second tile register and of the third to the sums in the first.
     DotBf16(usize, usize, usize),
 }
 
-/// Bytes of code, read one after another.
+/// Reads the bytes of code one after another.
 struct Code {
     at: *const u8,
     len: usize,
@@ -40,7 +40,7 @@ struct Code {
 
 impl Code {
     /// # Safety
-    /// There is another byte.
+    /// Another byte can be read.
     unsafe fn next(&mut self) -> u8 {
         // SAFETY: as promised by the caller.
         let byte = unsafe { *self.at.add(self.len) };
@@ -49,10 +49,10 @@ impl Code {
     }
 }
 
-/// The instruction that begins here, and its bytes; None if it is another one.
+/// The instruction at an address, and how many bytes it has; None if it is none that the emulator knows.
 ///
 /// # Safety
-/// There is a whole instruction.
+/// A whole instruction can be read at the address.
 pub unsafe fn decode(at: *const u8) -> Option<(Instruction, usize)> {
     let mut code = Code { at, len: 0 };
     // SAFETY: as promised by the caller; nothing is read beyond what belongs to the instruction.
@@ -86,10 +86,10 @@ pub unsafe fn decode(at: *const u8) -> Option<(Instruction, usize)> {
     }
 }
 
-/// The address that ModRM and what follows it tell; None if it is none that has a base register.
+/// The address that ModRM, SIB and displacement encode; None if it has no base register.
 ///
 /// # Safety
-/// The code that is read is an instruction's, which is there to its end.
+/// The whole instruction can be read.
 unsafe fn address(code: &mut Code, mode: u8, rm: usize, x: usize, b: usize) -> Option<Address> {
     // SAFETY: as promised by the caller.
     unsafe {
@@ -130,10 +130,10 @@ impl TileState {
         &self.tiles[register]
     }
 
-    /// Does what an instruction does, given the general registers; None where the processor would refuse.
+    /// Executes an instruction, given the general registers; None where the processor would raise a fault.
     ///
     /// # Safety
-    /// The addresses are those of memory.
+    /// The memory that the instruction addresses can be read, and written if the instruction stores.
     pub unsafe fn execute(&mut self, instruction: Instruction, registers: &dyn Fn(usize) -> usize) -> Option<()> {
         let start = |address: Address| registers(address.base).wrapping_add_signed(address.displacement as isize);
         let step = |address: Address| address.index.map_or(0, |index| registers(index) << address.scale);
@@ -179,7 +179,7 @@ impl TileState {
     }
 }
 
-/// Rows and bytes of a row of each register, as the memory that LDTILECFG reads tells them.
+/// The rows and the bytes of a row of each register, from the memory that LDTILECFG reads; None where the processor would raise a fault.
 fn configured(bytes: &[u8; ROW_BYTES]) -> Option<[(usize, usize); N_REGISTERS]> {
     let word = |at: usize| usize::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]));
     let shapes = std::array::from_fn(|tile| (usize::from(bytes[48 + tile]), word(16 + 2 * tile)));
@@ -190,13 +190,13 @@ fn configured(bytes: &[u8; ROW_BYTES]) -> Option<[(usize, usize); N_REGISTERS]> 
     (bytes[0] == 1 && bytes[1] == 0 && are_zero && shapes.iter().all(is_right)).then_some(shapes)
 }
 
-/// What is subnormal, as a zero of its sign: so AMX reads and writes.
+/// A number as AMX reads and writes it: a subnormal number becomes a zero of its sign.
 fn flushed(x: f32) -> f32 {
     if x.is_subnormal() { 0.0f32.copysign(x) } else { x }
 }
 
-/// TDPBF16PS: of each result the products of first halves of pairs are summed up by themselves, and so are those of second halves,
-/// each sum rounded to nearest; then both sums are added, and the result to what is there.
+/// TDPBF16PS: for each result, products of the first halves of pairs and products of the second halves are summed up apart, every
+/// addition rounded to nearest; then both sums are added, and their total is added to the result.
 fn dot_bf16(sums: &mut Tile, (a, b): (&Tile, &Tile), [n_rows, n_columns, n_pairs]: [usize; 3]) {
     let half = |row: &[u8; ROW_BYTES], pair: usize, half: usize| {
         let at = 4 * pair + 2 * half;
@@ -242,7 +242,8 @@ const PLACES: [i32; 16] = [
     libc::REG_R15,
 ];
 
-/// Runs the instruction that the processor did not know. If it is none of ours, it is met again without this handler.
+/// Emulates the instruction that raised SIGILL. If the emulator does not know it, the handler is removed and the instruction raises
+/// SIGILL again.
 extern "C" fn on_sigill(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the system hands over the context of this thread, which stood before an instruction; the state is this thread's, and
     // nobody else holds it while a handler runs.
@@ -262,14 +263,14 @@ extern "C" fn on_sigill(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut l
     }
 }
 
-/// Makes sure that this process can run our kernel: on the processor, or here.
+/// Makes sure that this process can run the micro-kernel of AMX: on the processor, or emulated.
 pub fn install() {
     static INSTALLED: OnceLock<()> = OnceLock::new();
     INSTALLED.get_or_init(|| {
         if crate::target::amx_is_permitted() {
             return;
         }
-        // SAFETY: an action may be all zeros but for its handler, which takes what SA_SIGINFO hands over.
+        // SAFETY: a `sigaction` may be all zeros but for its handler, which takes the arguments that SA_SIGINFO passes.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = on_sigill as *const () as usize;

@@ -1,5 +1,5 @@
-//! The instructions of AMX: tile registers, and the loop that sums up products in four of them. Rust has no stable functions for
-//! these instructions, so they are assembly. Nothing else in a program touches tile registers.
+//! The micro-kernel of AMX, which sums up products in four tile registers, and the configuration of those registers. Rust has no stable
+//! functions for these instructions, so they are inline assembly. Nothing else in the engine touches tile registers.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use std::arch::asm;
@@ -8,7 +8,7 @@ use std::arch::asm;
 use super::SIDE;
 use super::{TILE_COLUMNS, TILE_ROWS};
 
-/// Sums of a block of results.
+/// The sums of one register tile of results.
 #[repr(C, align(64))]
 pub struct Sums(pub [[f32; TILE_COLUMNS]; TILE_ROWS]);
 
@@ -18,7 +18,7 @@ impl Default for Sums {
     }
 }
 
-/// What LDTILECFG reads: of each tile register how many rows it has, and how many bytes in each.
+/// The memory that LDTILECFG reads: for each tile register the number of its rows, and the bytes in each row.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #[repr(C, align(64))]
 struct TileConfig {
@@ -29,7 +29,7 @@ struct TileConfig {
     rows: [u8; 16],
 }
 
-/// All eight tile registers: 16 rows of 64 bytes.
+/// Configures all eight tile registers with 16 rows of 64 bytes.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 static CONFIG: TileConfig = {
     let (mut row_bytes, mut rows) = ([0; 16], [0; 16]);
@@ -42,12 +42,12 @@ static CONFIG: TileConfig = {
     TileConfig { palette: 1, start_row: 0, reserved: [0; 14], row_bytes, rows }
 };
 
-/// The tile registers of this thread, configured until this is dropped. It stays on its thread.
+/// The tile registers of this thread, configured until the value is dropped. The value cannot be sent to another thread.
 pub struct TileRegisters(std::marker::PhantomData<*const ()>);
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 impl TileRegisters {
-    /// Configures them.
+    /// Configures the tile registers.
     ///
     /// # Safety
     /// This process may use AMX.
@@ -65,11 +65,11 @@ impl TileRegisters {
         TileRegisters(std::marker::PhantomData)
     }
 
-    /// Sums up hi·lo, hi·hi and lo·hi of two tiles of rows and two of columns, a step of k after another: in registers 0 to 3, of
-    /// rows in 4 and 5 and columns in 6 and 7. Four sums are as many as hide how long an instruction takes.
+    /// Sums up hi·lo, hi·hi and lo·hi over all steps of k. Tile registers 0 to 3 hold the sums, 4 and 5 rows of the left operand, 6
+    /// and 7 columns of the right one. Four independent sums hide the latency of an instruction.
     ///
     /// # Safety
-    /// Split rows and columns have so many steps, of which there is one at least.
+    /// The split rows and columns have `n_steps` steps, and `n_steps` is at least 1.
     pub unsafe fn multiply(&self, left: *const u16, right: *const u32, n_steps: usize, sums: &mut Sums) {
         // SAFETY: as promised by the caller; registers are configured.
         unsafe {
@@ -128,7 +128,7 @@ impl TileRegisters {
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 impl Drop for TileRegisters {
     fn drop(&mut self) {
-        // SAFETY: they were configured on this thread.
+        // SAFETY: the tile registers were configured on this thread.
         unsafe {
             asm!(
                 "tilerelease",
@@ -140,7 +140,7 @@ impl Drop for TileRegisters {
     }
 }
 
-/// Elsewhere AMX is never found, so that no product goes through it.
+/// On other systems AMX is never found, so no product goes through it.
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 impl TileRegisters {
     /// # Safety

@@ -1,7 +1,7 @@
-//! Products by AMX, whose tiles multiply bf16 in pairs and sum them up as f32. A float x is taken as two bf16: hi is x rounded to
-//! bf16, lo is x − hi rounded to bf16. Three passes sum up hi·lo, hi·hi and lo·hi. What is left out, lo·lo and what rounding lo
-//! has cut off, is at most 2⁻¹⁵ of |x·y|, and far less of a sum in which such rests have different signs. A block of numbers for
-//! which this does not hold (not finite, huge or tiny) is multiplied by the AVX-512 kernel instead.
+//! Products by AMX, whose tile registers hold bf16 and whose sums are f32. A float x is split into two bf16: hi is x rounded to
+//! bf16, lo is x − hi rounded to bf16. Three passes sum up hi·lo, hi·hi and lo·hi. The error of leaving out lo·lo and the bits
+//! that rounding lo has cut off is at most 2⁻¹⁵ of |x·y|, and far less of a sum in which such errors have different signs. A block of
+//! numbers for which this bound does not hold (not finite, huge or tiny) is multiplied by the AVX-512 micro-kernel instead.
 
 #[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
 mod emulator;
@@ -23,24 +23,25 @@ use super::{DEPTH, Gemm, GemmTask, GemmTiling, MAX_ROWS, PackBuffers, PackedMatr
 use crate::cpu::threads;
 use crate::kernel::AxisParts;
 
-/// Rows of a tile register, and its columns of f32.
+/// Rows of a tile register, and the f32 in each of its rows.
 const SIDE: usize = 16;
-/// Neighbours of a row that a tile register has as bf16: so many products are summed up by an instruction.
+/// The bf16 in a row of a tile register: one instruction adds this many products to each sum.
 const STEP: usize = 32;
 /// Rows and columns of the sums that four tile registers hold.
 pub const TILE_ROWS: usize = 2 * SIDE;
 pub const TILE_COLUMNS: usize = 2 * SIDE;
-/// Panels of a block: a megabyte, half of the second-level cache of the processors that have AMX.
+/// Panels of the right operand that are split at a time: a megabyte with `DEPTH` rows, half of the second-level cache of processors
+/// that have AMX.
 pub const MAX_PANELS: usize = 8;
-/// Words of a step of a tile of rows, or of columns: two registers of hi and two of lo.
+/// Words that one step of k takes in a register tile's rows, or in its columns: two tile registers of hi and two of lo.
 const STEP_WORDS: usize = 4 * SIDE * SIDE;
 
-/// The left operand where it is split: tile of rows after tile of rows, each with all steps of all parts of k, and behind them the
-/// magnitudes of each block of a tile.
+/// The split left operand: for each [`TILE_ROWS`] rows all steps of all parts of k, and after the words of all rows the magnitudes
+/// of each block.
 struct SplitLeft {
     words: *mut u32,
     magnitudes: *mut Magnitudes,
-    /// In a part of k.
+    /// Steps, and blocks, in a part of k.
     n_steps: usize,
     n_blocks: usize,
     n_parts: usize,
@@ -55,13 +56,13 @@ impl SplitLeft {
         SplitLeft { words, magnitudes, n_steps, n_blocks, n_parts }
     }
 
-    /// Words for so many rows.
+    /// Words that `n_rows` rows take, with their magnitudes.
     fn n_words(&self, n_rows: usize) -> usize {
         let of_magnitudes = self.n_blocks * size_of::<Magnitudes>().div_ceil(size_of::<u32>());
         n_rows.div_ceil(TILE_ROWS) * self.n_parts * (self.n_steps * STEP_WORDS + of_magnitudes)
     }
 
-    /// The words and the magnitudes of a block of a part, in a tile of rows.
+    /// Where the words and the magnitudes of a block of a part of k are, for a tile of rows.
     fn block(&self, tile: usize, part: usize, block: usize) -> (*mut u32, *mut Magnitudes) {
         let part = tile * self.n_parts + part;
         let step = part * self.n_steps + block * (DEPTH / STEP);
@@ -70,13 +71,13 @@ impl SplitLeft {
 }
 
 impl Gemm {
-    /// Words for the left operand, where AMX reads it split.
+    /// Words of scratch memory for the split left operand; 0 if the product does not go through AMX.
     pub fn split_words(&self, k_parts: AxisParts) -> usize {
         if self.by_amx { SplitLeft::new(self, k_parts).n_words(self.m) } else { 0 }
     }
 }
 
-/// Where a thread packs, in its room.
+/// Where a thread packs the right operand, in its scratch memory.
 struct SplitRoom {
     /// Panels of the right operand, split.
     right: *mut u32,
@@ -95,18 +96,18 @@ impl GemmTiling<'_> {
         [n_columns, self.panel_columns()].map(|n| n * self.x.k.min(DEPTH).next_multiple_of(STEP))
     }
 
-    /// Words that a thread needs room for: up to the next cache line, and what it packs.
+    /// Words of scratch memory that a thread needs: for aligning to a cache line, and for what the thread packs.
     pub fn split_room(&self) -> usize {
         SIDE + self.room_words().iter().sum::<usize>()
     }
 
     fn split_memory(&self, room: PackBuffers) -> SplitRoom {
-        // Rows of tiles are cache lines.
+        // A row of a tile register is a cache line: aligned, its load touches one line and not two.
         let first = room.first.wrapping_add(room.first.align_offset(SIDE * size_of::<f32>()).min(SIDE));
         SplitRoom { right: first.cast(), floats: first.wrapping_add(self.room_words()[0]) }
     }
 
-    /// How it is cut, in one line.
+    /// How AMX computes the product, in one line.
     pub fn write_split(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "GEMM by AMX in three bf16 passes, right operand packed first, tiles of {TILE_ROWS}×{TILE_COLUMNS}")
     }
@@ -123,7 +124,7 @@ impl GemmTiling<'_> {
             for (block, depth) in blocks(k_parts.range(part, self.x.k)).enumerate() {
                 let (to, magnitudes) = SplitLeft::new(self.x, k_parts).block(tile, part, block);
                 let mut all = Magnitudes::default();
-                // SAFETY: blocks are apart; the rest as promised by the caller.
+                // SAFETY: blocks do not overlap; the rest as promised by the caller.
                 unsafe {
                     self.some_rows_of_a(rows.clone(), depth.clone(), |a, pitch, rows| {
                         all = all.with(split_rows((a, pitch), rows, depth.len(), to.cast()));
@@ -167,13 +168,13 @@ impl GemmTiling<'_> {
         }
     }
 
-    /// Where a column of these panels is in a room.
+    /// Where the split values of a column of these panels are in the thread's scratch memory.
     fn right(&self, room: &SplitRoom, depth: usize, panels: &Range<usize>, column: usize) -> *mut u32 {
         let first = self.columns(panels.clone()).start;
         room.right.wrapping_add((column - first) * depth.next_multiple_of(STEP))
     }
 
-    /// Lays out and splits some rows of some panels.
+    /// Packs and splits some rows of some panels of the right operand.
     ///
     /// # Safety
     /// The rows and the panels are of the right operand, and the room has [`split_room`](GemmTiling::split_room) for this thread alone.
@@ -196,7 +197,7 @@ impl GemmTiling<'_> {
         all
     }
 
-    /// A tile of rows times some panels.
+    /// Multiplies a tile of rows by some panels.
     ///
     /// # Safety
     /// The tile and the panels are split, in `left` and the room; nobody else writes their results. The rest as for
@@ -230,7 +231,7 @@ impl GemmTiling<'_> {
         }
     }
 
-    /// Some rows times a panel by the AVX-512 kernel, for numbers that may not be split.
+    /// Multiplies some rows by a panel with the AVX-512 micro-kernel, for numbers that may not be split.
     ///
     /// # Safety
     /// There is room for a panel at `floats`, for this thread alone, and nobody else writes the results. The rest as for
@@ -256,7 +257,7 @@ impl GemmTiling<'_> {
         }
     }
 
-    /// Hands over rows of `a` as dense rows, a few at a time: the first, how far apart they are, and which they are of those asked for.
+    /// Calls `take` with a few dense rows of `a` at a time: where the first begins, the pitch of rows, and which of `rows` they are.
     ///
     /// # Safety
     /// The rows and the depth are within `a`.
@@ -269,14 +270,14 @@ impl GemmTiling<'_> {
         let mut copied = [MaybeUninit::<f32>::uninit(); DEPTH * MAX_ROWS];
         for row in rows.clone().step_by(MAX_ROWS) {
             let part = row..rows.end.min(row + MAX_ROWS);
-            // SAFETY: there is room for so many rows; the rest as promised by the caller.
+            // SAFETY: `copied` has room for `MAX_ROWS` rows; the rest as promised by the caller.
             let (a, pitch) = unsafe { self.rows_of_a(part.clone(), depth.clone(), copied.as_mut_ptr().cast()) };
             take(a, pitch, row - rows.start..part.end - rows.start);
         }
     }
 }
 
-/// A part of k, block after block.
+/// The blocks of a part of k, in order.
 fn blocks(depth: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     depth.clone().step_by(DEPTH).map(move |l| l..depth.end.min(l + DEPTH))
 }

@@ -1,5 +1,6 @@
-//! Floats as two bf16 each, in the order in which tile registers read them, and which floats may be taken so. A tile register of
-//! the left operand has 32 neighbours of 16 rows; one of the right operand has 16 columns, of which two rows each are pairs.
+//! Splits floats into two bf16 each, in the order in which tile registers are loaded, and decides which floats may be split. A tile
+//! register of the left operand holds 32 neighbouring values of each of 16 rows; a tile register of the right operand holds 16 columns,
+//! in which the values of rows 2·i and 2·i + 1 are a pair.
 
 use std::ops::Range;
 
@@ -8,11 +9,11 @@ use super::{SIDE, STEP, TILE_COLUMNS};
 
 /// The numbers of a tile register: 1024 bytes of bf16.
 const N_HALVES: usize = SIDE * STEP;
-/// The same as pairs.
+/// The pairs of bf16 in a tile register.
 const N_PAIRS: usize = N_HALVES / 2;
 
-/// Exponents of the smallest and of the largest number of a block, zeros left out: of 2ᵉ ≤ |x| < 2ᵉ⁺¹ it is e. Of subnormal numbers
-/// it is −127, of those that are not finite 128.
+/// Exponents of the smallest and of the largest number of a block, zeros left out. The exponent of a number with 2ᵉ ≤ |x| < 2ᵉ⁺¹ is e,
+/// that of a subnormal number −127, that of an infinity or NaN 128.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Magnitudes {
     least: i32,
@@ -20,29 +21,30 @@ pub struct Magnitudes {
 }
 
 impl Default for Magnitudes {
-    /// Those of no numbers but zeros.
+    /// The magnitudes of a block of zeros.
     fn default() -> Magnitudes {
         Magnitudes { least: i32::MAX / 2, most: i32::MIN / 2 }
     }
 }
 
-/// Above this a number might be rounded to infinity.
+/// Numbers with a larger exponent might be rounded to infinity.
 const MAX_EXPONENT: i32 = 126;
-/// Below this the rest of a number, a multiple of 2ᵉ⁻²³, might be subnormal, which AMX takes for zero.
+/// Of numbers with a smaller exponent e, lo, a multiple of 2ᵉ⁻²³, might be subnormal, which AMX reads as zero.
 const MIN_EXPONENT: i32 = -103;
-/// Above this the sum of the products of a block, of which there are 512, might be infinite.
+/// Where exponents of two numbers add up to more, the sum of a block's 512 products might be infinite.
 const MAX_OF_PRODUCT: i32 = 110;
-/// Products of parts are multiples of 2ᵉ⁻³⁰, where e is the sum of exponents: hi of one number is a multiple of 2ᵉ⁻⁷, lo of the other of
-/// 2ᵉ⁻²³. So are their sums, however they are rounded. Below this a sum might be subnormal, which AMX writes as zero.
+/// Where exponents of two numbers add up to less, a sum might be subnormal, which AMX writes as zero. With exponents p and q, hi of one
+/// number is a multiple of 2ᵖ⁻⁷ and lo of the other of 2^(q−23), so that products, and all their rounded sums, are multiples of
+/// 2^(p+q−30).
 const MIN_OF_PRODUCT: i32 = -96;
 
 impl Magnitudes {
-    /// Those of both.
+    /// The magnitudes of both blocks taken as one.
     pub fn with(self, other: Magnitudes) -> Magnitudes {
         Magnitudes { least: self.least.min(other.least), most: self.most.max(other.most) }
     }
 
-    /// Whether the products of these numbers and others may be made of two bf16 each.
+    /// Whether a block with these magnitudes may be multiplied by the other block as two bf16 for each number.
     pub fn may_be_split_with(self, other: Magnitudes) -> bool {
         let both = self.with(other);
         both.most <= MAX_EXPONENT
@@ -52,7 +54,8 @@ impl Magnitudes {
     }
 }
 
-/// Magnitudes as they are found, lane by lane, as bits without signs: those of the smallest less one, which makes zero the largest.
+/// Running minimum and maximum of absolute values, for each lane, as bits. The minimum is kept less one, wrapping, so that a zero is the
+/// largest number and never the minimum.
 struct MagnitudeLanes {
     least: [u32; STEP],
     most: [u32; STEP],
@@ -83,24 +86,24 @@ impl MagnitudeLanes {
     }
 }
 
-/// The bits of a finite number that is rounded to bf16, to the nearest one and to an even one between two.
+/// The bits of a finite number rounded to the nearest bf16, ties to even.
 #[inline(always)]
 fn rounded(x: f32) -> u32 {
     let bits = x.to_bits();
     bits.wrapping_add(0x7fff + (bits >> 16 & 1)) & 0xffff_0000
 }
 
-/// A number as two bf16, in the upper halves of words: rounded, and what is left, rounded.
+/// The hi and lo of a number, each a bf16 in the upper half of a word.
 #[inline(always)]
 pub fn split(x: f32) -> [u32; 2] {
     let hi = rounded(x);
     [hi, rounded(x - f32::from_bits(hi))]
 }
 
-/// So many numbers from here on, filled up with zeros.
+/// The first `n` numbers from an address on, filled up with zeros.
 ///
 /// # Safety
-/// There are so many numbers, or 32 where more are asked for.
+/// `n` numbers can be read, or 32 if `n` is larger.
 #[inline(always)]
 unsafe fn first(from: *const f32, n: usize) -> [f32; STEP] {
     // SAFETY: as promised by the caller.
@@ -114,8 +117,8 @@ unsafe fn first(from: *const f32, n: usize) -> [f32; STEP] {
     }
 }
 
-/// Splits dense rows of the left operand, which become these rows of two tiles. Each step along a row has the first tile's hi and lo,
-/// then the second one's. Rows that tiles have beyond those of the operand are left as they are: their sums are not stored.
+/// Splits dense rows of the left operand into the rows `rows` of two tile registers. Each step along k has hi and lo of the first 16 rows,
+/// then hi and lo of the second 16. Rows beyond those of the operand are not written, since their sums are not stored.
 ///
 /// # Safety
 /// AVX-512 is there, rows have `depth` values, and there is room for whole steps of two tiles.
@@ -149,8 +152,8 @@ pub unsafe fn split_rows(
     magnitudes.all()
 }
 
-/// Splits a panel of the right operand, `depth` dense rows of `width` values: 32 columns after 32 columns, step after step, the hi
-/// and lo of 16 columns, then those of 16 more.
+/// Splits a panel of the right operand, `depth` dense rows of `width` values. For each 32 columns and each step along k it writes hi and lo
+/// of the first 16 columns, then hi and lo of the second 16.
 ///
 /// # Safety
 /// AVX-512 is there, the width is a multiple of 32, and there is room for whole steps.
@@ -184,10 +187,10 @@ pub unsafe fn split_panel(from: *const f32, depth: usize, width: usize, to: *mut
     magnitudes.all()
 }
 
-/// Stores some rows and columns of sums, or adds them to what is there.
+/// Stores some rows and columns of sums, or adds them to the results that are there.
 ///
 /// # Safety
-/// AVX-512 is there, and so are the results, with rows so far apart.
+/// The processor has AVX-512; the results can be read and written, in rows `pitch` apart.
 #[cfg_attr(target_arch = "x86_64", target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma"))]
 pub unsafe fn store(sums: &Sums, (n_rows, n_columns): (usize, usize), out: *mut f32, pitch: usize, adds: bool) {
     for (row, sums) in sums.0.iter().enumerate().take(n_rows) {

@@ -1,4 +1,4 @@
-//! The emulator by bytes and numbers that were written down by hand, and the kernel, on the processor or emulated, against sums in f64.
+//! Tests: the emulator against bytes and numbers written by hand; the micro-kernel, on the processor or emulated, against sums in f64.
 
 use std::ptr::{null, null_mut};
 
@@ -71,14 +71,14 @@ fn config(shapes: &[(u8, u8)]) -> [u8; 64] {
     bytes
 }
 
-/// Does something with an address in RDI and a distance of rows in RAX.
+/// Executes an instruction whose address is in RDI and whose pitch of rows is in RAX.
 fn execute(state: &mut TileState, instruction: Instruction, memory: *const u8, pitch: usize) -> Option<()> {
     let registers = |number: usize| match number {
         RDI => memory as usize,
         RAX => pitch,
         _ => panic!("register {number} is not asked for"),
     };
-    // SAFETY: callers bring the memory.
+    // SAFETY: callers pass memory that the instruction may address.
     unsafe { state.execute(instruction, &registers) }
 }
 
@@ -88,7 +88,7 @@ fn load(tile: usize) -> Instruction {
     Instruction::Load(tile, at(RDI, Some(RAX), 0, 0))
 }
 
-/// Registers 0, 1 and 2 as sums, rows and columns of a product, with these numbers in pairs; and the sums after it.
+/// The sums after `times` products of pairs, with sums in tile register 0, rows in 1 and columns in 2.
 fn dot(left: &[&[[f32; 2]]], right: &[&[[f32; 2]]], before: f32, times: usize) -> Vec<Vec<f32>> {
     let (n_rows, n_pairs, n_columns) = (left.len(), right.len(), right[0].len());
     let mut state = TileState::new();
@@ -124,11 +124,11 @@ fn products_of_pairs_are_added_to_what_is_there() {
 
 #[test]
 fn halves_of_pairs_are_summed_apart_and_rounded_to_even() {
-    // 2²⁴ + 1 is a tie, 1 + 1 is 2: together 2²⁴ + 2. In one sum all would be lost, one after another.
+    // 2²⁴ + 1 is a tie and rounds to 2²⁴, 1 + 1 is 2: together 2²⁴ + 2. In a single sum every 1 would be lost to rounding.
     let (left, right): ([&[[f32; 2]]; 1], [&[[f32; 2]]; 2]) =
         ([&[[4096.0, 1.0], [1.0, 1.0]]], [&[[4096.0, 1.0]], &[[1.0, 1.0]]]);
     assert_eq!(dot(&left, &right, 0.0, 1), [[16_777_218.0]]);
-    // Both sums are added before what is there: 2²⁴ + (1 + 1).
+    // Both sums are added together before they are added to the result: 2²⁴ + (1 + 1).
     assert_eq!(dot(&[&[[1.0, 1.0]]], &[&[[1.0, 1.0]]], 16_777_216.0, 1), [[16_777_218.0]]);
 }
 
@@ -139,18 +139,18 @@ fn subnormal_numbers_are_read_and_written_as_zero() {
     assert_eq!(dot(&[&[[power(-100), 0.0]]], &[&[[power(-27), 0.0]]], 0.0, 1), [[0.0]]);
     assert_eq!(dot(&[&[[power(-127), 0.0]]], &[&[[power(20), 0.0]]], 0.0, 1), [[0.0]]);
     assert_eq!(dot(&[&[[1.0, 0.0]]], &[&[[0.0, 0.0]]], power(-127), 1), [[0.0]]);
-    // What cancels to a subnormal number.
+    // Two normal products that cancel to a subnormal sum.
     assert_eq!(dot(&[&[[power(-120), 1.5 * power(-120)]]], &[&[[-power(-6), power(-6)]]], 0.0, 1), [[0.0]]);
 }
 
 #[test]
-fn what_is_not_finite_goes_on() {
+fn infinities_and_nan_propagate() {
     assert!(dot(&[&[[f32::INFINITY, 0.0]]], &[&[[0.0, 1.0]]], 0.0, 1)[0][0].is_nan());
     assert_eq!(dot(&[&[[f32::INFINITY, 0.0]]], &[&[[-1.0, 1.0]]], 0.0, 1), [[f32::NEG_INFINITY]]);
 }
 
 #[test]
-fn what_a_processor_refuses_is_refused() {
+fn instructions_that_fault_on_a_processor_are_refused() {
     let mut state = TileState::new();
     let zero = Instruction::Zero(0);
     assert_eq!(execute(&mut state, zero, null(), 0), None, "not configured");
@@ -182,10 +182,10 @@ fn registers_keep_what_is_beyond_their_rows_at_zero() {
     assert!(tile[0][12..].iter().chain(&tile[3]).all(|byte| *byte == 0));
 }
 
-/// No number is further than 2⁻¹⁷ of itself from the sum of its parts, and lo is at most 2⁻⁸ of it: what three passes leave out
-/// of a product, lo·lo and two such rests, is at most 2⁻¹⁵ of it.
+/// |x − hi − lo| is at most 2⁻¹⁷ of |x|, and |lo| at most 2⁻⁸ of |x|. So the part of a product x·y that three passes leave out (lo·lo, and
+/// each number's rest times the other number) is at most 2⁻¹⁵ of |x·y|.
 #[test]
-fn two_bf16_are_as_near_as_is_said() {
+fn a_float_is_within_the_proven_bound_of_its_two_bf16() {
     for mantissa in 0..1 << 23 {
         let x = f32::from_bits(127 << 23 | mantissa);
         let [hi, lo] = split(x).map(f32::from_bits);
@@ -195,18 +195,18 @@ fn two_bf16_are_as_near_as_is_said() {
         assert!(hi.to_bits() & 0xffff == 0 && lo.to_bits() & 0xffff == 0, "{x}");
     }
     assert_eq!(split(-0.0).map(f32::from_bits), [0.0, 0.0]);
-    // A tie goes to the even neighbour, and its rest is exact.
+    // A tie goes to the even neighbour, and lo holds the remainder exactly.
     assert_eq!(split(1.0 + 2f32.powi(-8)).map(f32::from_bits), [1.0, 2f32.powi(-8)]);
     assert_eq!(split(1.0 + 3.0 * 2f32.powi(-8)).map(f32::from_bits), [1.0 + 2f32.powi(-6), -2f32.powi(-8)]);
 }
 
-/// What a product of this many terms may be off by, of the sum of its terms without their signs. Three passes leave out 2⁻¹⁵ at
-/// most; sums of 16 products, of both halves of pairs and of all steps and blocks are each rounded.
+/// The proven bound of the error of a sum of `k` products, relative to the sum of their absolute values. Three passes leave out at most
+/// 2⁻¹⁵; sums of 16 products, of both halves of pairs and of all steps and blocks are each rounded.
 fn proven_bound(k: usize) -> f64 {
     2f64.powi(-15) + (16 + 2 + 3 * k.min(DEPTH).div_ceil(STEP) + k.div_ceil(DEPTH)) as f64 * 2f64.powi(-24)
 }
 
-/// What is said of sums whose terms have rests of all kinds.
+/// The documented bound for sums whose terms have last bits of all kinds.
 const USUAL_BOUND: f64 = 1e-5;
 
 /// A product of dense matrices.
@@ -235,7 +235,7 @@ impl Product {
         Product::new(shape, |seed| random(seed) as f32 * 2.0 - 1.0)
     }
 
-    /// Its sums by AMX or without it.
+    /// The results of the product, by AMX or by AVX-512.
     fn run(&self, by_amx: bool, n_threads: usize) -> Vec<f32> {
         let Product { m, k, n, .. } = *self;
         let b_steps = Some((n as isize, 1));
@@ -259,13 +259,13 @@ impl Product {
         out
     }
 
-    /// A result in f64, and the sum of its terms without their signs.
+    /// A result in f64, and the sum of the absolute values of its terms.
     fn exact(&self, row: usize, column: usize) -> (f64, f64) {
         let term = |l: usize| f64::from(self.a[row * self.k + l]) * f64::from(self.b[l * self.n + column]);
         (0..self.k).map(term).fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()))
     }
 
-    /// The largest error of a result, of the sum of its terms without their signs.
+    /// The largest error of a result, relative to the sum of the absolute values of its terms.
     #[track_caller]
     fn check(&self, out: &[f32], bound: f64) -> f64 {
         let mut worst = 0f64;
@@ -302,12 +302,12 @@ fn gemm([m, k, n]: [usize; 3], by_amx: bool) -> Gemm {
     }
 }
 
-/// Whether there is AVX-512, which AMX is used beside.
+/// Whether the processor has AVX-512, without which AMX is not used.
 fn has_avx512() -> bool {
     isa() == Isa::Avx512
 }
 
-/// Tiles, steps, panels and blocks that are full, one short and one over.
+/// Tiles, steps, panels and blocks that are full, one element short and one element over.
 const SHAPES: [[usize; 3]; 11] = [
     [16, 32, 16],
     [1, 1, 1],
@@ -323,11 +323,11 @@ const SHAPES: [[usize; 3]; 11] = [
 ];
 
 #[test]
-fn three_passes_are_as_exact_as_is_said() {
+fn three_passes_are_within_the_documented_bound() {
     for shape in SHAPES.into_iter().filter(|_| has_avx512()) {
         let product = Product::even(shape);
         let out = product.run(true, 1);
-        // A single term may have the worst of rests.
+        // A sum of one term may have the largest error of all.
         let worst = product.check(&out, if shape[1] > 1 { USUAL_BOUND } else { proven_bound(1) });
         assert!(shape[1] < 32 || worst > 1e-8, "{shape:?} did not go through bf16");
         assert_ne!(out, product.run(false, 1), "{shape:?} did not go through AMX");
@@ -335,11 +335,11 @@ fn three_passes_are_as_exact_as_is_said() {
 }
 
 #[test]
-fn sums_that_cancel_are_as_exact() {
+fn sums_that_cancel_are_within_the_documented_bound() {
     if !has_avx512() {
         return;
     }
-    // Each term has its opposite, but for a little.
+    // Each term nearly cancels another.
     let mut product = Product::even([35, 256, 37]);
     for l in 0..128 {
         for row in 0..35 {
@@ -371,7 +371,7 @@ fn the_worst_of_numbers_are_within_the_bound_that_is_proven() {
     if !has_avx512() {
         return;
     }
-    // lo·lo is nearly 2⁻¹⁶ of hi·hi; of the second number the rest is 2⁻¹⁷, too. All have the same sign.
+    // lo·lo is nearly 2⁻¹⁶ of hi·hi; the second number also has a rest x − hi − lo of 2⁻¹⁷. All errors have the same sign.
     let (first, unit) = (1.0 + 2f32.powi(-8), 2f32.powi(-17));
     for (x, least) in [(first, 1.5e-5), (first - 3.0 * unit, 2.9e-5)] {
         let product = Product::new([32, 96, 32], |_| x);
@@ -401,7 +401,7 @@ fn results_do_not_depend_on_the_number_of_threads() {
 }
 
 #[test]
-fn what_is_not_finite_or_huge_is_as_without_amx() {
+fn infinities_nan_and_huge_numbers_give_the_results_of_avx512() {
     if !has_avx512() {
         return;
     }
@@ -430,7 +430,7 @@ fn sums_that_are_too_large_are_infinite_and_no_others() {
     if !has_avx512() {
         return;
     }
-    // Products of 2¹²⁵ fit, but not 64 of them; of those of 2¹⁰¹ each step of a sum fits.
+    // A product of 2¹²⁵ is finite, but a sum of 64 of them is not; sums of products of 2¹⁰¹ are finite at each step.
     for scale in [2f32.powi(62), 2f32.powi(50)] {
         let product = Product::new([32, 64, 32], |_| 1.5 * scale);
         let expect = 64.0 * 2.25 * scale * scale;
@@ -439,7 +439,7 @@ fn sums_that_are_too_large_are_infinite_and_no_others() {
 }
 
 #[test]
-fn nothing_is_flushed_to_zero() {
+fn subnormal_numbers_products_and_sums_are_kept() {
     if !has_avx512() {
         return;
     }
@@ -451,7 +451,7 @@ fn nothing_is_flushed_to_zero() {
         let out = product.run(true, 1);
         for (i, got) in out.iter().enumerate() {
             let (exact, size) = product.exact(i / 33, i % 33);
-            // Each of the sums may be rounded to a multiple of the smallest number.
+            // Each of the sums may be rounded to a multiple of the smallest subnormal number.
             let allowed = USUAL_BOUND * size + 64.0 * 2f64.powi(-149);
             let error = (f64::from(*got) - exact).abs();
             assert!(error <= allowed, "{got:e} instead of {exact:e} for 2^{of_a} and 2^{of_b}");
@@ -460,7 +460,7 @@ fn nothing_is_flushed_to_zero() {
 }
 
 #[test]
-fn every_format_of_blocks_is_multiplied_as_exactly() {
+fn every_format_of_blocks_is_within_the_documented_bound() {
     for format in BlockFormat::all().iter().filter(|_| has_avx512()) {
         for [m, k, n] in [[33, 512, 70], [16, 1024, 37]] {
             let mut seed = 3;
