@@ -226,7 +226,7 @@ impl Matmul {
     /// # Safety
     /// The memory is as [`BoundNest`] says, for the operands of the product, too, and its uniforms are evaluated. The scratch memory has
     /// what [`scratch_bytes`](Matmul::scratch_bytes) says for as many workers as this is called among, used by nobody else; `packed`
-    /// is null or what [`Matmul::pack`] has made of the operand that [`Matmul::packable`] tells of.
+    /// is null or what [`Matmul::pack`] has made of the operand that [`Matmul::packable`] returns.
     /// Made operands are in the scratch memory already: see [`Matmul::make_operand`].
     pub unsafe fn run(&self, bound: &BoundNest, scratch: MatmulScratch, packed: *const f32) {
         let MatmulArgs { m, n, .. } = self.args;

@@ -27,7 +27,7 @@ pub fn finish() {
 /// [`copy`] of bytes, whole lines past the caches.
 ///
 /// # Safety
-/// `from` is valid for reading and `to` for writing so many bytes, and they do not overlap.
+/// `from` is valid for reading and `to` for writing `n_bytes` bytes, and they do not overlap.
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy_bytes(from: *const u8, to: *mut u8, n_bytes: usize) {
     let head = to.align_offset(LINE).min(n_bytes);
@@ -54,7 +54,7 @@ const LINE: usize = 64;
 macro_rules! lines {
     ($name:ident, $features:literal, $size:literal, $load:ident, $stream:ident) => {
         /// # Safety
-        /// `from` is valid for reading and `to` for writing so many lines, and they do not overlap; `to` begins with a
+        /// `from` is valid for reading and `to` for writing `n_lines` lines, and they do not overlap; `to` begins with a
         /// line. The processor has these features.
         #[target_feature(enable = $features)]
         unsafe fn $name(from: *const u8, to: *mut u8, n_lines: usize) {
@@ -74,7 +74,7 @@ lines!(lines_256, "avx2", 32, _mm256_loadu_si256, _mm256_stream_si256);
 lines!(lines_512, "avx512f", 64, _mm512_loadu_si512, _mm512_stream_si512);
 
 /// # Safety
-/// `from` is valid for reading and `to` for writing so many bytes, and they do not overlap.
+/// `from` is valid for reading and `to` for writing `n_bytes` bytes, and they do not overlap.
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn copy_bytes(from: *const u8, to: *mut u8, n_bytes: usize) {
     // SAFETY: as promised by the caller.

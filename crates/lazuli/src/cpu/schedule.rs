@@ -64,7 +64,7 @@ pub struct Nest {
     pub scratch: ScratchLayout,
     /// About how long it takes on one thread.
     pub nanos: f64,
-    /// Blocks (or tiles of a map), so many to a task.
+    /// How blocks of rows (or tiles of a map) are cut into tasks.
     pub tasks: TaskRow,
 }
 

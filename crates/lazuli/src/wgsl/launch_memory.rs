@@ -62,7 +62,7 @@ pub(super) enum Declared {
     Eights,
 }
 
-/// One piece of memory: a slot, whoever uses it.
+/// One piece of memory, a slot or a piece of scratch memory, with all of its uses.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct SlotMemory {
     pub place: PassMemory,

@@ -177,7 +177,7 @@ impl ByteGemm {
         }
     }
 
-    /// The tasks of a matrix, for so many threads.
+    /// The tasks of a matrix, for `n_threads` threads.
     pub fn tasks(&self, n_threads: usize) -> TaskGrid {
         let (n_blocks, n_panels) = (self.m.div_ceil(BLOCK_ROWS), self.n_panels());
         let work = self.m.saturating_mul(self.k).saturating_mul(self.n) / TASK;
@@ -189,7 +189,7 @@ impl ByteGemm {
         TaskGrid { n_wide, n_tall }
     }
 
-    /// Computes it on all threads, by these tasks.
+    /// Computes the product on all threads, by these tasks.
     ///
     /// # Safety
     /// This machine has the instructions of the kernel. All elements that `a_lies` reaches are within the memory of `a`, `packed` is
@@ -266,7 +266,7 @@ impl ByteGemm {
     /// The sums of copied rows and some panels.
     ///
     /// # Safety
-    /// As for [`ByteGemm::run`]; `left` has so many rows in whole quads, and `out` room for as many rows of the columns
+    /// As for [`ByteGemm::run`]; `left` has these rows in whole quads, and `out` room for as many rows of the columns
     /// of these panels.
     unsafe fn block(
         &self,

@@ -43,7 +43,7 @@ impl Gather<'_> {
     /// Copies it.
     ///
     /// # Safety
-    /// The part lies within its memory, there is room for it, and the two do not overlap; the processor has the instructions of
+    /// The part is within its memory, the destination has room for it, and the two do not overlap; the processor has the instructions of
     /// `V`, for which the caller is compiled.
     #[inline(always)]
     pub unsafe fn run<V: Floats>(&self) {
@@ -115,7 +115,7 @@ impl Gather<'_> {
 /// Copies so many numbers that are `step` apart.
 ///
 /// # Safety
-/// `from` is valid for `n` values so far apart and `to` for `n`, and they do not overlap; the processor has the
+/// `from` is valid for `n` values `step` apart and `to` for `n` values, and they do not overlap; the processor has the
 /// instructions of `V`, for which the caller is compiled.
 #[inline(always)]
 unsafe fn copy<V: Floats>(from: *const f32, step: isize, to: *mut f32, n: usize) {

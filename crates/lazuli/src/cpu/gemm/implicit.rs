@@ -151,7 +151,7 @@ impl ImplicitGemm {
     /// Packs `a` on all threads.
     ///
     /// # Safety
-    /// This machine has `isa`; `a` lies as is said within its memory and is not written meanwhile; there is room for
+    /// This machine has `isa`; all elements of `a` are within its memory, which nobody writes meanwhile; there is room for
     /// [`packed_len`](ImplicitGemm::packed_len) values, used by nobody else.
     pub unsafe fn pack(&self, a: *const f32, lies: &OperandArgs, to: *mut f32) {
         let matrix = ListedMatrix { rows: &lies.cols, cols: &lies.rows, first_row: 0 };
@@ -177,11 +177,11 @@ impl ImplicitGemm {
         self.n.div_ceil(BLOCK).max(n_tasks.min(most))
     }
 
-    /// Computes it on all threads, by these tasks of each image. Where an image begins is asked for by its number.
+    /// Computes the product on all threads, by these tasks for each image. `image` returns where an image begins, by its number.
     ///
     /// # Safety
-    /// This machine has `isa`; the memory is as [`ImplicitMemory`] says; `image` gives where every image begins whose windows `b`
-    /// lists, and `out` takes sums where nobody else writes. None of these overlap but what is only read.
+    /// This machine has `isa`; the memory is as [`ImplicitMemory`] says; `image` returns where each image begins whose windows `b`
+    /// lists, and `out` is given sums of results that nobody else writes. No memory that is written overlaps other memory.
     pub unsafe fn run(
         &self,
         memory: ImplicitMemory,

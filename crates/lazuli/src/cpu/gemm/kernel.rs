@@ -303,8 +303,8 @@ unsafe fn load<V: Floats, const B: u8>(from: *const f32) -> V {
 /// Adds the products of a column of some rows and a row of `b`.
 ///
 /// # Safety
-/// As for [`RegisterTile::run`]: `rows` have this column, `b` is a row and `laid`, if `B` lays out, where it goes; only
-/// the first `n_last` of the last vector are there where `b` lies as it came.
+/// As for [`RegisterTile::run`]: `rows` have this column; `b` is a row, and `laid` is where the row is packed, if `B` packs. Of a
+/// row that is read in place, only the first `n_last` values of the last vector can be read.
 #[inline(always)]
 unsafe fn step<V: Floats, const ROWS: usize, const ACROSS: usize, const B: u8>(
     sums: &mut [[V; ACROSS]; ROWS],

@@ -89,7 +89,7 @@ impl GemmTiling<'_> {
     /// Copies a matrix of narrow numbers.
     ///
     /// # Safety
-    /// `b` is as [`Gemm`] says, and has so many rows and columns from `first` on; `to` has room for them, rows `pitch`
+    /// `b` is as [`Gemm`] says, and has these rows and columns from `first` on; `to` has room for them, rows `pitch`
     /// apart.
     unsafe fn widen(&self, first: isize, (n_rows, n_columns): (usize, usize), to: *mut f32, pitch: usize) {
         let Gemm { b, b_storage, b_first, b_steps, .. } = *self.x;
@@ -122,8 +122,8 @@ impl GemmTiling<'_> {
 /// Copies a matrix whose rows do not lie dense: by squares where its columns do.
 ///
 /// # Safety
-/// `from` is valid for reading so many rows and columns with these steps, and `to` for writing them with rows `pitch`
-/// apart, which do not overlap; `from` and `to` do not overlap either.
+/// `from` is valid for reading all rows and columns with these steps, and `to` for writing them with rows `pitch` apart,
+/// which do not overlap; `from` and `to` do not overlap either.
 pub unsafe fn turn(
     from: *const f32,
     steps: (isize, isize),

@@ -51,7 +51,7 @@ impl PackedMatrix {
     ///
     /// # Safety
     /// The panels were packed on this machine and are there; `a` has as many values in each row as `depth` is long; `out` has room for
-    /// `n_rows` rows of these columns, which hold something if products are added; what is written overlaps nothing that is read,
+    /// `n_rows` rows of these columns, initialised if products are added; memory that is written overlaps nothing that is read,
     /// and nobody else uses it. `columns` begin with a panel.
     pub unsafe fn multiply(
         &self,

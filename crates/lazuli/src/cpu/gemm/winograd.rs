@@ -143,7 +143,7 @@ impl Winograd {
     /// Transforms the weights on all threads: panel after panel, each with all places one after another, those with all channels.
     ///
     /// # Safety
-    /// This machine has the instruction set; `a` lies as is said within its memory and is not written meanwhile; there is room for
+    /// This machine has the instruction set; all elements of `a` are within its memory, which nobody writes meanwhile; there is room for
     /// [`packed_len`](Winograd::packed_len) values, used by nobody else.
     pub unsafe fn pack(&self, a: *const f32, lies: &OperandArgs, to: *mut f32) {
         let gemm = self.direct.transposed(a, lies);
@@ -168,11 +168,11 @@ impl Winograd {
         });
     }
 
-    /// Computes it on all threads, by these tasks of each image. Where an image begins is asked for by its number.
+    /// Computes the product on all threads, by these tasks for each image. `image` returns where an image begins, by its number.
     ///
     /// # Safety
-    /// This machine has the instruction set; the memory is as [`WinogradMemory`] says; `image` gives where every image begins whose
-    /// windows `b` lists, and `out` takes results where nobody else writes. None of these overlap but what is only read.
+    /// This machine has the instruction set; the memory is as [`WinogradMemory`] says; `image` returns where each image begins whose
+    /// windows `b` lists, and `out` is given results that nobody else writes. No memory that is written overlaps other memory.
     pub unsafe fn run(
         &self,
         memory: WinogradMemory,
