@@ -6,12 +6,14 @@ use super::super::index::Spot;
 use super::super::launch_memory::LaunchMemory;
 use super::super::map::side_by_side;
 use super::super::shader::Shader;
-use super::super::tree::{ShaderExpr, call, word};
+use super::super::tree::{ShaderExpr, call, select, word};
 use super::scores::exponential;
 use super::{ChainedMap, ChainedShader, FLOAT, batch_names, four, least, one};
 use crate::dtype::Lane;
 use crate::kernel::{Body, Inst, InstOp, ROW_MAX, ROW_PRODUCT, ROW_SHIFT, ROW_SUM};
 
+/// Rows whose results are written out one after another; an invocation that has more goes round so many at a time.
+const ROWS_AT_ONCE: usize = 4;
 /// Invocations of a workgroup that puts parts together.
 const COMBINE_GROUP: usize = 64;
 
@@ -35,75 +37,109 @@ impl ChainedShader<'_> {
         if has_softmax {
             self.write_across(shader, "sum", "+", 1);
         }
-        let is_first = word("side").equals(0).and(word("value_tile").equals(0));
-        for r in 0..self.tiles.rows {
-            let row = shader.define(format!("own_row{r}"), word("row").plus(r));
-            shader.open_if(row.less(word("params.n_rows")));
-            let values = match has_softmax {
-                true => RowValues {
-                    shift: shader.define(format!("last_shift{r}"), max(one("max", r), least())),
-                    max: one("max", r),
-                    sum: one("sum", r),
-                },
-                false => RowValues { shift: FLOAT.zero(), max: FLOAT.zero(), sum: FLOAT.zero() },
-            };
-            let row_idx = shader.define(format!("row_idx{r}"), word("batch") * word("params.n_rows") + &row);
-            let of_row = match self.args.column_parts.count() {
-                1 => self.values_of_row(shader, memory, &row_idx, &values, &format!("_o{r}")),
-                _ => Vec::new(),
-            };
-            for c in 0..self.tiles.value_fours {
-                let value = word(format!("value{c}"));
-                let product = four("out", r, c);
-                if self.tiles.values_by_four && self.args.column_parts.is_whole() {
-                    shader.open_if(value.less(word("params.n_values")));
-                    self.write_result(
-                        shader,
-                        memory,
-                        [&row, &row_idx, &value],
-                        product,
-                        of_row.clone(),
-                        &format!("_o{r}_{c}"),
-                    );
-                    shader.close();
-                    continue;
-                }
-                for k in 0..4 {
-                    let value = shader.define(format!("value{r}_{c}_{k}"), value.plus(k));
-                    shader.open_if(value.less(word("params.n_values")));
-                    let (product, suffix) = (product.component(k), format!("_o{r}_{c}_{k}"));
-                    match self.args.column_parts.count() {
-                        1 => {
-                            let at = [&row, &row_idx, &value];
-                            self.write_result(shader, memory, at, product, of_row.clone(), &suffix);
-                        }
-                        _ => {
-                            let at = self.part_at(shader, &word("part"), &row_idx) * word("params.n_values") + value;
-                            memory.store(shader, self.scratch_idx(), at, product);
-                        }
-                    }
-                    shader.close();
-                }
+        let n = self.tiles.rows;
+        let fours = |r: usize| (0..self.tiles.value_fours).map(|c| four("out", r, c)).collect();
+        let state = |r: usize| if has_softmax { [one("max", r), one("sum", r)] } else { [FLOAT.zero(), FLOAT.zero()] };
+        if n <= ROWS_AT_ONCE {
+            for r in 0..n {
+                self.write_own_row(shader, memory, r, word("row").plus(r), state(r), fours(r));
             }
-            // Most chained products store nothing for a row but its products, and then the branch would be empty.
-            if self.args.column_parts.is_whole() && self.rows.body.stores.is_empty() {
+            return;
+        }
+        // A store is a loop over invocations to llvmpipe: 64 of them took as long to compile as half of the products.
+        let first = shader.open_for("first_row", 0, n, ROWS_AT_ONCE, n.div_ceil(ROWS_AT_ONCE));
+        for r in 0..ROWS_AT_ONCE {
+            let mut chosen = |name: String, of_row: &dyn Fn(usize) -> ShaderExpr| {
+                let others = (r + ROWS_AT_ONCE..n).step_by(ROWS_AT_ONCE);
+                let all = others.fold(of_row(r), |all, i| select(all, of_row(i), first.equals(i - r)));
+                shader.define(name, all)
+            };
+            let state = match has_softmax {
+                true => [0, 1].map(|i| chosen(format!("{}_of{r}", ["max", "sum"][i]), &|row| state(row)[i].clone())),
+                false => state(r),
+            };
+            let products = (0..self.tiles.value_fours)
+                .map(|c| chosen(format!("out{c}_of{r}"), &|row| four("out", row, c)))
+                .collect();
+            let row = (word("row") + &first).plus(r);
+            self.write_own_row(shader, memory, r, row, state, products);
+        }
+        shader.close();
+    }
+
+    /// Writes the results of one of this invocation's rows, from its greatest score, the sum of its weights, and fours of products.
+    fn write_own_row(
+        &self,
+        shader: &mut Shader,
+        memory: &LaunchMemory,
+        r: usize,
+        row: ShaderExpr,
+        [max_score, sum]: [ShaderExpr; 2],
+        products: Vec<ShaderExpr>,
+    ) {
+        let is_first = word("side").equals(0).and(word("value_tile").equals(0));
+        let row = shader.define(format!("own_row{r}"), row);
+        shader.open_if(row.less(word("params.n_rows")));
+        let shift = match self.kernel.softmax {
+            Some(_) => shader.define(format!("last_shift{r}"), max(max_score.clone(), least())),
+            None => FLOAT.zero(),
+        };
+        let values = RowValues { shift, max: max_score, sum };
+        let row_idx = shader.define(format!("row_idx{r}"), word("batch") * word("params.n_rows") + &row);
+        let of_row = match self.args.column_parts.count() {
+            1 => self.values_of_row(shader, memory, &row_idx, &values, &format!("_o{r}")),
+            _ => Vec::new(),
+        };
+        for (c, product) in products.into_iter().enumerate() {
+            let value = word(format!("value{c}"));
+            if self.tiles.values_by_four && self.args.column_parts.is_whole() {
+                shader.open_if(value.less(word("params.n_values")));
+                self.write_result(
+                    shader,
+                    memory,
+                    [&row, &row_idx, &value],
+                    product,
+                    of_row.clone(),
+                    &format!("_o{r}_{c}"),
+                );
                 shader.close();
                 continue;
             }
-            shader.open_if(is_first.clone());
-            match self.args.column_parts.count() {
-                1 => self.write_row(shader, memory, [&row, &row_idx], &values, &format!("_w{r}")),
-                _ => {
-                    let at = self.part_at(shader, &word("part"), &row_idx);
-                    let at = shader.define(format!("part_at{r}"), at);
-                    let [maxima, sums] = self.state_starts(shader);
-                    memory.store(shader, self.scratch_idx(), &at + maxima, values.max);
-                    memory.store(shader, self.scratch_idx(), at + sums, values.sum);
+            for k in 0..4 {
+                let value = shader.define(format!("value{r}_{c}_{k}"), value.plus(k));
+                shader.open_if(value.less(word("params.n_values")));
+                let (product, suffix) = (product.component(k), format!("_o{r}_{c}_{k}"));
+                match self.args.column_parts.count() {
+                    1 => {
+                        let at = [&row, &row_idx, &value];
+                        self.write_result(shader, memory, at, product, of_row.clone(), &suffix);
+                    }
+                    _ => {
+                        let at = self.part_at(shader, &word("part"), &row_idx) * word("params.n_values") + value;
+                        memory.store(shader, self.scratch_idx(), at, product);
+                    }
                 }
+                shader.close();
             }
-            shader.close();
-            shader.close();
         }
+        // Most chained products store nothing for a row but its products, and then the branch would be empty.
+        if self.args.column_parts.is_whole() && self.rows.body.stores.is_empty() {
+            shader.close();
+            return;
+        }
+        shader.open_if(is_first);
+        match self.args.column_parts.count() {
+            1 => self.write_row(shader, memory, [&row, &row_idx], &values, &format!("_w{r}")),
+            _ => {
+                let at = self.part_at(shader, &word("part"), &row_idx);
+                let at = shader.define(format!("part_at{r}"), at);
+                let [maxima, sums] = self.state_starts(shader);
+                memory.store(shader, self.scratch_idx(), &at + maxima, values.max);
+                memory.store(shader, self.scratch_idx(), at + sums, values.sum);
+            }
+        }
+        shader.close();
+        shader.close();
     }
 
     /// The row of a part, counted through all parts.
