@@ -222,7 +222,8 @@ fn a_model_that_finds_other_numbers_in_every_run_gives_its_recordings_up() {
         assert_eq!(y.to_vec::<f32>().unwrap(), [n as f32, 1.0].repeat(n + 1));
         model.recorded.n_steps()
     };
-    // The first run is not recorded. The next ones look at one tensor, and each goes on in its own way.
+    // `infer` records runs from the second on. The model looks at one tensor and branches by what it finds, so that each of the runs
+    // below needs a recording of its own.
     let n_steps: Vec<Vec<[usize; 2]>> = (1..=5).map(infer).collect();
     assert_eq!(n_steps, [[[0, 0]], [[1, 1]], [[1, 2]], [[1, 3]], [[1, 4]]]);
     // They are kept as long as one of them comes again now and then.

@@ -127,7 +127,8 @@ pub struct RecordedRun {
     last: RecordedStep,
 }
 
-/// An evaluation that was made while a run was recorded.
+/// A recorded evaluation, and what the model looked at in its result while the run was recorded: another run may go on in the same way
+/// only if it finds the same there.
 enum RecordedEvaluation {
     /// The model read its result, and found these numbers. `is_known` if it is an input or the result of an evaluation before.
     Read { recording: Recording, elem: ElemType, is_known: bool, found: HostData },

@@ -76,7 +76,8 @@ fn a_recurrence_in_chunks_gives_what_it_gives_as_a_whole() {
         for n_steps in [1, 2, 3, 8, 15, 16, 64, 65, 150] {
             let x = input(n_steps);
             let whole = model.run(&[("x", &x)]).unwrap();
-            // The first run is not recorded, the second is; the others replay the recording, also with other numbers.
+            // `infer` records the second run with inputs of these shapes and replays the recording in the third and fourth. The third
+            // has other values, so that a recording which kept the values it was made with would be found in the fourth.
             for (i, scale) in [1.0, 1.0, 0.5, 1.0].into_iter().enumerate() {
                 let scaled = x.mul(scale);
                 let found = model.infer(&[("x", &scaled)]).unwrap();

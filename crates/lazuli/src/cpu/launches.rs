@@ -82,24 +82,31 @@ pub enum LaunchSchedule {
 }
 
 impl CpuSchedule {
+    /// The products of a plan, those that share a launch one by one.
+    fn products<'a>(&'a self, plan: &'a Plan) -> impl Iterator<Item = (&'a Matmul, &'a Launch)> {
+        let each = |(scheduled, launch): (&'a ScheduledLaunch, &'a Launch)| match &scheduled.work {
+            LaunchSchedule::Grouped(parts) => parts.iter().zip(&launch.parts),
+            _ => std::slice::from_ref(scheduled).iter().zip(std::slice::from_ref(launch)),
+        };
+        self.launches.iter().zip(&plan.launches).flat_map(each).filter_map(|(scheduled, launch)| {
+            match &scheduled.work {
+                LaunchSchedule::Matmul(matmul) => Some((&**matmul, launch)),
+                _ => None,
+            }
+        })
+    }
+
     /// Bytes of the inputs of a plan that its products keep packed once they have read them a few times.
     pub fn packed_bytes(&self, plan: &Plan) -> usize {
         let mut kept: Vec<(SlotId, &PackedKey)> = Vec::new();
         let mut n_bytes = 0;
-        for (scheduled, launch) in self.launches.iter().zip(&plan.launches) {
-            let products = match &scheduled.work {
-                LaunchSchedule::Grouped(parts) => parts.iter().zip(&launch.parts).collect(),
-                _ => vec![(scheduled, launch)],
-            };
-            for (scheduled, launch) in products {
-                let LaunchSchedule::Matmul(matmul) = &scheduled.work else { continue };
-                let Some(operand) = &matmul.packable else { continue };
-                let slot = launch.reads[operand.idx];
-                let is_input = matches!(plan.slots[slot.0 as usize].kind, SlotKind::Input { donated: false, .. });
-                if is_input && !kept.contains(&(slot, &operand.key)) {
-                    kept.push((slot, &operand.key));
-                    n_bytes += operand.n_values * 4;
-                }
+        for (matmul, launch) in self.products(plan) {
+            let Some(operand) = &matmul.packable else { continue };
+            let slot = launch.reads[operand.idx];
+            let is_input = matches!(plan.slots[slot.0 as usize].kind, SlotKind::Input { donated: false, .. });
+            if is_input && !kept.contains(&(slot, &operand.key)) {
+                kept.push((slot, &operand.key));
+                n_bytes += operand.n_values * 4;
             }
         }
         n_bytes
@@ -108,21 +115,14 @@ impl CpuSchedule {
     /// The inputs of a plan that products read unpacked, by number, and of which no product keeps a packed form.
     pub fn inputs_read_as_they_are(&self, plan: &Plan) -> Vec<u32> {
         let (mut read, mut kept) = (Vec::new(), Vec::new());
-        for (scheduled, launch) in self.launches.iter().zip(&plan.launches) {
-            let products = match &scheduled.work {
-                LaunchSchedule::Grouped(parts) => parts.iter().zip(&launch.parts).collect(),
-                _ => vec![(scheduled, launch)],
-            };
-            for (scheduled, launch) in products {
-                let LaunchSchedule::Matmul(matmul) = &scheduled.work else { continue };
-                let packed = matmul.packable.as_ref().map(|operand| operand.idx);
-                // What a made operand is made of is no operand.
-                let is_read = |i: &usize| matmul.made[*i].is_none();
-                for (i, slot) in launch.reads.iter().enumerate().take(2).filter(|(i, _)| is_read(i)) {
-                    let SlotKind::Input { idx, donated: false } = plan.slots[slot.0 as usize].kind else { continue };
-                    let list = if packed == Some(i) { &mut kept } else { &mut read };
-                    list.push(idx);
-                }
+        for (matmul, launch) in self.products(plan) {
+            let packed = matmul.packable.as_ref().map(|operand| operand.idx);
+            // A product that computes an operand itself multiplies none of the inputs of that map.
+            let is_read = |i: &usize| matmul.made[*i].is_none();
+            for (i, slot) in launch.reads.iter().enumerate().take(2).filter(|(i, _)| is_read(i)) {
+                let SlotKind::Input { idx, donated: false } = plan.slots[slot.0 as usize].kind else { continue };
+                let list = if packed == Some(i) { &mut kept } else { &mut read };
+                list.push(idx);
             }
         }
         read.retain(|idx| !kept.contains(idx));

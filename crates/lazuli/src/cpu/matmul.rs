@@ -80,7 +80,7 @@ impl Matmul {
         let made = [0, 1].map(|operand: usize| {
             let (code, args) = made[operand].as_ref().zip(matmul.made[operand].as_ref())?;
             let mut nest = Nest::new(code.clone(), args, &[false], target);
-            // The product reads the operand right afterwards, so that it should stay in the caches.
+            // No non-temporal stores: the product reads the operand from the caches right afterwards.
             nest.streams.fill(false);
             Some(Box::new(nest))
         });

@@ -33,7 +33,8 @@ pub struct Group {
     pub stage: u32,
     /// What leaves the kernel.
     pub stores: Vec<StoredNode>,
-    /// For a matmul, the nodes that its made operands (left, right) are views of; None for an operand that is stored.
+    /// For a matmul, per operand (left, right): the node that the product's kernel computes itself before it multiplies, and that the
+    /// operand is or is a view of. None for an operand that is read from memory.
     pub made: [Option<NodeIdx>; 2],
 }
 

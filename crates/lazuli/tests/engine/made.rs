@@ -65,7 +65,7 @@ fn reshapes_of_rows_and_both_operands_are_made() {
     let map = || data(&[96], 1).exp().add(data(&[96], 2));
     check(1, map, |x| x.reshape([1, 1, 96]).matmul(&data(&[1, 96, 9], 3)));
     check(1, map, |x| x.reshape([1, 96]).matmul(&data(&[96, 9], 4)).mul(2.0));
-    // The row as a matrix, and as a batch of rows.
+    // A map over one axis is made by the product even if a reshape turns its elements into a matrix or into a batch of rows.
     check(1, map, |x| x.reshape([8, 12]).matmul(&data(&[12, 9], 5)));
     check(1, map, |x| x.reshape([8, 1, 12]).matmul(&data(&[8, 12, 9], 6)));
     check(1, map, |x| x.reshape([1, 96]).matmul(&data(&[96], 7).tanh().reshape([96, 1])));

@@ -86,8 +86,10 @@ unsafe impl Send for SharedParts {}
 // SAFETY: as above.
 unsafe impl Sync for SharedParts {}
 
-/// One run: a launch with its memory. Its unsafe functions rely on the promises of the caller of [`ChainedProductWork::run`], and on this:
-/// no task shares rows of a part, or scratch memory, with another that runs at the same time.
+/// A launch of attention and the memory it runs on.
+///
+/// Its unsafe functions have two preconditions in common. The memory is as the safety section of [`ChainedProductWork::run`] says.
+/// And tasks that run at the same time write neither the same rows of a partial result nor the same scratch memory.
 struct AttentionRun<'a> {
     work: &'a ChainedProductWork,
     /// Scores, scores without masks, results, rows.
@@ -383,8 +385,8 @@ impl<'a> AttentionRun<'a> {
     /// Adds the values of some columns of a block, weighted, to the products of some rows.
     ///
     /// # Safety
-    /// As for [`AttentionRun::attend`]: the room has the weights of these rows and columns of the block, and values are
-    /// packed where they are not read in place.
+    /// The preconditions of [`AttentionRun`] hold. `place.room` holds the softmax weights of these rows and columns, and the packed
+    /// values of the chunk unless the schedule reads values in place.
     unsafe fn take(&self, place: &BlockPlace, rows: Range<usize>, columns: Range<usize>) {
         let args = self.args();
         let &BlockPlace { block, room, .. } = place;

@@ -59,7 +59,8 @@ pub struct AttentionSchedule {
     pub reads_in_place: bool,
     /// Whether tasks are worth more than one thread.
     pub is_shared: bool,
-    /// If masks leave this many parts of columns or more, combining the parts of a group is a task of its own.
+    /// Split-k over keys (columns): from this many partial results on, other threads help to combine them, a task for each group of
+    /// heads that share keys. Parts that masks hide as a whole are not counted.
     pub shared_parts: usize,
 }
 

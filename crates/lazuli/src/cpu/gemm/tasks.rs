@@ -6,7 +6,7 @@ use crate::cpu::tasks::TaskGrid;
 use crate::kernel::AxisParts;
 
 impl Gemm {
-    /// The tasks of `m` rows, for each part of k: where tasks pack the right operand, and where it is kept packed.
+    /// How each part of k of a product with `m` rows is cut: first for a right operand that tasks pack, then for one that is kept packed.
     pub fn tasks(&self, m: usize, k_parts: AxisParts, n_threads: usize) -> [TaskGrid; 2] {
         let rows = Gemm { m, ..*self };
         let cut = rows.cut(GemmLists::default());
@@ -22,7 +22,8 @@ impl Gemm {
             let n_wide = n_panels.div_ceil(cut.max_panels()).max(widest).min(n_panels).max(1);
             let n_tall = n_tasks.div_ceil(n_wide);
             let n_tall = if n_wide.is_multiple_of(n_threads) { n_tall } else { n_tall.next_multiple_of(n_threads) };
-            // An operand without steps is gathered again by each task below another, so no more of these than threads.
+            // An operand that is read by lists of axes (without strides) is gathered and packed by each task that multiplies rows with
+            // it, so there are no more tasks over rows than threads.
             let n_tall = if self.b_steps.is_none() { n_tall.min(n_threads) } else { n_tall }.min(cut.max_tall());
             TaskGrid { n_wide, n_tall }
         })
@@ -30,14 +31,15 @@ impl Gemm {
 }
 
 impl ImplicitGemm {
-    /// The tasks of each image: panels of the left operand, and blocks of columns of the right one.
+    /// How each image's product is cut: a task multiplies one panel of the weights (left operand) with one block of output places
+    /// (columns of the right operand).
     pub fn tasks(&self, n_threads: usize) -> TaskGrid {
         TaskGrid { n_wide: self.n_panels(), n_tall: self.n_blocks(n_threads) }
     }
 }
 
 impl Winograd {
-    /// The tasks of each image: groups of panels, and blocks of rows of tiles.
+    /// How each image is cut: a task takes some panels of transformed weights and some rows of Winograd tiles of the image.
     pub fn tasks(&self, n_threads: usize) -> TaskGrid {
         // The task that transforms a block of tiles multiplies it by all panels, unless other threads would then be idle.
         let (n_blocks, n_panels) = (self.n_blocks(), self.direct.n_panels());

@@ -46,7 +46,8 @@ impl ChainedShader<'_> {
             }
             return;
         }
-        // A store is a loop over invocations to llvmpipe: 64 of them took as long to compile as half of the products.
+        // llvmpipe compiles every store to a loop over invocations. With 64 stores written out, attention of 32 rows took 1.3
+        // times as long to compile.
         let first = shader.open_for("first_row", 0, n, ROWS_AT_ONCE, n.div_ceil(ROWS_AT_ONCE));
         for r in 0..ROWS_AT_ONCE {
             let mut chosen = |name: String, of_row: &dyn Fn(usize) -> ShaderExpr| {
@@ -154,8 +155,8 @@ impl ChainedShader<'_> {
         [shader.param("maxima_start", first), shader.param("sums_start", first + n_rows)]
     }
 
-    /// Evaluates, once for each row, the registers of the map over results that do not vary along the row. The text stores every value in
-    /// a block of its own; with an exponential and a reciprocal in each block, drivers took as long to compile these as the products.
+    /// Evaluates the registers of the epilogue that do not vary along a row, once a row (loop-invariant code motion). Each store is in
+    /// a branch of its own, and an exponential and a reciprocal in every branch made the shader slower to compile.
     fn values_of_row(
         &self,
         shader: &mut Shader,
@@ -173,7 +174,8 @@ impl ChainedShader<'_> {
         eval.values
     }
 
-    /// Applies the map over results to one value of a row, or to four, given the registers that are `known`.
+    /// Writes the epilogue of one element of the result, or of four neighbours, and its store. `known` are the registers of the epilogue
+    /// that have a value already, such as those that are the same for a whole row.
     fn write_result(
         &self,
         shader: &mut Shader,

@@ -33,12 +33,12 @@ pub enum Instruction {
 }
 
 /// Reads the bytes of code one after another.
-struct Code {
+struct CodeReader {
     at: *const u8,
     len: usize,
 }
 
-impl Code {
+impl CodeReader {
     /// # Safety
     /// Another byte can be read.
     unsafe fn next(&mut self) -> u8 {
@@ -54,7 +54,7 @@ impl Code {
 /// # Safety
 /// A whole instruction can be read at the address.
 pub unsafe fn decode(at: *const u8) -> Option<(Instruction, usize)> {
-    let mut code = Code { at, len: 0 };
+    let mut code = CodeReader { at, len: 0 };
     // SAFETY: as promised by the caller; nothing is read beyond what belongs to the instruction.
     unsafe {
         // A VEX prefix of three bytes; R, X, B and vvvv are stored inverted.
@@ -90,7 +90,7 @@ pub unsafe fn decode(at: *const u8) -> Option<(Instruction, usize)> {
 ///
 /// # Safety
 /// The whole instruction can be read.
-unsafe fn address(code: &mut Code, mode: u8, rm: usize, x: usize, b: usize) -> Option<Address> {
+unsafe fn address(code: &mut CodeReader, mode: u8, rm: usize, x: usize, b: usize) -> Option<Address> {
     // SAFETY: as promised by the caller.
     unsafe {
         let (mut base, mut index, mut scale) = (rm + b, None, 0);
